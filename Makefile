@@ -1,0 +1,43 @@
+# Everything happens in .venv; nothing is installed outside of this folder.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint bench clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.run
+	$(BIN)/fairlog demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test
+	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fairlog needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp a purpose, made again whenever pyproject.toml changes. A later one includes the earlier ones.
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.test $(VENV)/.run

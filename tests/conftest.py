@@ -1,0 +1,63 @@
+"""What every test may ask for: a real store, on each server that this machine has, or the double."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import fakeredis
+import pytest
+from hypothesis import settings
+from redis import Redis
+
+from fairlog.store import EmbeddedStore
+
+REDIS_SERVER = shutil.which("redis-server")
+
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default"))
+
+
+def _serve(folder: Path, server: Path | None) -> Iterator[EmbeddedStore]:
+    with EmbeddedStore(folder, server=server) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def _bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
+    yield from _serve(tmp_path_factory.mktemp("bundled"), None)
+
+
+@pytest.fixture(scope="session")
+def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
+    if REDIS_SERVER is None:
+        pytest.skip("no redis-server on the PATH")
+    yield from _serve(tmp_path_factory.mktemp("installed"), Path(REDIS_SERVER))
+
+
+@pytest.fixture(params=["embedded", "redis-server"])
+def store(request: pytest.FixtureRequest) -> EmbeddedStore:
+    """A durable store with nothing in it: the embedded server, then the one that the system has installed."""
+    name = "_bundled" if request.param == "embedded" else "_installed"
+    running: EmbeddedStore = request.getfixturevalue(name)
+    running.start()
+    with Redis.from_url(running.url) as connection:
+        connection.flushall()
+    return running
+
+
+@pytest.fixture
+def connection(store: EmbeddedStore) -> Iterator[Redis]:
+    """A connection to `store` that speaks bytes."""
+    with Redis.from_url(store.url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def fake() -> fakeredis.FakeRedis:
+    """A double of the store with nothing in it, scripts included."""
+    return fakeredis.FakeRedis(server=fakeredis.FakeServer())

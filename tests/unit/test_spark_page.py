@@ -1,0 +1,22 @@
+"""The page for people who come from Spark names nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from scheduler.events import ClusterConfigured
+from scheduler.fleet import WORKER_SELECTIONS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+
+def test_every_setting_on_the_page_exists() -> None:
+    rows = [row.split("|")[2] for row in PAGE.splitlines() if row.startswith("| ") and "setting" in row.split("|")[2]]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+_[a-z_]+)`", row)}
+    assert named
+    assert named <= set(ClusterConfigured.model_fields)
+
+
+def test_every_order_of_workers_is_on_the_page() -> None:
+    assert [order for order in WORKER_SELECTIONS if f"`{order}`" not in PAGE] == []
