@@ -1,0 +1,1 @@
+"""Everything that decides, and the log the decisions are kept in."""

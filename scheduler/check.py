@@ -1,0 +1,99 @@
+"""What the ledgers and indexes of a state would be if they were worked out from its apps and executors alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.ledger import Balance, add_grant, add_request
+
+if TYPE_CHECKING:
+    from scheduler.state import App, ClusterState, Executor, Worker
+
+
+def violations(state: ClusterState) -> Iterator[str]:
+    """A sentence for each ledger or index that does not follow from the apps and executors (semantics O2)."""
+    yield from _balances(state)
+    for worker in state.workers.values():
+        yield from _worker(worker)
+    for app in state.apps.values():
+        yield from _app(app, state)
+    yield from _indexes(state)
+
+
+def _balances(state: ClusterState) -> Iterator[str]:
+    cluster = Balance()
+    companies: defaultdict[str, Balance] = defaultdict(Balance)
+    users: defaultdict[tuple[str, str], Balance] = defaultdict(Balance)
+    for app in state.apps.values():
+        company, user = app.spec.company, app.spec.user
+        accounts = cluster, companies[company], users[company, user]
+        if app.admitted and app.ended is None:
+            add_request(accounts, app.requested_cores, app.requested_memory_mb)
+        for executor in app.executors.values():
+            add_grant(accounts, executor.cores, executor.memory_mb)
+    if state.balance != cluster:
+        yield f"waitingApps counts {state.balance} where its apps make {cluster}"
+    for name, company_state in state.companies.items():
+        if company_state.balance != companies[name]:
+            yield f"company {name!r} counts {company_state.balance} where its apps make {companies[name]}"
+        for user_name, user_state in company_state.users.items():
+            if user_state.balance != users[name, user_name]:
+                yield f"user {user_name!r} of {name!r} counts {user_state.balance}, not {users[name, user_name]}"
+
+
+def _worker(worker: Worker) -> Iterator[str]:
+    cores, memory_mb = _sum(worker.executors.values())
+    if (worker.cores - worker.free_cores, worker.memory_mb - worker.free_memory_mb) != (cores, memory_mb):
+        yield f"worker {worker.id!r} has {worker.free} free where its executors hold {(cores, memory_mb)}"
+    if worker.free_cores < 0 or worker.free_memory_mb < 0:
+        yield f"worker {worker.id!r} is granted beyond its offer: {worker.free} free"
+
+
+def _app(app: App, state: ClusterState) -> Iterator[str]:
+    name = app.spec.app
+    cores, memory_mb = _sum(app.executors.values())
+    if (app.granted_cores, app.granted_memory_mb) != (cores, memory_mb):
+        yield f"app {name!r} counts {(app.granted_cores, app.granted_memory_mb)} granted, not {(cores, memory_mb)}"
+    if cores + app.done_cores > app.requested_cores or memory_mb > app.requested_memory_mb:
+        yield f"app {name!r} is granted {(cores, memory_mb)} beyond its request"
+    if app.running != sum(executor.status == "running" for executor in app.executors.values()):
+        yield f"app {name!r} counts {app.running} running executors"
+    if (name in state.waiting) != bool(app.admitted and app.ended is None):
+        yield f"app {name!r} stands in waitingApps or not, against its state {app.state}"
+    if app.executors and not app.admitted:
+        yield f"app {name!r} has executors but was never admitted"
+    owed = app.ended is None and app.admitted > 0 and app.left_cores > 0
+    if (app.admitted in state.unsatisfied) != owed or app.owed != owed:
+        yield f"app {name!r} is owed {app.left_cores} cores, against the index of unsatisfied apps"
+
+
+def _indexes(state: ClusterState) -> Iterator[str]:
+    live = {worker.id: worker.free for worker in state.workers.values() if worker.status == "alive"}
+    if state.fleet.live_workers() != live:
+        yield "the fleet index differs from the live workers"
+    total = sum(w.cores for w in state.workers.values() if w.status == "alive")
+    if state.fleet.total_cores != total:
+        yield f"the fleet counts {state.fleet.total_cores} cores where the live workers offer {total}"
+    pending = {app.spec.app for app in state.apps.values() if not app.admitted and app.ended is None}
+    queued = {
+        item.app
+        for company in state.queue.companies.values()
+        for user in company.users.values()
+        for _, item in user.by_policy
+    }
+    if pending != queued:
+        yield "the queue differs from the pending apps"
+    admitted = [app.admitted for app in state.waiting.values()]
+    if admitted != sorted(admitted):
+        yield "waitingApps is not in the order of admission"
+    if state.executors.keys() != {e for app in state.apps.values() for e in app.executors}:
+        yield "the executors differ from those of the apps"
+    if state.executors.keys() != {e for worker in state.workers.values() for e in worker.executors}:
+        yield "the executors differ from those of the workers"
+
+
+def _sum(executors: Iterable[Executor]) -> tuple[int, int]:
+    held = list(executors)
+    return sum(executor.cores for executor in held), sum(executor.memory_mb for executor in held)

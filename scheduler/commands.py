@@ -1,0 +1,164 @@
+"""Requests: what somebody asks the scheduler to do, one frozen model per kind.
+
+Commands check only their shape; whether what they ask is allowed is `decide`'s to say, in one place,
+whoever sent them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ConfigureCluster(_Request):
+    """Change the named settings; the others stay as they are."""
+
+    type: Literal["ConfigureCluster"] = "ConfigureCluster"
+    settings: dict[str, Any]
+
+
+class RegisterCompany(_Request):
+    """Add a tenant. Amounts together, or `part` as "n/d" or "25%", or none of them for 1/N (semantics C2)."""
+
+    type: Literal["RegisterCompany"] = "RegisterCompany"
+    company: str
+    cores: int | None = None
+    memory_mb: int | None = None
+    part: str | None = None
+
+
+class ChangeCompany(_Request):
+    """Replace a tenant's quota by the one stated, in full."""
+
+    type: Literal["ChangeCompany"] = "ChangeCompany"
+    company: str
+    cores: int | None = None
+    memory_mb: int | None = None
+    part: str | None = None
+
+
+class RemoveCompany(_Request):
+    """Remove a tenant that has no app left."""
+
+    type: Literal["RemoveCompany"] = "RemoveCompany"
+    company: str
+
+
+class RegisterWorker(_Request):
+    """Offer a worker. The same offer again changes nothing (semantics W1)."""
+
+    type: Literal["RegisterWorker"] = "RegisterWorker"
+    worker: str
+    node: str
+    host: str
+    rack: str = ""
+    cores: int
+    memory_mb: int
+
+
+class DrainWorker(_Request):
+    """Grant nothing new on the worker; what runs there goes on (semantics W3)."""
+
+    type: Literal["DrainWorker"] = "DrainWorker"
+    worker: str
+
+
+class UndrainWorker(_Request):
+    """Take the worker back into service."""
+
+    type: Literal["UndrainWorker"] = "UndrainWorker"
+    worker: str
+
+
+class RemoveWorker(_Request):
+    """Take the worker out once it is empty, or with `force` at once, its executors lost (semantics W3)."""
+
+    type: Literal["RemoveWorker"] = "RemoveWorker"
+    worker: str
+    force: bool = False
+
+
+class LoseWorker(_Request):
+    """Declare a silent worker lost; `last_seen` is its last heartbeat in ms (semantics W2)."""
+
+    type: Literal["LoseWorker"] = "LoseWorker"
+    worker: str
+    last_seen: int = 0
+
+
+class SubmitApp(_Request):
+    """Queue an app for its user. `env` names the variables whose values the client has put aside."""
+
+    type: Literal["SubmitApp"] = "SubmitApp"
+    app: str
+    company: str
+    user: str
+    name: str = ""
+    kind: str = "batch"
+    cores: int | None = None
+    memory_per_task_mb: int | None = None
+    tasks: int | None = None
+    command: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    cwd: str | None = None
+    retries: int = 0
+    time_limit_s: int | None = None
+
+
+class KillApp(_Request):
+    """End an app; its executors are told to stop and hold their grants until they are gone (semantics A5)."""
+
+    type: Literal["KillApp"] = "KillApp"
+    app: str
+
+
+class EndApp(_Request):
+    """A worker's word that the app is over: every task succeeded, or one failed for good."""
+
+    type: Literal["EndApp"] = "EndApp"
+    app: str
+    reason: Literal["finished", "failed"]
+    detail: str = ""
+
+
+class StartedExecutor(_Request):
+    """A worker's word that an executor's processes are up."""
+
+    type: Literal["StartedExecutor"] = "StartedExecutor"
+    executor: str
+
+
+class EndedExecutor(_Request):
+    """A worker's word that an executor is gone; `done` = it found no task left (semantics S6)."""
+
+    type: Literal["EndedExecutor"] = "EndedExecutor"
+    executor: str
+    reason: Literal["exited", "failed", "killed"]
+    exit_code: int | None = None
+    done: bool = False
+
+
+Command = (
+    ConfigureCluster
+    | RegisterCompany
+    | ChangeCompany
+    | RemoveCompany
+    | RegisterWorker
+    | DrainWorker
+    | UndrainWorker
+    | RemoveWorker
+    | LoseWorker
+    | SubmitApp
+    | KillApp
+    | EndApp
+    | StartedExecutor
+    | EndedExecutor
+)
+
+COMMAND: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="type")])
+"""Reads and checks a command from its JSON form."""

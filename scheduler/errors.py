@@ -1,0 +1,144 @@
+"""Errors, sorted by who must act: the caller, this process, or a human.
+
+Store errors are redis-py's own and are left as they are: the supervisor drops the turn and tries
+again with back-off.
+"""
+
+from __future__ import annotations
+
+
+class FairlogError(Exception):
+    """The root of every error that fairlog raises on purpose."""
+
+
+class CommandRejected(FairlogError):
+    """The caller must act: the command was refused and nothing changed."""
+
+
+class InvalidCommand(CommandRejected):
+    """A value of the command is outside of what the rules allow."""
+
+
+class InvalidSetting(CommandRejected):
+    """A setting is unknown or its value breaks a check of the rules (Settings)."""
+
+
+class UnknownCompany(CommandRejected):
+    """No company of that name is registered."""
+
+    def __init__(self, company: str) -> None:
+        super().__init__(f"no company {company!r} is registered; `fairlog company list` shows those that are")
+
+
+class UnknownApp(CommandRejected):
+    """No app of that id is known."""
+
+    def __init__(self, app: str) -> None:
+        super().__init__(f"no app {app!r} is known; `fairlog apps --all` lists the known ones")
+
+
+class UnknownWorker(CommandRejected):
+    """No worker of that id is registered."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"no worker {worker!r} is registered; `fairlog workers` lists those that are")
+
+
+class UnknownExecutor(CommandRejected):
+    """The log grants no executor of that id."""
+
+    def __init__(self, executor: str) -> None:
+        super().__init__(f"the log grants no executor {executor!r}")
+
+
+class DuplicateApp(CommandRejected):
+    """An app of that id is known already."""
+
+    def __init__(self, app: str) -> None:
+        super().__init__(f"an app {app!r} is known already; choose another id")
+
+
+class DuplicateCompany(CommandRejected):
+    """A company of that name is registered already."""
+
+    def __init__(self, company: str) -> None:
+        super().__init__(f"company {company!r} is registered already; `fairlog company set` changes it")
+
+
+class DuplicateWorker(CommandRejected):
+    """A worker of that id is registered from another place."""
+
+    def __init__(self, worker: str, host: str, rack: str) -> None:
+        place = f"host {host!r}" + (f", rack {rack!r}" if rack else "")
+        super().__init__(f"a worker {worker!r} is registered from {place} already; choose another id")
+
+
+class CompanyInUse(CommandRejected):
+    """A company that still has apps cannot be removed."""
+
+    def __init__(self, company: str, apps: int) -> None:
+        super().__init__(f"company {company!r} still has {apps} apps; kill them or let them end first")
+
+
+class OfferTooSmall(CommandRejected):
+    """A worker cannot offer less than what it has been granted already."""
+
+    def __init__(self, worker: str, dimension: str, offered: int, granted: int) -> None:
+        super().__init__(
+            f"worker {worker!r} offers {offered} {dimension} but holds executors with {granted}; drain it first"
+        )
+
+
+class AppEnded(CommandRejected):
+    """The app is over, there is nothing left to do for it."""
+
+    def __init__(self, app: str, how: str) -> None:
+        super().__init__(f"app {app!r} has already ended: {how}")
+
+
+class QuotaExceeded(CommandRejected):
+    """One request alone is larger than the quota its company bought (semantics C4)."""
+
+    def __init__(self, company: str, dimension: str, requested: int, quota: int) -> None:
+        super().__init__(
+            f"the app requests {requested} {dimension} but the quota of company {company!r} is {quota} {dimension}"
+        )
+
+
+class InternalError(CommandRejected):
+    """The command made the master fail; it lies in the dead-letter stream for a human to read."""
+
+
+class StaleLog(FairlogError):
+    """The log has moved on since this process folded it: rebuild and take the turn again."""
+
+
+class Deposed(FairlogError):
+    """Another master was elected: stop taking turns and stand by."""
+
+    def __init__(self, master: str) -> None:
+        super().__init__(f"master {master!r} was elected")
+
+
+class UnreadableRecord(FairlogError):
+    """An entry of the log cannot be trusted or understood; a human must act."""
+
+    def __init__(self, seq: int, why: str) -> None:
+        super().__init__(f"log position {seq}: {why}")
+        self.seq = seq
+
+
+class InvariantViolated(FairlogError):
+    """The state contradicts the rules at a log position; a human must act."""
+
+    def __init__(self, seq: int, why: str) -> None:
+        super().__init__(f"log position {seq}: {why}")
+        self.seq = seq
+
+
+class UnsuitableStore(FairlogError):
+    """The store lacks a property that the promises rest on."""
+
+
+class NoMaster(FairlogError):
+    """No master answered in time. The command stays in the inbox and keeps its id."""

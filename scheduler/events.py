@@ -1,0 +1,309 @@
+"""Facts: what has happened, one frozen model per event type of schema 1, and how the log stores them.
+
+An event is stored under a position `seq` together with the time and turn it belongs to and a digest
+that chains it to the entry before, so that an edit, a gap and a diverged tail show to anyone who
+recomputes the chain.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scheduler.errors import UnreadableRecord
+
+GENESIS_DIGEST = "0" * 32
+
+WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
+Sizing = Literal["computed", "fixed", "one-per-worker"]
+
+
+class _Fact(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    v: ClassVar[int] = 1
+
+
+class MasterElected(_Fact):
+    """`master` writes the log from here on; a master that folds another's name steps down."""
+
+    master: str
+
+
+class ClusterConfigured(_Fact):
+    """Every setting in force from here on (semantics, Settings). Memory in MiB, times in the unit of the name."""
+
+    min_executor_cores: int = 4
+    min_executor_memory_mb: int = 2048
+    max_executor_cores: int = 16
+    max_executor_memory_mb: int = 16384
+    default_cores: int = 8
+    default_memory_per_task_mb: int = 512
+    company_policy: str = "dominant-share"
+    user_policy: str = "longest-wait"
+    app_policy: str = "fifo"
+    placement: str = "spread"
+    worker_selection: str = "cores-free-desc"
+    occupancy: Literal["requested", "granted"] = "requested"
+    max_executor_failures: int = 10
+    worker_timeout_s: int = 15
+    retained_apps: int = 10_000
+
+
+class CompanyRegistered(_Fact):
+    """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2)."""
+
+    company: str
+    cores: int | None = None
+    memory_mb: int | None = None
+    part: str | None = None
+    borrow: bool = False
+
+
+class CompanyChanged(CompanyRegistered):
+    """The same company under another quota, stated in full."""
+
+
+class CompanyRemoved(_Fact):
+    """The company is no longer a tenant."""
+
+    company: str
+
+
+class WorkerRegistered(_Fact):
+    """A node offers `cores` and `memory_mb` (semantics W1)."""
+
+    worker: str
+    node: str
+    host: str
+    rack: str
+    cores: int
+    memory_mb: int
+
+
+class WorkerChanged(_Fact):
+    """The worker's status or offer, stated in full; `leaving` is draining, then out once empty (semantics W3)."""
+
+    worker: str
+    status: WorkerStatus
+    cores: int
+    memory_mb: int
+
+
+class WorkerRemoved(_Fact):
+    """The worker offers nothing any more; `last_seen` is its last heartbeat in ms, 0 if there was none."""
+
+    worker: str
+    reason: Literal["lost", "removed"]
+    last_seen: int = 0
+
+
+class AppRegistered(_Fact):
+    """A user's app joined the user's queue: what was asked for and what that makes it hold (semantics A1, A2)."""
+
+    app: str
+    company: str
+    user: str
+    name: str
+    kind: Literal["batch", "sql"]
+    cores: int
+    requested_cores: int
+    memory_per_task_mb: int | None
+    requested_memory_mb: int
+    tasks: int
+    command: tuple[str, ...]
+    env: tuple[str, ...] = ()
+    cwd: str | None = None
+    retries: int = 0
+    time_limit_s: int | None = None
+    sizing: Sizing = "computed"
+    executor_cores: int | None = None
+    executor_memory_mb: int | None = None
+    executor_limit: int | None = None
+    driver: bool = False
+
+
+class AppAdmitted(_Fact):
+    """The app entered waitingApps; `share` is its company's before, as "n/d" in lowest terms (semantics A3, C3)."""
+
+    app: str
+    company: str
+    user: str
+    share: str
+
+
+class ExecutorAllocated(_Fact):
+    """A slice of one worker is granted to one app; the worker starts it after this is committed."""
+
+    app: str
+    executor: str
+    worker: str
+    cores: int
+    memory_mb: int
+
+
+class ExecutorChanged(_Fact):
+    """The executor's processes are up."""
+
+    executor: str
+    status: Literal["running"] = "running"
+
+
+class ExecutorRemoved(_Fact):
+    """The executor is gone and its grant returns; `done` = no task was left for it (semantics S6)."""
+
+    app: str
+    executor: str
+    worker: str
+    reason: Literal["exited", "failed", "lost", "killed", "idle"]
+    exit_code: int | None = None
+    done: bool = False
+
+
+class AppChanged(_Fact):
+    """The demand of an app, stated in full (semantics O4, S6)."""
+
+    app: str
+    requested_cores: int
+    requested_memory_mb: int
+    done_cores: int
+
+
+class AppRemoved(_Fact):
+    """The app ended; its request left all three ledgers (semantics A5)."""
+
+    app: str
+    reason: Literal["finished", "failed", "killed"]
+    detail: str = ""
+
+
+Event = (
+    MasterElected
+    | ClusterConfigured
+    | CompanyRegistered
+    | CompanyChanged
+    | CompanyRemoved
+    | WorkerRegistered
+    | WorkerChanged
+    | WorkerRemoved
+    | AppRegistered
+    | AppAdmitted
+    | ExecutorAllocated
+    | ExecutorChanged
+    | ExecutorRemoved
+    | AppChanged
+    | AppRemoved
+)
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    model.__name__: model
+    for model in (
+        MasterElected,
+        ClusterConfigured,
+        CompanyRegistered,
+        CompanyChanged,
+        CompanyRemoved,
+        WorkerRegistered,
+        WorkerChanged,
+        WorkerRemoved,
+        AppRegistered,
+        AppAdmitted,
+        ExecutorAllocated,
+        ExecutorChanged,
+        ExecutorRemoved,
+        AppChanged,
+        AppRemoved,
+    )
+}
+
+Upcast = Callable[[dict[str, Any]], dict[str, Any]]
+UPCASTS: dict[tuple[str, int], Upcast] = {}
+"""(type, version) -> a function from that version's data to the next one's."""
+
+FIELDS = ("type", "v", "at", "turn", "cause", "data", "digest")
+"""The fields of a stream entry, in their order."""
+
+
+class Record(NamedTuple):
+    """One entry of the log as it is stored. `at` is in ms, `turn` the seq of the first event of its turn."""
+
+    seq: int
+    type: str
+    v: int
+    at: int
+    turn: int
+    cause: str
+    data: str
+    digest: str
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry as `fairlog log --json` prints it, `data` as an object with its keys in stored order."""
+        return {**self._asdict(), "data": json.loads(self.data)}
+
+
+def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: str) -> Record:
+    """The record that stores `event` at `seq`, chained to the entry with digest `previous`."""
+    name = type(event).__name__
+    data = event.model_dump_json()
+    version = event.v
+    return Record(
+        seq, name, version, at, turn, cause, data, chain_digest(previous, seq, name, version, at, turn, cause, data)
+    )
+
+
+def chain_digest(previous: str, seq: int, name: str, v: int, at: int, turn: int, cause: str, data: str) -> str:
+    """Hex of BLAKE2b-128 over the previous digest and the entry's fields, joined with newlines (schema 1)."""
+    text = f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}"
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def decode(record: Record) -> Event:
+    """The event that `record` holds, brought up to today's version.
+
+    Raises: UnreadableRecord if its type is unknown, its version newer than this program, or its data malformed.
+    """
+    model = EVENT_TYPES.get(record.type)
+    if model is None:
+        raise UnreadableRecord(record.seq, f"an event of the unknown type {record.type!r}")
+    if record.v > model.v:
+        raise UnreadableRecord(
+            record.seq,
+            f"{record.type} version {record.v} was written by a newer program; this one reads up to {model.v}",
+        )
+    try:
+        if record.v == model.v:
+            return model.model_validate_json(record.data)
+        data: dict[str, Any] = json.loads(record.data)
+        for version in range(record.v, model.v):
+            data = UPCASTS[record.type, version](data)
+        return model.model_validate(data, strict=False)
+    except (ValidationError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise UnreadableRecord(record.seq, f"{record.type} holds data that cannot be read: {reason}") from error
+
+
+def read_record(seq: int, fields: Mapping[str, str], previous: str) -> Record:
+    """The record of a stream entry, its place in the chain checked.
+
+    Raises: UnreadableRecord if a field is missing or misshapen, or the digest does not follow from `previous`.
+    """
+    try:
+        record = Record(
+            seq,
+            fields["type"],
+            int(fields["v"]),
+            int(fields["at"]),
+            int(fields["turn"]),
+            fields["cause"],
+            fields["data"],
+            fields["digest"],
+        )
+    except (KeyError, ValueError) as error:
+        raise UnreadableRecord(seq, f"the entry lacks a readable field: {error}") from error
+    due = chain_digest(previous, *record[:-1])
+    if record.digest != due:
+        raise UnreadableRecord(seq, f"the digest is {record.digest} where the chain gives {due}: the entry was altered")
+    return record

@@ -1,0 +1,135 @@
+"""The live workers in the order placement wants them, kept up to date per event.
+
+Workers with the same free cores and the same free memory are interchangeable but for their ids, so
+they are kept together under that *shape*. A decision looks at shapes, of which a cluster has a
+handful whatever its size, and touches only the workers that get something (semantics S1-S3, P1).
+
+The ordered lists are plain ones kept by `bisect`: at the 10,000 workers of a large cluster, moving
+the tail of such a list is a copy of some kilobytes and costs less than any tree in Python.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import accumulate, groupby, repeat
+from operator import itemgetter
+from typing import Literal
+
+from scheduler.resources import Resources
+
+Shape = tuple[int, int]
+"""(free cores, free memory in MiB)."""
+
+Candidates = Iterator[tuple[str, Shape]]
+"""(worker, what it has free), best first."""
+
+WORKER_SELECTIONS: dict[str, tuple[Literal["cores", "memory", "id"], bool]] = {
+    "cores-free-desc": ("cores", True),
+    "cores-free-asc": ("cores", False),
+    "memory-free-desc": ("memory", True),
+    "memory-free-asc": ("memory", False),
+    "worker-id": ("id", False),
+}
+"""What free workers are ordered by, and whether largest first; the worker id decides in the same direction (P1)."""
+
+
+class Fleet:
+    """Live workers (registered, not lost, not draining: semantics A4), indexed by what they have free."""
+
+    def __init__(self, sizes: Iterable[int], minimum: Resources) -> None:
+        self.total_cores = 0
+        self.total_memory_mb = 0
+        self._workers: dict[Shape, list[str]] = {}
+        self._by_cores: list[Shape] = []
+        self._by_memory: list[tuple[int, int]] = []
+        self.configure(sizes, minimum)
+
+    def configure(self, sizes: Iterable[int], minimum: Resources) -> None:
+        """Count by these executor sizes (cores, largest first) and this minimum executor from now on."""
+        self.sizes = tuple(sizes)
+        self._minimum = minimum
+        self._ascending = sorted(self.sizes)
+        self._usable_by_rank = [0] * (len(self.sizes) + 1)
+        for shape, workers in self._workers.items():
+            self._count(shape, len(workers))
+
+    def join(self, worker: str, offer: Resources, free: Shape) -> None:
+        """A worker became live with `offer`, of which `free` is not granted."""
+        self.total_cores += offer.cores
+        self.total_memory_mb += offer.memory_mb
+        self._insert(worker, free)
+
+    def leave(self, worker: str, offer: Resources, free: Shape) -> None:
+        """A worker is not live any more."""
+        self.total_cores -= offer.cores
+        self.total_memory_mb -= offer.memory_mb
+        self._delete(worker, free)
+
+    def move(self, worker: str, before: Shape, after: Shape) -> None:
+        """What a live worker has free changed."""
+        self._delete(worker, before)
+        self._insert(worker, after)
+
+    def usable(self) -> list[int]:
+        """How many usable workers (semantics S1) have at least each of the sizes free; the last is how many there are."""
+        return list(accumulate(self._usable_by_rank[:0:-1]))
+
+    def least_memory_mb(self, cores: int) -> int | None:
+        """The smallest free memory among usable workers with at least `cores` free, None without any (semantics S3)."""
+        by_memory = self._by_memory
+        for index in range(bisect_left(by_memory, (self._minimum.memory_mb, 0)), len(by_memory)):
+            memory_mb, free_cores = by_memory[index]
+            if free_cores >= cores:
+                return memory_mb
+        return None
+
+    def candidates(self, cores: int, memory_mb: int, selection: str) -> Candidates:
+        """The live workers with room for `cores` and `memory_mb`, in the order `selection` (semantics P1).
+
+        Lazy: only the workers that the caller takes are looked at. The fleet must not change meanwhile.
+        """
+        by, largest_first = WORKER_SELECTIONS[selection]
+        least, other_least = (memory_mb, cores) if by == "memory" else (cores, memory_mb)
+        ranked = self._by_memory if by == "memory" else self._by_cores
+        fitting = [pair for pair in ranked[bisect_left(ranked, (least, 0)) :] if pair[1] >= other_least]
+        if largest_first:
+            fitting.reverse()
+        for _, pairs in [(0, fitting)] if by == "id" else groupby(fitting, key=itemgetter(0)):
+            shapes = [(pair[1], pair[0]) if by == "memory" else pair for pair in pairs]
+            runs = [self._of_shape(shape, largest_first=largest_first) for shape in shapes]
+            yield from runs[0] if len(runs) == 1 else merge(*runs, reverse=largest_first)
+
+    def live_workers(self) -> dict[str, Shape]:
+        """Every live worker's free cores and memory, for checks."""
+        return {worker: shape for shape, workers in self._workers.items() for worker in workers}
+
+    def _insert(self, worker: str, shape: Shape) -> None:
+        workers = self._workers.get(shape)
+        if workers is None:
+            self._workers[shape] = [worker]
+            insort(self._by_cores, shape)
+            insort(self._by_memory, (shape[1], shape[0]))
+        else:
+            insort(workers, worker)
+        self._count(shape, 1)
+
+    def _delete(self, worker: str, shape: Shape) -> None:
+        workers = self._workers[shape]
+        if len(workers) == 1:
+            del self._workers[shape]
+            del self._by_cores[bisect_left(self._by_cores, shape)]
+            del self._by_memory[bisect_left(self._by_memory, (shape[1], shape[0]))]
+        else:
+            del workers[bisect_left(workers, worker)]
+        self._count(shape, -1)
+
+    def _count(self, shape: Shape, change: int) -> None:
+        """Count workers under how many of the sizes they have the cores for; those under 0 are not usable."""
+        if shape[1] >= self._minimum.memory_mb:
+            self._usable_by_rank[bisect_right(self._ascending, shape[0])] += change
+
+    def _of_shape(self, shape: Shape, *, largest_first: bool) -> Candidates:
+        workers = self._workers[shape]
+        return zip(reversed(workers) if largest_first else workers, repeat(shape), strict=False)

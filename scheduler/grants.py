@@ -1,0 +1,123 @@
+"""What a worker should run, as the commit writes it down for the agent to converge on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from scheduler.events import AppRemoved, Event, ExecutorAllocated, ExecutorRemoved, WorkerRegistered, WorkerRemoved
+
+if TYPE_CHECKING:
+    from scheduler.state import App, ClusterState
+
+
+class Grant(BaseModel):
+    """One executor that a worker is to run, with all it needs to know of the app."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    executor: str
+    app: str
+    company: str
+    user: str
+    name: str
+    cores: int
+    memory_mb: int
+    tasks: int
+    command: tuple[str, ...]
+    env: tuple[str, ...]
+    cwd: str | None
+    retries: int
+    time_limit_s: int | None
+
+
+STOP: Literal[""] = ""
+"""In the place of a grant: the executor must not run any more, and its worker still owes the word that it is gone.
+
+Without it, an executor that was revoked before its worker had seen the grant would hold its cores for ever."""
+
+
+class Difference(NamedTuple):
+    """What brings a worker from what it runs to what it should run; both in the order of executor ids."""
+
+    start: list[Grant]
+    stop: list[str]
+
+
+def diff(granted: Mapping[str, Grant], running: Collection[str]) -> Difference:
+    """What to start and what to stop so that `granted`, and nothing else, runs."""
+    start = [granted[executor] for executor in sorted(granted) if executor not in running]
+    stop = [executor for executor in sorted(running) if executor not in granted]
+    return Difference(start, stop)
+
+
+def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> Grant:
+    """The grant of an executor of `app`."""
+    spec = app.spec
+    return Grant(
+        executor=executor,
+        app=spec.app,
+        company=spec.company,
+        user=spec.user,
+        name=spec.name,
+        cores=cores,
+        memory_mb=memory_mb,
+        tasks=spec.tasks,
+        command=spec.command,
+        env=spec.env,
+        cwd=spec.cwd,
+        retries=spec.retries,
+        time_limit_s=spec.time_limit_s,
+    )
+
+
+class GrantChanges(NamedTuple):
+    """What a turn changes of the workers' grants: granted, to `STOP`, or None = the worker owes nothing any more.
+
+    `left` and then `joined` are the workers whose heartbeat the commit stops and starts to expect.
+    """
+
+    by_worker: dict[str, dict[str, Grant | Literal[""] | None]]
+    joined: list[str]
+    left: list[str]
+
+
+def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges:
+    """What the events of a turn change of the grants; `state` has folded them all."""
+    changes = GrantChanges({}, [], [])
+    for event in events:
+        match event:
+            case ExecutorAllocated():
+                executor = state.executors.get(event.executor)
+                if executor is not None and executor.status != "stopping":
+                    grant = grant_for(state.apps[event.app], event.executor, event.cores, event.memory_mb)
+                    changes.by_worker.setdefault(event.worker, {})[event.executor] = grant
+            case ExecutorRemoved():
+                changes.by_worker.setdefault(event.worker, {})[event.executor] = None
+            case AppRemoved() if event.app in state.apps:
+                for executor in state.apps[event.app].executors.values():
+                    changes.by_worker.setdefault(executor.worker, {})[executor.id] = STOP
+            case WorkerRegistered():
+                changes.joined.append(event.worker)
+            case WorkerRemoved():
+                changes.by_worker.pop(event.worker, None)
+                if event.worker in changes.joined:
+                    changes.joined.remove(event.worker)
+                changes.left.append(event.worker)
+            case _:
+                pass
+    return changes
+
+
+def all_grants(state: ClusterState) -> dict[str, dict[str, Grant | Literal[""]]]:
+    """Every worker with what it should run, and `STOP` for the executors of removed apps."""
+    grants: dict[str, dict[str, Grant | Literal[""]]] = {worker: {} for worker in state.workers}
+    for executor in state.executors.values():
+        there = grants[executor.worker]
+        if executor.status == "stopping":
+            there[executor.id] = STOP
+        else:
+            there[executor.id] = grant_for(state.apps[executor.app], executor.id, executor.cores, executor.memory_mb)
+    return grants

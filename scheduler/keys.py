@@ -1,0 +1,64 @@
+"""Where one cluster's data lies in the store: every key and every RQ queue name, spelled once."""
+
+from __future__ import annotations
+
+import re
+
+from scheduler.errors import InvalidCommand
+
+_CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+class Keys:
+    """The keys of the cluster `cluster`.
+
+    Raises: InvalidCommand if the name holds anything but letters, digits, `_`, `.` and `-`.
+    """
+
+    def __init__(self, cluster: str = "default") -> None:
+        if not _CLUSTER.fullmatch(cluster):
+            raise InvalidCommand(
+                f"a cluster's name has 1 to 63 letters, digits, '_', '.' or '-', not {cluster[:80]!r}"
+            )
+        self.cluster = cluster
+        self.prefix = f"fairlog:{{{cluster}}}:"
+        self.log = f"{self.prefix}log"
+        self.inbox = f"{self.prefix}inbox"
+        self.dead = f"{self.prefix}dead"
+        self.lease = f"{self.prefix}lease"
+        self.masters = f"{self.prefix}masters"
+        self.heartbeats = f"{self.prefix}heartbeats"
+        self.agents = f"{self.prefix}agents"
+        self.master_queue = f"fairlog.{cluster}.master"
+
+    def grants(self, worker: str) -> str:
+        """Hash, executor id -> what to run: changed only by commits."""
+        return f"{self.prefix}grants:{worker}"
+
+    def reply(self, command_id: str) -> str:
+        """List that the answer to a command is pushed on; it expires."""
+        return f"{self.prefix}reply:{command_id}"
+
+    def secrets(self, app: str) -> str:
+        """Hash, environment variable -> value; deleted with the app."""
+        return f"{self.prefix}secrets:{app}"
+
+    def tasks(self, app: str) -> str:
+        """Hash, task index -> how the task stands, plus the counters of the app; expires after the app."""
+        return f"{self.prefix}tasks:{app}"
+
+    def begun(self, app: str) -> str:
+        """Hash, task index -> the executor that has begun it and not ended it."""
+        return f"{self.prefix}begun:{app}"
+
+    def output(self, app: str) -> str:
+        """Hash, task index -> the last 64 KiB of the task's output; expires after the app."""
+        return f"{self.prefix}output:{app}"
+
+    def worker_queue(self, worker: str) -> str:
+        """The RQ queue whose jobs ring for a worker's agent."""
+        return f"fairlog.{self.cluster}.worker.{worker}"
+
+    def app_queue(self, app: str) -> str:
+        """The RQ queue that holds an app's tasks."""
+        return f"fairlog.{self.cluster}.app.{app}"

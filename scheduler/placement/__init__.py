@@ -1,0 +1,1 @@
+"""How large an executor is and on which workers executors go."""

@@ -1,0 +1,137 @@
+"""A scenario run through the rules without a store: settings and commands in, decisions and the final state out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from scheduler.commands import (
+    COMMAND,
+    Command,
+    ConfigureCluster,
+    EndApp,
+    EndedExecutor,
+)
+from scheduler.errors import FairlogError, InvalidCommand
+from scheduler.events import AppAdmitted, Event, ExecutorAllocated
+from scheduler.state import ClusterState
+from scheduler.turn import Turn
+from scheduler.validate import shorten
+
+_OPERATIONS = {
+    "company": "RegisterCompany",
+    "worker": "RegisterWorker",
+    "submit": "SubmitApp",
+    "kill": "KillApp",
+    "drain": "DrainWorker",
+    "undrain": "UndrainWorker",
+    "remove": "RemoveWorker",
+    "worker_lost": "LoseWorker",
+}
+_IMPLIED: Mapping[str, Mapping[str, Any]] = {
+    "worker": {"node": "simulated", "host": "simulated"},
+    "submit": {"command": ["true"]},
+}
+_MORE = ("finish", "settings", "turn")
+
+
+def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[str, Any]:
+    """`{"decisions": […], "final": {…}}` of a scenario `{"settings": {…}, "commands": [{"op": …}, …]}`.
+
+    Each command is a turn of its own, those of `turn` arrive together (semantics T2). `finish` means
+    that all executors of the app ended and the app is removed. With `check`, the ledgers are
+    recomputed after every turn.
+
+    Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
+    """
+    if not isinstance(scenario, Mapping) or not isinstance(scenario.get("commands"), list):
+        raise InvalidCommand('a scenario is an object {"settings": {…}, "commands": […]}')
+    state = ClusterState()
+    decisions: list[dict[str, Any]] = []
+    settings = scenario.get("settings", {})
+    if not isinstance(settings, Mapping):
+        raise InvalidCommand('"settings" is an object of settings by name')
+    Turn(state, 0).take(ConfigureCluster(settings=dict(settings)))
+    for number, operation in enumerate(scenario["commands"], start=1):
+        turn = Turn(state, number)
+        try:
+            for command in _commands(state, operation):
+                turn.take(command)
+        except FairlogError as error:
+            raise InvalidCommand(f"command {number}: {error}") from None
+        turn.settle()
+        if check:
+            state.check()
+        decisions += [decision for entry in turn.entries if (decision := _decision(entry.event)) is not None]
+    return {"decisions": decisions, "final": final_state(state)}
+
+
+def final_state(state: ClusterState) -> dict[str, Any]:
+    """waitingApps in order, what is requested and granted as [cores, MiB], and the pending apps by name."""
+    return {
+        "waiting": list(state.waiting),
+        "occupied": [state.balance.requested_cores, state.balance.requested_memory_mb],
+        "granted": [
+            sum(app.granted_cores for app in state.waiting.values()),
+            sum(app.granted_memory_mb for app in state.waiting.values()),
+        ],
+        "companies": {
+            name: [company.balance.requested_cores, company.balance.requested_memory_mb]
+            for name, company in sorted(state.companies.items())
+        },
+        "pending": sorted(app.spec.app for app in state.apps.values() if app.state == "pending"),
+    }
+
+
+def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:
+    """The commands behind one operation of a scenario; `state` is read when each is taken."""
+    if not isinstance(operation, Mapping) or "op" not in operation:
+        raise InvalidCommand(f'an operation is an object with an "op", not {shorten(operation)}')
+    arguments = {name: value for name, value in operation.items() if name != "op"}
+    match operation["op"]:
+        case "turn":
+            together = arguments.get("commands")
+            if not isinstance(together, Sequence) or isinstance(together, str):
+                raise InvalidCommand('a turn is an object {"op": "turn", "commands": […]}')
+            for part in together:
+                yield from _commands(state, part)
+        case "finish":
+            app = str(arguments.get("app"))
+            for executor in list(state.apps[app].executors) if app in state.apps else []:
+                yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
+            yield EndApp(app=app, reason="finished")
+        case "settings":
+            yield ConfigureCluster(settings=arguments)
+        case str(name) if name in _OPERATIONS:
+            yield _command(name, arguments)
+        case other:
+            known = ", ".join((*_OPERATIONS, *_MORE))
+            raise InvalidCommand(f"no operation is called {shorten(other)}; there are {known}")
+
+
+def _command(name: str, arguments: Mapping[str, Any]) -> Command:
+    try:
+        return COMMAND.validate_python(
+            {**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]}, strict=False
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        raise InvalidCommand(f"{name}: {where or 'it'} cannot be read: {first['msg'].lower()}") from None
+
+
+def _decision(event: Event) -> dict[str, Any] | None:
+    match event:
+        case AppAdmitted():
+            return {"admitted": event.app}
+        case ExecutorAllocated():
+            return {
+                "allocated": event.app,
+                "worker": event.worker,
+                "cores": event.cores,
+                "memory_mb": event.memory_mb,
+            }
+        case _:
+            return None

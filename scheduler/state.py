@@ -1,0 +1,458 @@
+"""The cluster as the log tells it: `ClusterState.apply` is the one place where anything changes.
+
+Two states that folded the same events are equal and have the same digest, on any machine. Beside
+the facts it holds indexes (`fleet`, `queue`, `unsatisfied`) that follow from them and exist so that a
+decision does not grow with the cluster; `check` recomputes all of it. The module is longer than most
+because a newcomer finds in it every entity and every change.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import Any, Literal, assert_never
+
+from scheduler.appqueue import AppQueue, Pending
+from scheduler.check import violations
+from scheduler.errors import InvariantViolated
+from scheduler.events import (
+    AppAdmitted,
+    AppChanged,
+    AppRegistered,
+    AppRemoved,
+    ClusterConfigured,
+    CompanyChanged,
+    CompanyRegistered,
+    CompanyRemoved,
+    Event,
+    ExecutorAllocated,
+    ExecutorChanged,
+    ExecutorRemoved,
+    MasterElected,
+    WorkerChanged,
+    WorkerRegistered,
+    WorkerRemoved,
+    WorkerStatus,
+)
+from scheduler.fleet import Fleet, Shape
+from scheduler.ledger import Accounts, Balance, add_grant, add_request
+from scheduler.placement.sizing import executor_sizes
+from scheduler.resources import Quota, Resources
+
+KNOWN_COMMANDS = 10_000
+"""How many ids of commands that changed something are remembered, so that asking twice is safe."""
+
+AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
+
+
+@dataclass(slots=True)
+class Executor:
+    """A slice of one worker granted to one app; `stopping` = its app is gone, its worker has yet to say so of it."""
+
+    id: str
+    app: str
+    worker: str
+    cores: int
+    memory_mb: int
+    status: Literal["starting", "running", "stopping"] = "starting"
+
+
+@dataclass(slots=True)
+class Worker:
+    """A node's offer and what is granted of it."""
+
+    id: str
+    node: str
+    host: str
+    rack: str
+    cores: int
+    memory_mb: int
+    free_cores: int
+    free_memory_mb: int
+    status: WorkerStatus = "alive"
+    executors: dict[str, Executor] = field(default_factory=dict)
+
+    @property
+    def offer(self) -> Resources:
+        """What it offers in all."""
+        return Resources(self.cores, self.memory_mb)
+
+    @property
+    def free(self) -> Shape:
+        """(cores, MiB) not granted."""
+        return self.free_cores, self.free_memory_mb
+
+
+@dataclass(slots=True)
+class App:
+    """An app from its submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
+
+    spec: AppRegistered
+    queued: Pending
+    accounts: Accounts
+    submitted: int
+    submitted_at: int
+    requested_cores: int
+    requested_memory_mb: int
+    admitted: int = 0
+    admitted_at: int = 0
+    ended: Literal["finished", "failed", "killed"] | None = None
+    ended_at: int = 0
+    detail: str = ""
+    granted_cores: int = 0
+    granted_memory_mb: int = 0
+    done_cores: int = 0
+    running: int = 0
+    failures: int = 0
+    next_executor: int = 0
+    owed: bool = False
+    """Whether it is admitted and placement owes it cores."""
+    executors: dict[str, Executor] = field(default_factory=dict)
+
+    @property
+    def state(self) -> AppState:
+        """Pending, waiting (admitted, nothing runs), running, or how it ended."""
+        if self.ended is not None:
+            return self.ended
+        if not self.admitted:
+            return "pending"
+        return "running" if self.running else "waiting"
+
+    @property
+    def left_cores(self) -> int:
+        """Cores that placement still owes the app (semantics S2, S6)."""
+        return self.requested_cores - self.granted_cores - self.done_cores
+
+    @property
+    def left_memory_mb(self) -> int:
+        """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
+        return self.requested_memory_mb - self.granted_memory_mb
+
+
+@dataclass(slots=True)
+class User:
+    """Somebody who submits apps on behalf of one company."""
+
+    balance: Balance = field(default_factory=Balance)
+    last_selected: int = 0
+
+
+@dataclass(slots=True)
+class Company:
+    """A tenant, the quota it bought, and its users."""
+
+    spec: CompanyRegistered
+    balance: Balance = field(default_factory=Balance)
+    last_selected: int = 0
+    apps: int = 0
+    """How many apps it has that have not ended."""
+    users: dict[str, User] = field(default_factory=dict)
+
+
+class ClusterState:
+    """The fold of the log up to position `head`, at time `at` (ms)."""
+
+    def __init__(self) -> None:
+        self.head = 0
+        self.at = 0
+        self.master: str | None = None
+        self.settings = ClusterConfigured()
+        self.configured = False
+        self.companies: dict[str, Company] = {}
+        self.workers: dict[str, Worker] = {}
+        self.apps: dict[str, App] = {}
+        self.waiting: dict[str, App] = {}
+        self.ended: OrderedDict[str, None] = OrderedDict()
+        self.executors: dict[str, Executor] = {}
+        self.balance = Balance()
+        self.commands: OrderedDict[str, int] = OrderedDict()
+        """Command id -> log position of the last event it caused."""
+        self.queue = AppQueue()
+        self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
+        self.unsatisfied: list[int] = []
+        """Positions of admission of the apps that placement still owes cores, in order."""
+        self._by_admission: dict[int, App] = {}
+
+    def apply(self, event: Event, *, at: int, cause: str = "") -> None:
+        """Fold the next event of the log; `cause` is the id of the command behind it, if any."""
+        self.head += 1
+        self.at = at
+        if cause:
+            self._remember(cause)
+        match event:
+            case ExecutorAllocated():
+                self._executor_allocated(event)
+            case ExecutorRemoved():
+                self._executor_removed(event)
+            case AppRegistered():
+                self._app_registered(event)
+            case AppAdmitted():
+                self._app_admitted(event)
+            case AppRemoved():
+                self._app_removed(event)
+            case ExecutorChanged():
+                executor = self.executors[event.executor]
+                if executor.status == "starting":
+                    executor.status = event.status
+                    app = self.apps[executor.app]
+                    app.running += 1
+                    app.failures = 0
+            case AppChanged():
+                self._app_changed(event)
+            case WorkerRegistered():
+                self._worker_registered(event)
+            case WorkerChanged():
+                self._worker_changed(event)
+            case WorkerRemoved():
+                worker = self.workers.pop(event.worker)
+                self._set_live(worker, was=worker.status == "alive", now=False)
+            case CompanyChanged():
+                self.companies[event.company].spec = event
+                self._set_quotas()
+            case CompanyRegistered():
+                company = self.companies[event.company] = Company(event)
+                self.queue.add_company(event.company, company.balance)
+                self._set_quotas()
+            case CompanyRemoved():
+                del self.companies[event.company]
+                self.queue.remove_company(event.company)
+                self._set_quotas()
+            case ClusterConfigured():
+                self._cluster_configured(event)
+            case MasterElected():
+                self.master = event.master
+            case _:
+                assert_never(event)
+
+    def next_unsatisfied(self, after: int) -> App | None:
+        """The app that placement owes cores and that was admitted next after position `after` (semantics P6)."""
+        index = bisect_right(self.unsatisfied, after)
+        return self._by_admission[self.unsatisfied[index]] if index < len(self.unsatisfied) else None
+
+    def quota(self, company: str) -> Quota:
+        """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2)."""
+        spec = self.companies[company].spec
+        if spec.cores is not None and spec.memory_mb is not None:
+            return Quota(spec.cores, spec.memory_mb)
+        numerator, denominator = map(int, spec.part.split("/")) if spec.part else (1, len(self.companies))
+        return Quota(self.fleet.total_cores * numerator, self.fleet.total_memory_mb * numerator, denominator)
+
+    def digest(self) -> str:
+        """Hex of BLAKE2b-128 over every fact of the state: equal states have equal digests, whatever led there."""
+        text = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def dump(self) -> dict[str, Any]:
+        """Every fact of the state as JSON values; where order matters it stands in lists."""
+        return {
+            "head": self.head,
+            "at": self.at,
+            "master": self.master,
+            "configured": self.configured,
+            "settings": self.settings.model_dump(),
+            "balance": asdict(self.balance),
+            "companies": {name: _company_facts(company) for name, company in self.companies.items()},
+            "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
+            "apps": {name: _app_facts(app) for name, app in self.apps.items()},
+            "waiting": list(self.waiting),
+            "ended": list(self.ended),
+            "executors": {name: asdict(executor) for name, executor in self.executors.items()},
+            "commands": list(self.commands.items()),
+        }
+
+    def check(self) -> None:
+        """Recompute every ledger and index from the apps, executors and workers (semantics O2).
+
+        Raises: InvariantViolated naming the position and what differs.
+        """
+        for violation in violations(self):
+            raise InvariantViolated(self.head, violation)
+
+    def _remember(self, command: str) -> None:
+        self.commands[command] = self.head
+        self.commands.move_to_end(command)
+        if len(self.commands) > KNOWN_COMMANDS:
+            self.commands.popitem(last=False)
+
+    def _minimum_executor(self) -> Resources:
+        return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
+
+    def _cluster_configured(self, event: ClusterConfigured) -> None:
+        self.settings = event
+        self.configured = True
+        self.fleet.configure(executor_sizes(event), self._minimum_executor())
+        self.queue.configure(event.company_policy, event.user_policy, event.app_policy, event.occupancy)
+        self._forget_ended()
+
+    def _worker_registered(self, event: WorkerRegistered) -> None:
+        worker = self.workers[event.worker] = Worker(
+            event.worker,
+            event.node,
+            event.host,
+            event.rack,
+            event.cores,
+            event.memory_mb,
+            free_cores=event.cores,
+            free_memory_mb=event.memory_mb,
+        )
+        self._set_live(worker, was=False, now=True)
+
+    def _worker_changed(self, event: WorkerChanged) -> None:
+        worker = self.workers[event.worker]
+        self._set_live(worker, was=worker.status == "alive", now=False)
+        worker.free_cores += event.cores - worker.cores
+        worker.free_memory_mb += event.memory_mb - worker.memory_mb
+        worker.cores, worker.memory_mb, worker.status = event.cores, event.memory_mb, event.status
+        self._set_live(worker, was=False, now=worker.status == "alive")
+
+    def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
+        if was == now:
+            return
+        change = self.fleet.join if now else self.fleet.leave
+        change(worker.id, worker.offer, worker.free)
+        self._set_quotas()
+
+    def _set_quotas(self) -> None:
+        for name, company in self.companies.items():
+            bought = company.spec.cores is not None or company.spec.part is not None
+            self.queue.set_quota(name, self.quota(name), stops_idle=bought)
+
+    def _app_registered(self, event: AppRegistered) -> None:
+        company = self.companies[event.company]
+        user = company.users.get(event.user)
+        if user is None:
+            user = company.users[event.user] = User()
+        request = Resources(event.requested_cores, event.requested_memory_mb)
+        app = App(
+            event,
+            Pending(event.app, event.company, event.user, event.kind, request, self.head),
+            (self.balance, company.balance, user.balance),
+            submitted=self.head,
+            submitted_at=self.at,
+            requested_cores=event.requested_cores,
+            requested_memory_mb=event.requested_memory_mb,
+        )
+        company.apps += 1
+        self.apps[event.app] = app
+        self.queue.push(app.queued)
+
+    def _app_admitted(self, event: AppAdmitted) -> None:
+        app = self.apps[event.app]
+        app.admitted, app.admitted_at = self.head, self.at
+        self.waiting[event.app] = app
+        add_request(app.accounts, app.requested_cores, app.requested_memory_mb)
+        company = self.companies[event.company]
+        company.last_selected = company.users[event.user].last_selected = self.head
+        self.queue.admit(app.queued, self.head)
+        self._reconsider(app)
+
+    def _app_changed(self, event: AppChanged) -> None:
+        app = self.apps[event.app]
+        add_request(
+            app.accounts,
+            event.requested_cores - app.requested_cores,
+            event.requested_memory_mb - app.requested_memory_mb,
+        )
+        app.requested_cores, app.requested_memory_mb = event.requested_cores, event.requested_memory_mb
+        app.done_cores = event.done_cores
+        self.queue.touch(app.spec.company, app.spec.user)
+        self._reconsider(app)
+
+    def _app_removed(self, event: AppRemoved) -> None:
+        app = self.apps[event.app]
+        app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
+        for executor in app.executors.values():
+            executor.status = "stopping"
+        app.running = 0
+        if app.admitted:
+            del self.waiting[event.app]
+            add_request(app.accounts, -app.requested_cores, -app.requested_memory_mb)
+            self.queue.touch(app.spec.company, app.spec.user)
+            self._reconsider(app)
+        else:
+            self.queue.remove(app.queued)
+        self._settle_end(app)
+
+    def _executor_allocated(self, event: ExecutorAllocated) -> None:
+        app, worker = self.apps[event.app], self.workers[event.worker]
+        executor = Executor(event.executor, event.app, event.worker, event.cores, event.memory_mb)
+        self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
+        app.next_executor += 1
+        self._grant(app, worker, event.cores, event.memory_mb)
+
+    def _executor_removed(self, event: ExecutorRemoved) -> None:
+        executor = self.executors.pop(event.executor)
+        app, worker = self.apps[executor.app], self.workers[executor.worker]
+        del app.executors[event.executor], worker.executors[event.executor]
+        if executor.status == "running":
+            app.running -= 1
+        if event.reason == "failed":
+            app.failures += 1
+        if event.done:
+            app.done_cores += executor.cores
+        self._grant(app, worker, -executor.cores, -executor.memory_mb)
+        self._settle_end(app)
+
+    def _grant(self, app: App, worker: Worker, cores: int, memory_mb: int) -> None:
+        before = worker.free_cores, worker.free_memory_mb
+        worker.free_cores -= cores
+        worker.free_memory_mb -= memory_mb
+        if worker.status == "alive":
+            self.fleet.move(worker.id, before, (worker.free_cores, worker.free_memory_mb))
+        app.granted_cores += cores
+        app.granted_memory_mb += memory_mb
+        add_grant(app.accounts, cores, memory_mb)
+        if self.settings.occupancy == "granted":
+            self.queue.touch(app.spec.company, app.spec.user)
+        self._reconsider(app)
+
+    def _reconsider(self, app: App) -> None:
+        owed = app.ended is None and app.requested_cores > app.granted_cores + app.done_cores
+        if owed == app.owed:
+            return
+        app.owed = owed
+        if owed:
+            insort(self.unsatisfied, app.admitted)
+            self._by_admission[app.admitted] = app
+        else:
+            del self.unsatisfied[bisect_left(self.unsatisfied, app.admitted)]
+            del self._by_admission[app.admitted]
+
+    def _settle_end(self, app: App) -> None:
+        """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
+        if app.ended is None or app.executors:
+            return
+        self.companies[app.spec.company].apps -= 1
+        self.ended[app.spec.app] = None
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        while len(self.ended) > self.settings.retained_apps:
+            oldest, _ = self.ended.popitem(last=False)
+            del self.apps[oldest]
+
+
+def _company_facts(company: Company) -> dict[str, Any]:
+    return {
+        "spec": company.spec.model_dump(),
+        "balance": asdict(company.balance),
+        "last_selected": company.last_selected,
+        "apps": company.apps,
+        "users": {name: asdict(user) for name, user in company.users.items()},
+    }
+
+
+def _worker_facts(worker: Worker) -> dict[str, Any]:
+    facts = {name: getattr(worker, name) for name in Worker.__slots__ if name != "executors"}
+    return {**facts, "executors": sorted(worker.executors)}
+
+
+_APP_LINKS = ("spec", "queued", "accounts", "executors")
+
+
+def _app_facts(app: App) -> dict[str, Any]:
+    facts = {name: getattr(app, name) for name in App.__slots__ if name not in _APP_LINKS}
+    return {**facts, "spec": app.spec.model_dump(mode="json"), "executors": list(app.executors)}

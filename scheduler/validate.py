@@ -1,0 +1,164 @@
+"""What values a command may carry; each refusal is one sentence that names what was wrong and what would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from pydantic import ValidationError
+
+from scheduler.errors import InvalidCommand, InvalidSetting
+from scheduler.events import ClusterConfigured
+from scheduler.fleet import WORKER_SELECTIONS
+from scheduler.placement.executors import PLACEMENTS
+from scheduler.placement.sizing import MEMORY_STEP_MB
+from scheduler.policies.app import APP_POLICIES
+from scheduler.policies.company import COMPANY_POLICIES
+from scheduler.policies.user import USER_POLICIES
+
+MAX_CORES = 1_000_000
+MAX_MEMORY_MB = 1 << 30
+MAX_TASKS = 100_000
+MAX_NAME = 128
+MAX_COMMAND_BYTES = 128 * 1024
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_PART = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?%?|[0-9]{1,9}/[1-9][0-9]{0,8}")
+
+_CHOICES: Mapping[str, Iterable[str]] = {
+    "company_policy": COMPANY_POLICIES,
+    "user_policy": USER_POLICIES,
+    "app_policy": APP_POLICIES,
+    "placement": PLACEMENTS,
+    "worker_selection": WORKER_SELECTIONS,
+    "occupancy": ("requested", "granted"),
+}
+_AT_LEAST = {
+    "min_executor_cores": 2,
+    "min_executor_memory_mb": MEMORY_STEP_MB,
+    "default_cores": 1,
+    "default_memory_per_task_mb": 512,
+    "max_executor_failures": 1,
+    "worker_timeout_s": 1,
+    "retained_apps": 0,
+}
+
+
+def check_identifier(what: str, value: str) -> None:
+    """Raises: InvalidCommand unless `value` can stand in keys and paths: 1 to 64 letters, digits, `_`, `.`, `-`."""
+    if not _IDENTIFIER.fullmatch(value):
+        raise InvalidCommand(
+            f"{what} must be 1 to 64 letters, digits, '_', '.' or '-', starting with a letter or digit, "
+            f"not {shorten(value)}"
+        )
+
+
+def check_name(what: str, value: str) -> None:
+    """Raises: InvalidCommand unless `value` is 1 to 128 printable characters without blanks at its ends."""
+    if not value:
+        raise InvalidCommand(f"{what} must not be empty")
+    if len(value) > MAX_NAME:
+        raise InvalidCommand(f"{what} must have at most {MAX_NAME} characters, not {len(value)}")
+    if not value.isprintable():
+        raise InvalidCommand(f"{what} must not hold control characters: {shorten(value)}")
+    if value != value.strip():
+        raise InvalidCommand(f"{what} must not start or end with a blank: {shorten(value)}")
+
+
+def check_range(what: str, value: int, lowest: int, highest: int) -> None:
+    """Raises: InvalidCommand unless `lowest` <= `value` <= `highest`."""
+    if not lowest <= value <= highest:
+        raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {value}")
+
+
+def check_program(command: tuple[str, ...], env: tuple[str, ...], cwd: str | None) -> None:
+    """Raises: InvalidCommand unless a worker could run `command` with variables named `env` in `cwd`."""
+    if not command or not command[0]:
+        raise InvalidCommand("an app needs a command to run: submit … -- CMD ARG…")
+    size = sum(len(part.encode(errors="surrogatepass")) + 1 for part in (*command, *env))
+    if size > MAX_COMMAND_BYTES:
+        raise InvalidCommand(f"the command and its variables take {size} bytes; at most {MAX_COMMAND_BYTES} are allowed")
+    if any("\0" in part for part in (*command, cwd or "")):
+        raise InvalidCommand("the command and its folder must not hold NUL characters")
+    for name in env:
+        if not name or "=" in name or not name.isprintable():
+            raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
+    if cwd is not None and not cwd.startswith("/"):
+        raise InvalidCommand(f"the folder to run in must be an absolute path, not {shorten(cwd)}")
+
+
+def read_part(text: str) -> str:
+    """A quota's part of the cluster, given as "25%" or "1/4", as "n/d" in lowest terms (semantics C2).
+
+    Raises: InvalidCommand unless it is above 0 and at most the whole.
+    """
+    if not _PART.fullmatch(text):
+        raise InvalidCommand(f"a part of the cluster is written like 25% or 1/4, not {shorten(text)}")
+    part = Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
+    if not 0 < part <= 1:
+        raise InvalidCommand(f"a part of the cluster must be above 0% and at most 100%, not {shorten(text)}")
+    if part.denominator > 1_000_000:
+        raise InvalidCommand(f"a part of the cluster may be as fine as a millionth, not {shorten(text)}")
+    return f"{part.numerator}/{part.denominator}"
+
+
+def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> ClusterConfigured:
+    """The settings in force once `changes` are made (semantics, Settings: checks).
+
+    Raises: InvalidSetting for an unknown name or a value that breaks a check.
+    """
+    known = current.model_dump()
+    for name in changes:
+        if name not in known:
+            raise InvalidSetting(f"no setting is called {shorten(name)}; there are {', '.join(known)}")
+    try:
+        settings = ClusterConfigured.model_validate({**known, **changes})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        raise InvalidSetting(f"{name} cannot be {shorten(changes[name])}: {_expected(name, known[name])}") from None
+    for name, value in settings.model_dump().items():
+        if name in _CHOICES and value not in _CHOICES[name]:
+            raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, value)}")
+        if name in _AT_LEAST and value < _AT_LEAST[name]:
+            raise InvalidSetting(f"{name} must be at least {_AT_LEAST[name]}, not {value}")
+        if isinstance(value, int) and value > MAX_MEMORY_MB:
+            raise InvalidSetting(f"{name} must be at most {MAX_MEMORY_MB}, not {value}")
+    _check_executor_sizes(settings)
+    return settings
+
+
+def shorten(value: object) -> str:
+    """The value as it may be quoted in a sentence, however long it is."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _expected(name: str, current: object) -> str:
+    if name in _CHOICES:
+        return f"it is one of {', '.join(_CHOICES[name])}"
+    return "it is a whole number" if isinstance(current, int) else "it is a text"
+
+
+def _check_executor_sizes(settings: ClusterConfigured) -> None:
+    least, most = settings.min_executor_cores, settings.max_executor_cores
+    if least % 2:
+        raise InvalidSetting(f"min_executor_cores must be even, not {least}")
+    if most > 1 << 16:
+        raise InvalidSetting(f"max_executor_cores must be at most {1 << 16}, not {most}")
+    times = most // least
+    if most < least or most % least or times & (times - 1):
+        raise InvalidSetting(
+            f"max_executor_cores must be min_executor_cores times a power of two, not {most} with {least}"
+        )
+    for name in ("min_executor_memory_mb", "max_executor_memory_mb"):
+        value = getattr(settings, name)
+        if value % MEMORY_STEP_MB or not value:
+            raise InvalidSetting(f"{name} must be a multiple of {MEMORY_STEP_MB} MiB, not {value}")
+    if settings.max_executor_memory_mb < settings.min_executor_memory_mb:
+        raise InvalidSetting(
+            f"max_executor_memory_mb must be at least min_executor_memory_mb ({settings.min_executor_memory_mb}), "
+            f"not {settings.max_executor_memory_mb}"
+        )

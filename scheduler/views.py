@@ -1,0 +1,198 @@
+"""What people and programs see of the state, as JSON values; the same whoever folded the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scheduler.errors import InvalidCommand, UnknownApp
+from scheduler.ledger import Balance
+from scheduler.resources import Quota, Share
+from scheduler.state import App, ClusterState
+
+
+def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:
+    """The apps in order of submission: those that have not ended, or with `everything` also the ended ones still known."""
+    chosen = (app for app in state.apps.values() if everything or app.ended is None)
+    return [_app(app) for app in sorted(chosen, key=lambda app: app.submitted)]
+
+
+def app(state: ClusterState, *, app: str) -> dict[str, Any]:
+    """One app with its executors.
+
+    Raises: UnknownApp.
+    """
+    found = state.apps.get(app)
+    if found is None:
+        raise UnknownApp(app)
+    spec = found.spec
+    return {
+        **_app(found),
+        "cores": spec.cores,
+        "memoryPerTask": spec.memory_per_task_mb,
+        "command": list(spec.command),
+        "env": list(spec.env),
+        "cwd": spec.cwd,
+        "retries": spec.retries,
+        "timeLimit": spec.time_limit_s,
+        "doneCores": found.done_cores,
+        "submittedSeq": found.submitted,
+        "admittedSeq": found.admitted or None,
+        "executors": [
+            {
+                "executor": executor.id,
+                "worker": executor.worker,
+                "cores": executor.cores,
+                "memory": executor.memory_mb,
+                "status": executor.status,
+            }
+            for executor in found.executors.values()
+        ],
+    }
+
+
+def workers(state: ClusterState) -> list[dict[str, Any]]:
+    """The workers by id: their offer, what of it is granted, and how many executors they hold."""
+    return [
+        {
+            "worker": worker.id,
+            "node": worker.node,
+            "host": worker.host,
+            "rack": worker.rack,
+            "status": worker.status,
+            "cores": worker.cores,
+            "memory": worker.memory_mb,
+            "grantedCores": worker.cores - worker.free_cores,
+            "grantedMemory": worker.memory_mb - worker.free_memory_mb,
+            "executors": len(worker.executors),
+        }
+        for _, worker in sorted(state.workers.items())
+    ]
+
+
+def companies(state: ClusterState) -> list[dict[str, Any]]:
+    """The companies by name, with how their quota is set and what it is now."""
+    return [
+        {
+            "company": name,
+            "quota": _how_set(company.spec.cores, company.spec.part),
+            **_quota(state.quota(name)),
+            "users": len(company.users),
+            "apps": company.apps,
+        }
+        for name, company in sorted(state.companies.items())
+    ]
+
+
+def shares(state: ClusterState) -> dict[str, Any]:
+    """The ledgers at all three levels (semantics O1), with each company's quota and share (C2, C3)."""
+    return {
+        "waitingApps": _balance(state.balance),
+        "companies": [
+            {
+                "company": name,
+                **_balance(company.balance),
+                **_quota(state.quota(name)),
+                "share": str(state.queue.share(name)),
+            }
+            for name, company in sorted(state.companies.items())
+        ],
+        "users": [
+            {"company": name, "user": user_name, **_balance(user.balance)}
+            for name, company in sorted(state.companies.items())
+            for user_name, user in sorted(company.users.items())
+        ],
+    }
+
+
+def settings(state: ClusterState) -> dict[str, Any]:
+    """Every setting in force."""
+    return state.settings.model_dump()
+
+
+def cluster(state: ClusterState) -> dict[str, Any]:
+    """Where the log stands and what the cluster is busy with, in a few numbers."""
+    counts = dict.fromkeys(("pending", "waiting", "running", "finished", "failed", "killed"), 0)
+    for found in state.apps.values():
+        counts[found.state] += 1
+    return {
+        "head": state.head,
+        "at": state.at,
+        "cores": state.fleet.total_cores,
+        "memory": state.fleet.total_memory_mb,
+        "apps": counts,
+        "workers": [{"worker": worker.id, "status": worker.status} for _, worker in sorted(state.workers.items())],
+    }
+
+
+VIEWS: dict[str, Callable[..., Any]] = {
+    "apps": apps,
+    "app": app,
+    "workers": workers,
+    "companies": companies,
+    "shares": shares,
+    "settings": settings,
+    "cluster": cluster,
+}
+
+
+def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:
+    """The view `name` of the state.
+
+    Raises: InvalidCommand for a view that does not exist, and what the view raises.
+    """
+    view = VIEWS.get(name)
+    if view is None:
+        raise InvalidCommand(f"no view is called {name[:40]!r}; there are {', '.join(VIEWS)}")
+    try:
+        return view(state, **arguments)
+    except TypeError as error:
+        raise InvalidCommand(f"the view {name!r} cannot be asked that way: {error}") from None
+
+
+def _app(app: App) -> dict[str, Any]:
+    spec = app.spec
+    return {
+        "app": spec.app,
+        "company": spec.company,
+        "user": spec.user,
+        "name": spec.name,
+        "kind": spec.kind,
+        "state": app.state,
+        "tasks": spec.tasks,
+        "requestedCores": app.requested_cores,
+        "requestedMemory": app.requested_memory_mb,
+        "grantedCores": app.granted_cores,
+        "grantedMemory": app.granted_memory_mb,
+        "submittedAt": app.submitted_at,
+        "admittedAt": app.admitted_at or None,
+        "endedAt": app.ended_at or None,
+        "detail": app.detail,
+    }
+
+
+def _balance(balance: Balance) -> dict[str, int]:
+    return {
+        "occupiedCores": balance.requested_cores,
+        "occupiedMemory": balance.requested_memory_mb,
+        "grantedCores": balance.granted_cores,
+        "grantedMemory": balance.granted_memory_mb,
+    }
+
+
+def _quota(quota: Quota) -> dict[str, int | str]:
+    return {
+        "quotaCores": _exact(quota.cores, quota.denominator),
+        "quotaMemory": _exact(quota.memory_mb, quota.denominator),
+    }
+
+
+def _exact(amount: int, denominator: int) -> int | str:
+    """A whole number as such, else "n/d" in lowest terms: a quota is never rounded (semantics C2)."""
+    return amount // denominator if amount % denominator == 0 else str(Share(amount, denominator))
+
+
+def _how_set(cores: int | None, part: str | None) -> str:
+    if cores is not None:
+        return "amounts"
+    return part or "default"
