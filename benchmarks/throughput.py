@@ -1,0 +1,211 @@
+"""Apps per second through the real inbox, and the latency of a lone submit, printed as JSON.
+
+A master process serves on the embedded store with every write fsynced; 100 workers are registered.
+Clients submit apps of one executor (4 cores) in windows and wait for the answers; what stands in for
+the agents follows the log and reports every app's end as soon as all it asked for is granted. An app
+counts when that is committed. In the same run, for comparison: plain RQ, one job a command on a
+SimpleWorker, on the same store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event as Flag
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from rq import Queue, SimpleWorker
+from rq.serializers import JSONSerializer
+
+from fairlog.store import EmbeddedStore
+from recovery.failover import run_master
+from scheduler.client import Client
+from scheduler.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.eventlog import connect
+
+WORKERS, WORKER_CORES, WORKER_MEMORY_MB = 100, 64, 262_144
+COMPANIES, USERS_PER_COMPANY = 8, 10
+APP_CORES = 4
+CLIENTS, WINDOW = 2, 800
+LONE_SUBMITS = 300
+RQ_JOBS = 2_000
+
+
+def worker_id(number: int) -> str:
+    """The id of one of the workers."""
+    return f"w{number:03}"
+
+
+def submission(number: int, prefix: str) -> SubmitApp:
+    """The next app, of the companies and their users in rotation; it is granted one executor."""
+    company, user = number % COMPANIES, number // COMPANIES % USERS_PER_COMPANY
+    return SubmitApp(
+        app=f"{prefix}-{number}",
+        company=f"company{company}",
+        user=f"user{user}",
+        cores=APP_CORES,
+        command=("true",),
+    )
+
+
+def submit_until(url: str, prefix: str, stop: Flag) -> None:
+    """A client: submits a window of apps, waits for the answers, submits the next."""
+    client = Client(url)
+    number = 0
+    while not stop.is_set():
+        client.send_many([submission(number + extra, prefix) for extra in range(WINDOW)])
+        number += WINDOW
+
+
+def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> None:
+    """The agents' stand-in: counts the apps that got all they asked for, and reports their end."""
+    client = Client(url)
+    executors: defaultdict[str, list[str]] = defaultdict(list)
+    cores: defaultdict[str, int] = defaultdict(int)
+    last: Any = "$"
+    next_heartbeat = 0.0
+    while not stop.is_set():
+        if time.monotonic() >= next_heartbeat:
+            next_heartbeat = time.monotonic() + 1
+            now: Any = client.store.time()
+            client.store.zadd(client.keys.heartbeats, {worker_id(number): now[0] * 1000 for number in range(WORKERS)})
+        answer: Any = client.store.xread({client.keys.log: last}, count=5_000, block=200)
+        reports: list[EndedExecutor | EndApp] = []
+        for last, fields in answer[0][1] if answer else ():
+            if fields[b"type"] != b"ExecutorAllocated":
+                continue
+            grant = json.loads(fields[b"data"])
+            app = grant["app"]
+            executors[app].append(grant["executor"])
+            cores[app] += grant["cores"]
+            if cores[app] == APP_CORES:
+                del cores[app]
+                reports += [
+                    EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
+                    for executor in executors.pop(app)
+                ]
+                reports.append(EndApp(app=app, reason="finished"))
+                granted.value += 1
+        if reports:
+            client.notify(*reports)
+
+
+def sustained(url: str, seconds: float) -> dict[str, float]:
+    """Apps granted per second over `seconds`, with clients that always have more to submit."""
+    context = multiprocessing.get_context("spawn")
+    granted: Synchronized[int] = context.Value("q", 0)
+    stop = context.Event()
+    others = [context.Process(target=end_what_is_granted, args=(url, granted, stop), daemon=True)]
+    others += [
+        context.Process(target=submit_until, args=(url, f"app{number}", stop), daemon=True) for number in range(CLIENTS)
+    ]
+    for process in others:
+        process.start()
+    while not granted.value:
+        time.sleep(0.01)
+    rates = []
+    started, before = time.monotonic(), granted.value
+    while (elapsed := time.monotonic() - started) < seconds:
+        time.sleep(min(5.0, seconds - elapsed))
+        rates.append((granted.value, time.monotonic()))
+        print(f"\r{(granted.value - before) / (time.monotonic() - started):,.0f} apps/s", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    count, ended = rates[-1]
+    stop.set()
+    for process in others:
+        process.join(timeout=30)
+    return {"apps": count - before, "seconds": round(ended - started, 1), "apps_per_s": round((count - before) / (ended - started))}
+
+
+def lone_submits(url: str) -> dict[str, float]:
+    """Latency in ms of a submit on an idle cluster, from the call until its answer."""
+    client = Client(url)
+    times = []
+    for number in range(LONE_SUBMITS):
+        started = time.perf_counter()
+        client.send(submission(number, "lone"))
+        times.append(1000 * (time.perf_counter() - started))
+    return _latency(times)
+
+
+def plain_rq(url: str) -> dict[str, float]:
+    """The same commands as plain RQ jobs: submitted by this process, worked by one SimpleWorker process."""
+    connection = connect(url)
+    queue = Queue("plain", connection=connection, serializer=JSONSerializer)
+    worker = multiprocessing.get_context("spawn").Process(target=_work_plain, args=(url,), daemon=True)
+    worker.start()
+    queue.enqueue("json.loads", submission(0, "rq").model_dump_json())
+    while queue.finished_job_registry.count < 1:
+        time.sleep(0.01)
+    started = time.monotonic()
+    for number in range(1, RQ_JOBS):
+        queue.enqueue("json.loads", submission(number, "rq").model_dump_json())
+    while queue.finished_job_registry.count < RQ_JOBS:
+        time.sleep(0.01)
+    rate = RQ_JOBS / (time.monotonic() - started)
+    times = []
+    for number in range(LONE_SUBMITS):
+        started = time.perf_counter()
+        job = queue.enqueue("json.loads", submission(number, "lone").model_dump_json())
+        job.latest_result(timeout=10)
+        times.append(1000 * (time.perf_counter() - started))
+    worker.terminate()
+    return {"jobs_per_s": round(rate), **_latency(times)}
+
+
+def _work_plain(url: str) -> None:
+    SimpleWorker(["plain"], connection=connect(url), serializer=JSONSerializer).work(logging_level="ERROR")
+
+
+def _latency(times_ms: list[float]) -> dict[str, float]:
+    cuts = quantiles(times_ms, n=100)
+    return {"p50_ms": round(cuts[49], 2), "p99_ms": round(cuts[98], 2)}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60, help="how long the load is kept up")
+    seconds = parser.parse_args().seconds
+    with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
+        master = multiprocessing.get_context("spawn").Process(target=run_master, args=(store.url,), daemon=True)
+        master.start()
+        client = Client(store.url)
+        client.send_many([RegisterCompany(company=f"company{number}") for number in range(COMPANIES)])
+        client.send_many(
+            [
+                RegisterWorker(
+                    worker=worker_id(number), node="node", host="host", cores=WORKER_CORES, memory_mb=WORKER_MEMORY_MB
+                )
+                for number in range(WORKERS)
+            ]
+        )
+        result = {
+            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
+            "store": {"fsync": "always", "version": client.store.info("server").get("valkey_version")},
+            "workers": WORKERS,
+            "clients": CLIENTS,
+            "lone_submit": lone_submits(store.url),
+            "sustained": sustained(store.url, seconds),
+            "plain_rq": plain_rq(store.url),
+        }
+        result["apps_per_s_to_plain_rq_jobs_per_s"] = round(
+            result["sustained"]["apps_per_s"] / result["plain_rq"]["jobs_per_s"], 1
+        )
+        master.terminate()
+        master.join(timeout=10)
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Everything that re-reads the log."""

@@ -1,0 +1,81 @@
+"""When a standby may try to be elected. The lease is a courtesy, not a safeguard: the log elects.
+
+Two masters that both believe to hold the lease do no harm; the commit of the one that has not folded
+the other's election is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from scheduler.keys import Keys
+
+MEMBER_SEEN_MS = 5_000
+
+_TAKE_LUA = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+_RELEASE_LUA = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+redis.call('ZREM', KEYS[2], ARGV[1])
+"""
+_APPEAR_LUA = """
+local now = redis.call('TIME')
+local ms = now[1] * 1000 + math.floor(now[2] / 1000)
+redis.call('ZADD', KEYS[1], ms, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms - ARGV[2])
+"""
+
+
+class Member(NamedTuple):
+    """A master process, serving or standing by."""
+
+    id: str
+    pid: int
+    host: str
+
+    def as_json(self) -> str:
+        """The member as it is written down; the same text every time, so that holders can be compared."""
+        return json.dumps(self._asdict(), separators=(",", ":"))
+
+
+class Lease:
+    """The lease of one cluster as `member` sees it, good for `ttl_ms` from each time it is taken."""
+
+    def __init__(self, store: Redis, keys: Keys, member: Member, ttl_ms: int) -> None:
+        self._keys = keys
+        self._member = member.as_json()
+        self._ttl_ms = ttl_ms
+        self._take = store.register_script(_TAKE_LUA)
+        self._release = store.register_script(_RELEASE_LUA)
+        self._appear = store.register_script(_APPEAR_LUA)
+
+    def take(self) -> bool:
+        """Take or keep the lease; False while somebody else has it."""
+        return bool(self._take(keys=[self._keys.lease], args=[self._member, self._ttl_ms]))
+
+    def release(self) -> None:
+        """Let the next one try at once."""
+        self._release(keys=[self._keys.lease, self._keys.masters], args=[self._member])
+
+    def appear(self) -> None:
+        """Show up among the cluster's masters for some seconds more."""
+        self._appear(keys=[self._keys.masters], args=[self._member, MEMBER_SEEN_MS])
+
+
+def members(store: Redis, keys: Keys) -> tuple[Member | None, list[Member]]:
+    """The master that holds the lease, None if nobody does, and those that stand by, by id."""
+    holder = store.get(keys.lease)
+    serving = Member(**json.loads(holder)) if holder else None
+    seconds, micros = store.time()
+    since = int(seconds) * 1000 + int(micros) // 1000 - MEMBER_SEEN_MS
+    texts: Any = store.zrangebyscore(keys.masters, since, "+inf")
+    seen = [Member(**json.loads(text)) for text in texts]
+    return serving, sorted(member for member in seen if member != serving)

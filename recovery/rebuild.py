@@ -1,0 +1,47 @@
+"""The state of a cluster from its log: every entry verified, folded, and the result checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from scheduler.errors import InvariantViolated
+from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.events import decode
+from scheduler.state import ClusterState
+
+if TYPE_CHECKING:
+    from scheduler.events import Record
+
+PROGRESS_EVERY = 5_000
+
+
+def rebuild(
+    log: EventLog, *, to: int | None = None, progress: Callable[[int], None] | None = None
+) -> tuple[ClusterState, Position]:
+    """The state that the log tells, up to position `to` or its end, and where that is.
+
+    `progress` is called with the position every few thousand entries.
+
+    Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted; nothing is skipped.
+    """
+    state, position = ClusterState(), GENESIS
+    for record in log.read(to=to):
+        fold(state, record)
+        position = Position(record.seq, record.digest)
+        if progress is not None and record.seq % PROGRESS_EVERY == 0:
+            progress(record.seq)
+    state.check()
+    return state, position
+
+
+def fold(state: ClusterState, record: Record) -> None:
+    """Fold one record of the log into `state`.
+
+    Raises: UnreadableRecord if it cannot be understood, InvariantViolated if it contradicts what came before.
+    """
+    event = decode(record)
+    try:
+        state.apply(event, at=record.at, cause=record.cause)
+    except (KeyError, ValueError, IndexError) as error:
+        raise InvariantViolated(record.seq, f"{record.type} contradicts what came before it: {error!r}") from error

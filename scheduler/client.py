@@ -1,0 +1,191 @@
+"""How everybody asks the scheduler for something: a command goes into the inbox, its answer comes after the commit."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import TimeoutError as StoreTimeoutError
+
+from scheduler import errors
+from scheduler.doorbell import bell_id, queue_key
+from scheduler.errors import CommandRejected, DuplicateApp, InternalError, NoMaster
+from scheduler.eventlog import connect
+from scheduler.keys import Keys
+
+if TYPE_CHECKING:
+    from redis import Redis
+    from redis.commands.core import Script
+
+    from scheduler.commands import Command, SubmitApp
+
+SEND_LUA = """
+for i = 2, #ARGV, 4 do
+  redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], ARGV[i+1], ARGV[i+2], 'reply', ARGV[i+3])
+end
+if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
+"""
+"""KEYS: inbox, the master's RQ queue. ARGV: the bell's job id, then (id, kind, body, reply) of each message;
+`reply` is the id that names the list its answer goes to, empty where none is awaited.
+
+Putting a message in and ringing are one step: no client can die between the two."""
+
+
+RESEND_S = 3.0
+UNCLAIMED_SECRETS_S = 24 * 3600
+"""How long values are kept for an app that is never submitted; the master keeps those of a submitted one."""
+RECONNECT_S = 0.2
+
+
+class Receipt(NamedTuple):
+    """A command was carried out: `seq` is the log position of the last event it caused, 0 if it changed nothing."""
+
+    command_id: str
+    seq: int
+
+
+class Client:
+    """Sends commands to the master of `cluster` through `store` (a connection or a URL).
+
+    A command keeps its id until it is answered, so a client that lost the answer may ask again
+    without the command being carried out twice.
+    """
+
+    def __init__(self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30) -> None:
+        self.store: Redis = connect(store) if isinstance(store, str) else store
+        self.keys = Keys(cluster)
+        self.timeout_s = timeout_s
+        self._bell = bell_id(self.keys.master_queue)
+        self._queue = queue_key(self.keys.master_queue)
+        self._send: Script = self.store.register_script(SEND_LUA)
+
+    def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
+        """Have `command` carried out; returns once it is committed.
+
+        Raises: CommandRejected (its subclass says why), NoMaster if no answer came within `timeout_s`.
+        """
+        identity = command_id or uuid4().hex
+        answer = self._ask(identity, "command", command.model_dump_json())
+        return _receipt(identity, answer)
+
+    def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
+        """Have `commands` carried out in their order, in one go; a refused one leaves its reason in its place.
+
+        Raises: NoMaster if an answer did not come within `timeout_s`.
+        """
+        if not commands:
+            return []
+        identities = [uuid4().hex for _ in commands]
+        together = identities[0]
+        deadline = time.monotonic() + self.timeout_s
+        self._put(
+            [
+                part
+                for identity, command in zip(identities, commands, strict=True)
+                for part in (identity, "command", command.model_dump_json(), together)
+            ]
+        )
+        answers = self._await_all(together, len(commands), deadline)
+        return [_outcome(identity, answers[identity]) for identity in identities]
+
+    def notify(self, *commands: Command) -> None:
+        """Put `commands` into the inbox, in their order and in one go, without waiting for an answer."""
+        self._put([part for command in commands for part in (uuid4().hex, "command", command.model_dump_json(), "")])
+
+    def view(self, name: str, **arguments: Any) -> Any:
+        """What the serving master answers to the question `name` (`scheduler.views`), as JSON values.
+
+        Raises: CommandRejected if it asks for something unknown, NoMaster if no answer came in time.
+        """
+        body = json.dumps({"name": name, "arguments": arguments})
+        return _checked(self._ask(uuid4().hex, "view", body))["view"]
+
+    def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
+        """Have an app queued; the values of its environment variables are put aside first, never into the log.
+
+        Raises: as `send`; the values are forgotten again if the command is refused.
+        """
+        key = self.keys.secrets(command.app)
+        if not secrets:
+            return self.send(command)
+        if not self.store.hsetnx(key, "", ""):
+            raise DuplicateApp(command.app)
+        self.store.hset(key, items=[part for item in secrets.items() for part in item])
+        self.store.expire(key, UNCLAIMED_SECRETS_S)
+        try:
+            return self.send(command)
+        except CommandRejected:
+            self.store.delete(key)
+            raise
+
+    def _ask(self, identity: str, kind: str, body: str) -> dict[str, Any]:
+        """Put one message in and wait; put it in again, under the same id, while no answer comes.
+
+        An answer can be lost with the master or the store that was about to give it.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self._put((identity, kind, body, identity))
+                popped = self.store.blpop([self.keys.reply(identity)], _left(deadline, RESEND_S))
+                if popped is not None:
+                    return _answer(popped[1])
+            except (StoreConnectionError, StoreTimeoutError):
+                if time.monotonic() + RECONNECT_S > deadline:
+                    raise
+                time.sleep(RECONNECT_S)
+            if time.monotonic() >= deadline:
+                raise self._no_master()
+
+    def _put(self, messages: Sequence[str]) -> None:
+        self._send(keys=[self.keys.inbox, self._queue], args=[self._bell, *messages])
+
+    def _await_all(self, together: str, count: int, deadline: float) -> dict[str, dict[str, Any]]:
+        """The `count` answers that come to one list, by command id."""
+        answers: dict[str, dict[str, Any]] = {}
+        while len(answers) < count:
+            popped: Any = self.store.blmpop(_left(deadline, self.timeout_s), 1, self.keys.reply(together), direction="LEFT", count=count)
+            if popped is None:
+                raise self._no_master()
+            for text in popped[1]:
+                answer = _answer(text)
+                answers[answer["id"]] = answer
+        return answers
+
+    def _no_master(self) -> NoMaster:
+        return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` tells whether one serves")
+
+
+def _left(deadline: float, at_most: float) -> float:
+    """Seconds to block for: BLPOP takes 0 for ever, so never that."""
+    return max(0.01, min(deadline - time.monotonic(), at_most))
+
+
+def _answer(text: bytes | str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(text)
+    return answer
+
+
+def _outcome(identity: str, answer: dict[str, Any]) -> Receipt | CommandRejected:
+    try:
+        return _receipt(identity, answer)
+    except CommandRejected as refusal:
+        return refusal
+
+
+def _receipt(identity: str, answer: dict[str, Any]) -> Receipt:
+    return Receipt(identity, int(_checked(answer)["seq"]))
+
+
+def _checked(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, or the refusal that it carries, raised as the class that the master raised."""
+    if "error" not in answer:
+        return answer
+    kind = getattr(errors, str(answer["error"]), InternalError)
+    refusal: CommandRejected = kind.__new__(kind)
+    refusal.args = (answer["message"],)
+    raise refusal

@@ -1,0 +1,150 @@
+"""RQ jobs as doorbells: they say that there is something to look at, never what.
+
+Each listener (the master, every agent) has one RQ queue and one RQ job, saved when it starts. To
+ring is to push that job's id on the queue, and only if the queue is empty: a thousand commands ring
+once. The listener takes the id off the queue *before* it looks, so whatever arrives later rings
+again and no wake-up is lost. A ring that is lost all the same costs at most one tick.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import structlog
+from rq import Queue
+from rq.exceptions import NoSuchJobError
+from rq.job import Job
+from rq.serializers import JSONSerializer
+from rq.utils import as_text
+from rq.worker import SimpleWorker
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+TICK_S = 1
+"""How long a listener waits for a ring before it looks all the same."""
+
+RING_LUA = """
+for i = 1, #KEYS do
+  if redis.call('LLEN', KEYS[i]) == 0 then redis.call('RPUSH', KEYS[i], ARGV[i]) end
+end
+"""
+"""KEYS: RQ queue keys; ARGV: the job ids to push, one a queue."""
+
+_FUNCTION = "scheduler.doorbell.ring"
+_log = structlog.get_logger()
+
+
+def ring() -> None:
+    """What the jobs name as their function. The listener answers by itself; it runs nothing that a job names."""
+
+
+def bell_id(queue: str) -> str:
+    """The id of the one job that rings on `queue`; RQ takes letters, digits, `_` and `-` only."""
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", queue) + "_bell"
+
+
+def queue_key(queue: str) -> str:
+    """The Redis list behind an RQ queue, where `RING_LUA` pushes."""
+    return f"{Queue.redis_queue_namespace_prefix}{queue}"
+
+
+class DoorbellWorker(SimpleWorker):
+    """An RQ worker that calls `answer` for each ring on its queue, and once a tick without one.
+
+    It keeps what RQ is good at — queues, jobs, the registry of workers that `rq info` shows — and
+    leaves out what would cost a turn several round trips: the records of a job's success. It takes
+    jobs straight from the queue (a ring that dies with the process is made up for by the tick), runs
+    no clean-up of registries, listens to no remote commands, and refuses any job but its own.
+    """
+
+    def __init__(self, queue: str, connection: Redis, answer: Callable[[], None]) -> None:
+        name = f"{queue}.{uuid4().hex}"
+        super().__init__([queue], name=name, connection=connection, serializer=JSONSerializer, worker_ttl=30)
+        self._answer = answer
+        self._bell = bell_id(queue)
+        self._next_heartbeat = 0.0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stop_requested
+
+    def work_until_stopped(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Answer rings until told to stop, the first time at once. What `answer` raises ends it too."""
+        self.save_bell()
+        self.connection.delete(self.key)  # our own from before an outage: the name is nobody else's
+        self.register_birth()  # type: ignore[no-untyped-call]
+        try:
+            while not (self._stop_requested or should_stop()):
+                self._beat()
+                self._answer()
+                self.wait_for_ring()
+        finally:
+            self.register_death()  # type: ignore[no-untyped-call]
+
+    def save_bell(self) -> None:
+        """Store the queue and its one job where `rq info` and a ring find them."""
+        queue = self.queues[0]
+        job = Job.create(
+            _FUNCTION,
+            id=self._bell,
+            connection=self.connection,
+            serializer=JSONSerializer,
+            origin=queue.name,
+            timeout=-1,
+            result_ttl=0,
+            failure_ttl=1,
+            description="doorbell",
+        )
+        job.save()
+        self.connection.sadd(Queue.redis_queues_keys, queue.key)
+
+    def wait_for_ring(self) -> bool:
+        """Block for at most a tick; whether somebody rang. Foreign jobs are refused and removed."""
+        popped = self.connection.blpop([self.queues[0].key], TICK_S)
+        if popped is None:
+            return False
+        job_id = as_text(popped[1])
+        if job_id != self._bell:
+            self._refuse(job_id)
+        return True
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but no longer than until told to stop."""
+        until = time.monotonic() + seconds
+        while not self._stop_requested and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
+
+    def stop(self) -> None:
+        """End after the answer under way."""
+        self._stop_requested = True
+
+    def stop_on_signals(self) -> None:
+        """Let SIGTERM and SIGINT end the worker after the answer under way."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop())
+
+    def _refuse(self, job_id: str) -> None:
+        try:
+            job = Job.fetch(job_id, connection=self.connection, serializer=JSONSerializer)
+        except NoSuchJobError:
+            return
+        _log.warning("foreign job refused", job=job_id, queue=self.queues[0].name)
+        job.delete()
+
+    def _beat(self) -> None:
+        if time.monotonic() >= self._next_heartbeat:
+            self.heartbeat()
+            self._next_heartbeat = time.monotonic() + 10
+
+
+def forget_queue(connection: Redis, queue: str) -> None:
+    """Delete an RQ queue with its bell, so that nothing of it stays behind."""
+    connection.delete(queue_key(queue), f"{Job.redis_job_namespace_prefix}{bell_id(queue)}")
+    connection.srem(Queue.redis_queues_keys, queue_key(queue))

@@ -1,0 +1,273 @@
+"""An app's tasks in the store: RQ jobs in the app's own queue, and how each of them stands.
+
+Every step is one script, so a crash at any instant leaves a task in exactly one place: in the queue,
+begun by one executor, or over. Asking for any step twice does no harm. The jobs are in no registry
+of RQ's, so its clean-up, which comes late and calls abandoned jobs failed, never sees one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from rq import Queue
+from rq.job import Job
+
+from scheduler import worklist_lua
+from scheduler.keys import Keys
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+Outcome = Literal["succeeded", "failed", "hopeless"]
+"""How a task ended; one that failed may be tried again, a hopeless one is not worth it."""
+
+FUNCTION = "workers.tasks.run"
+"""What the jobs name as their function. Executors look at ids only."""
+
+OUTPUT_BYTES = 64 * 1024
+KEPT_S = 7 * 24 * 3600
+_CHUNK = 500
+
+
+class Completion(NamedTuple):
+    """One task that ended: how, with what exit code, why in a sentence, and the end of its output."""
+
+    task: int
+    outcome: Outcome
+    exit_code: int | None
+    message: str = ""
+    output: bytes = b""
+
+
+class Step(NamedTuple):
+    """What an executor learns from a step.
+
+    `taken` are the tasks to begin now; `refused` the foreign jobs that were removed from the queue;
+    `mine` all that the executor has begun, looked up only when the queue had less than was wanted.
+    """
+
+    granted: bool
+    tasks: int
+    succeeded: int
+    failed: int
+    detail: str
+    taken: list[int]
+    refused: list[str]
+    mine: list[int]
+
+    @property
+    def verdict(self) -> Literal["finished", "failed"] | None:
+        """What the app has come to, None while it goes on."""
+        if self.failed:
+            return "failed"
+        return "finished" if self.tasks and self.succeeded >= self.tasks else None
+
+
+class Progress(NamedTuple):
+    """How many of an app's tasks stand where; all zero before the app's first executor."""
+
+    tasks: int = 0
+    queued: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+class TaskState(NamedTuple):
+    """How one task stands: queued, running, succeeded, failed, or stopped where its app was over before it.
+
+    `attempts` counts every start, times are ms by the store's clock.
+    """
+
+    task: int
+    state: str = "queued"
+    exit_code: int | None = None
+    executor: str | None = None
+    attempts: int = 0
+    started_at: int | None = None
+    ended_at: int | None = None
+    message: str = ""
+
+
+class Worklist:
+    """The tasks of the apps of one cluster, for the master, the executors and the command line."""
+
+    def __init__(self, connection: Redis, cluster: str = "default") -> None:
+        self._store = connection
+        self._keys = Keys(cluster)
+        self._fill = connection.register_script(worklist_lua.FILL)
+        self._step = connection.register_script(worklist_lua.STEP)
+        self._put_back = connection.register_script(worklist_lua.PUT_BACK)
+        self._keep_output = connection.register_script(worklist_lua.KEEP_OUTPUT)
+        self._close = connection.register_script(worklist_lua.CLOSE)
+        self._sweep = connection.register_script(worklist_lua.SWEEP)
+
+    def fill(self, app: str, tasks: int, *, worker: str, executor: str, chunk: int = _CHUNK) -> bool:
+        """Make every task's job exist exactly once, however often and by however many this is called.
+
+        False, and nothing more is made, where `executor` is not granted on `worker` or the app is over.
+        """
+        keys = self._keys
+        head, tail = json.dumps([FUNCTION, None, [app, 0], {}]).split(" 0]", 1)
+        arguments: list[str | int] = [
+            executor,
+            tasks,
+            chunk,
+            self._id(app),
+            f"{head} ",
+            f"]{tail}",
+            keys.app_queue(app),
+            _rq_now(),
+        ]
+        places = [self._queue(app), keys.tasks(app), keys.grants(worker), Queue.redis_queues_keys]
+        left = 1
+        while left > 0:
+            left = cast("int", self._fill(places, arguments))
+        return left == 0
+
+    def step(
+        self,
+        app: str,
+        completions: Iterable[Completion] = (),
+        *,
+        worker: str,
+        executor: str,
+        want: int = 0,
+        retries: int = 0,
+        rq_worker: str = "",
+    ) -> Step:
+        """Hand in what ended and take up to `want` tasks, in one round trip.
+
+        A completion counts only while the task is begun by `executor`; a failed one goes back to the
+        end of the queue up to `retries` times. Nothing is handed out to an executor that is not
+        granted any more, nor once a task has failed for good.
+        """
+        arguments: list[str | int | bytes] = [executor, want, retries, self._id(app), _rq_now(), rq_worker]
+        for done in completions:
+            exit_code = "" if done.exit_code is None else done.exit_code
+            arguments += [done.task, done.outcome, exit_code, done.message, done.output[-OUTPUT_BYTES:]]
+        keys = self._keys
+        places = [self._queue(app), keys.tasks(app), keys.begun(app), keys.output(app), keys.grants(worker)]
+        granted, tasks, succeeded, failed, detail, taken, refused, mine = cast(
+            "list[Any]", self._step(places, arguments)
+        )
+        return Step(
+            bool(granted),
+            tasks,
+            succeeded,
+            failed,
+            detail.decode(errors="replace"),
+            taken,
+            [job.decode(errors="replace") for job in refused],
+            mine,
+        )
+
+    def take(self, app: str, n: int, *, worker: str, executor: str) -> list[int]:
+        """Begin up to `n` tasks; none where `executor` is not granted on `worker`."""
+        return self.step(app, worker=worker, executor=executor, want=n).taken
+
+    def put_back(self, app: str, executor: str) -> int:
+        """How many tasks that `executor` had begun went back to the front of the queue; not counted as retries."""
+        return self._return(app, "only", [executor])
+
+    def reconcile(self, app: str, granted_executors: Collection[str]) -> int:
+        """How many tasks went back because an executor had begun them that is not in `granted_executors`."""
+        return self._return(app, "except", granted_executors)
+
+    def keep_output(self, app: str, executor: str, tails: Mapping[int, bytes]) -> None:
+        """Keep the end of what running tasks of `executor` have printed so far."""
+        arguments: list[str | int | bytes] = [executor]
+        for index, tail in tails.items():
+            arguments += [index, tail[-OUTPUT_BYTES:]]
+        self._keep_output([self._keys.begun(app), self._keys.output(app)], arguments)
+
+    def forget(self, *apps: str, keep_output_s: int = KEPT_S) -> None:
+        """Delete all that RQ and executors need of apps that are over, secrets included.
+
+        States and output can be read for `keep_output_s` more. Cut short by a crash, it is made up
+        for by asking again; `open_apps` names the apps that it is due for.
+        """
+        if not apps:
+            return
+        keys = self._keys
+        places = [
+            place for app in apps for place in (keys.tasks(app), keys.begun(app), keys.secrets(app), self._queue(app))
+        ]
+        for app, made in zip(apps, cast("list[int]", self._close(places)), strict=True):
+            if made >= 0:
+                self._forget_jobs(app, made, keep_output_s)
+
+    def _forget_jobs(self, app: str, made: int, keep_output_s: int) -> None:
+        keys, queue = self._keys, self._queue(app)
+        for first in range(0, made, 2 * _CHUNK):
+            self._store.delete(*(self._job(app, i) for i in range(first, min(first + 2 * _CHUNK, made))))
+        rq_workers = f"rq:workers:{keys.app_queue(app)}"
+        self._sweep([keys.tasks(app), keys.output(app), queue, Queue.redis_queues_keys, rq_workers], [keep_output_s])
+
+    def open_apps(self) -> list[str]:
+        """The apps that have a queue in the store, in order: those not yet forgotten entirely."""
+        prefix = self._queue("")
+        names = (name.decode() for name in cast("set[bytes]", self._store.smembers(Queue.redis_queues_keys)))
+        return sorted(name[len(prefix) :] for name in names if name.startswith(prefix))
+
+    def progress(self, app: str) -> Progress:
+        """How many of the app's tasks stand where."""
+        pipeline = self._store.pipeline(transaction=True)
+        pipeline.hmget(self._keys.tasks(app), ["tasks", "succeeded", "failed"])
+        pipeline.hlen(self._keys.begun(app))
+        counts, running = pipeline.execute()
+        tasks, succeeded, failed = (int(count or 0) for count in counts)
+        return Progress(tasks, tasks - running - succeeded - failed, running, succeeded, failed)
+
+    def states(self, app: str) -> list[TaskState]:
+        """How each task of the app stands, by index; empty before the app's first executor."""
+        stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.tasks(app)))
+        total = int(stored.get(b"tasks", 0))
+        over = b"forgotten" in stored
+        return [_task_state(task, stored.get(b"%d" % task), over=over) for task in range(total)]
+
+    def output(self, app: str, task: int) -> bytes:
+        """The last 64 KiB that the task has printed, as far as the store has them."""
+        return cast("bytes | None", self._store.hget(self._keys.output(app), str(task))) or b""
+
+    def secrets(self, app: str) -> dict[str, str]:
+        """The environment variables that the submitter put aside for the app's tasks."""
+        stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.secrets(app)))
+        return {name.decode(): value.decode() for name, value in stored.items()}
+
+    def _return(self, app: str, which: str, executors: Collection[str]) -> int:
+        places = [self._queue(app), self._keys.tasks(app), self._keys.begun(app)]
+        return cast("int", self._put_back(places, [self._id(app), which, *sorted(executors)]))
+
+    def _queue(self, app: str) -> str:
+        return f"{Queue.redis_queue_namespace_prefix}{self._keys.app_queue(app)}"
+
+    def _id(self, app: str) -> str:
+        return f"{_escape(self._keys.cluster)}__{_escape(app)}__"
+
+    def _job(self, app: str, index: int) -> str:
+        return f"{Job.redis_job_namespace_prefix}{self._id(app)}{index}"
+
+
+def job_id(cluster: str, app: str, task: int) -> str:
+    """The RQ job id of a task: RQ keeps the jobs of all queues in one place and takes letters, digits, `_`, `-`."""
+    return f"{_escape(cluster)}__{_escape(app)}__{task}"
+
+
+def _escape(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", name)
+
+
+def _task_state(task: int, stored: bytes | None, *, over: bool) -> TaskState:
+    fields: dict[str, Any] = json.loads(stored or b"{}")
+    fields.pop("failures", None)
+    found = TaskState(task=task, **fields)
+    return found._replace(state="stopped") if over and found.state in {"queued", "running"} else found
+
+
+def _rq_now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

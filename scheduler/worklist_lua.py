@@ -1,0 +1,200 @@
+"""The scripts of `worklist`: each one is a step that happens entirely or not at all.
+
+A grant counts when its field in `grants:<worker>` holds something; an empty value is a grant that was
+taken back and waits for its worker's word. Of a job in the queue only its id is read: what its data
+name as a function is never run.
+"""
+
+from __future__ import annotations
+
+_GRANTED = """
+local function granted(grants, executor)
+  local grant = redis.call('HGET', grants, executor)
+  return grant and grant ~= ''
+end
+"""
+
+_RETURNED = """
+local function put_back(i)
+  local task = cjson.decode(redis.call('HGET', tasks, i))
+  task.state = 'queued'
+  task.executor = nil
+  task.started_at = nil
+  redis.call('HDEL', begun, i)
+  redis.call('HSET', tasks, i, cjson.encode(task))
+  if redis.call('EXISTS', jobs .. i) == 1 then redis.call('HSET', jobs .. i, 'status', 'queued') end
+end
+"""
+
+FILL = (
+    _GRANTED
+    + """
+local queue, tasks, grants, queues = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local executor, total, chunk = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local id, head, tail, origin, now = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+if not granted(grants, executor) or redis.call('HEXISTS', tasks, 'forgotten') == 1 then return -1 end
+local filled = tonumber(redis.call('HGET', tasks, 'filled') or 0)
+local upto = math.min(filled + chunk, total)
+if filled < total then
+  if filled == 0 then
+    redis.call('HSET', tasks, 'tasks', total)
+    redis.call('SADD', queues, queue)
+  end
+  for i = filled, upto - 1 do
+    redis.call('HSET', 'rq:job:' .. id .. i, 'created_at', now, 'enqueued_at', now, 'data', head .. i .. tail,
+      'origin', origin, 'description', 'task ' .. i, 'status', 'queued', 'timeout', -1,
+      'result_ttl', 0, 'failure_ttl', 1)
+    redis.call('RPUSH', queue, id .. i)
+  end
+  redis.call('HSET', tasks, 'filled', upto)
+end
+return total - upto
+"""
+)
+"""Makes up to a chunk of jobs exist. -> how many are still to make, -1 where the app has no place for them."""
+
+STEP = (
+    _GRANTED
+    + """
+local queue, tasks, begun, output, grants = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local executor, want, retries = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local id, now, rq_worker = ARGV[4], ARGV[5], ARGV[6]
+local jobs = 'rq:job:' .. id
+local clock = redis.call('TIME')
+local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local function complete(i, outcome, exit_code, message, tail)
+  if redis.call('HGET', begun, i) ~= executor then return end
+  local task = cjson.decode(redis.call('HGET', tasks, i))
+  task.ended_at = at
+  task.exit_code = tonumber(exit_code)
+  task.message = message
+  redis.call('HDEL', begun, i)
+  if tail ~= '' then redis.call('HSET', output, i, tail) end
+  if outcome == 'succeeded' then
+    task.state = 'succeeded'
+    redis.call('HINCRBY', tasks, 'succeeded', 1)
+    redis.call('DEL', jobs .. i)
+  else
+    task.failures = task.failures + 1
+    if outcome == 'failed' and task.failures <= retries then
+      task.state = 'queued'
+      redis.call('RPUSH', queue, id .. i)
+      redis.call('HSET', jobs .. i, 'status', 'queued')
+    else
+      task.state = 'failed'
+      redis.call('HINCRBY', tasks, 'failed', 1)
+      redis.call('HSETNX', tasks, 'detail', message)
+      redis.call('DEL', jobs .. i)
+    end
+  end
+  redis.call('HSET', tasks, i, cjson.encode(task))
+end
+
+for n = 7, #ARGV, 5 do complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4]) end
+
+local is_granted = granted(grants, executor)
+local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten')
+local total, succeeded = tonumber(about[1] or 0), tonumber(about[2] or 0)
+local failed = tonumber(about[3] or 0)
+local taken, refused = {}, {}
+if is_granted and not about[5] and failed == 0 then
+  while #taken < want do
+    local job = redis.call('LPOP', queue)
+    if not job then break end
+    local i = nil
+    if string.sub(job, 1, #id) == id then i = string.match(string.sub(job, #id + 1), '^%d+$') end
+    if not i or tonumber(i) >= total then
+      redis.call('DEL', 'rq:job:' .. job)
+      refused[#refused + 1] = job
+    else
+      local known = redis.call('HGET', tasks, i)
+      local task = known and cjson.decode(known) or {state = 'queued', attempts = 0, failures = 0}
+      if task.state == 'queued' then
+        task.state = 'running'
+        task.attempts = task.attempts + 1
+        task.executor = executor
+        task.started_at = at
+        task.ended_at = nil
+        redis.call('HSET', tasks, i, cjson.encode(task))
+        redis.call('HSET', begun, i, executor)
+        redis.call('HSET', jobs .. i, 'status', 'started', 'started_at', now, 'worker_name', rq_worker)
+        taken[#taken + 1] = tonumber(i)
+      end
+    end
+  end
+end
+local mine = {}
+if want > #taken then
+  local all = redis.call('HGETALL', begun)
+  for n = 1, #all, 2 do
+    if all[n + 1] == executor then mine[#mine + 1] = tonumber(all[n]) end
+  end
+end
+return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine}
+"""
+)
+"""Takes in what ended and hands out what to begin. `mine`, looked up once the queue is empty, is all that the
+executor has begun: an answer that got lost shows there."""
+
+PUT_BACK = (
+    """
+local queue, tasks, begun = KEYS[1], KEYS[2], KEYS[3]
+local id, only = ARGV[1], ARGV[2] == 'only'
+local jobs = 'rq:job:' .. id
+local named = {}
+for n = 3, #ARGV do named[ARGV[n]] = true end
+"""
+    + _RETURNED
+    + """
+local all, found = redis.call('HGETALL', begun), {}
+for n = 1, #all, 2 do
+  if (named[all[n + 1]] or false) == only then found[#found + 1] = tonumber(all[n]) end
+end
+table.sort(found, function(a, b) return a > b end)
+for _, i in ipairs(found) do
+  i = string.format('%d', i)
+  put_back(i)
+  redis.call('LPUSH', queue, id .. i)
+end
+return #found
+"""
+)
+"""Returns the begun tasks of the executors named ('only') or of all others ('except') to the front of the queue."""
+
+KEEP_OUTPUT = """
+local begun, output, executor = KEYS[1], KEYS[2], ARGV[1]
+for n = 2, #ARGV, 2 do
+  if redis.call('HGET', begun, ARGV[n]) == executor then redis.call('HSET', output, ARGV[n], ARGV[n + 1]) end
+end
+"""
+"""Keeps what running tasks have printed so far, if they are the executor's to run."""
+
+CLOSE = """
+local made = {}
+for i = 1, #KEYS, 4 do
+  local tasks, begun, secrets, queue = KEYS[i], KEYS[i+1], KEYS[i+2], KEYS[i+3]
+  redis.call('DEL', queue, begun, secrets)
+  local filled = -1
+  if redis.call('EXISTS', tasks) == 1 then
+    redis.call('HSET', tasks, 'forgotten', 1)
+    filled = tonumber(redis.call('HGET', tasks, 'filled') or 0)
+  end
+  made[#made + 1] = filled
+end
+return made
+"""
+"""Shuts the work of apps (four KEYS each) for good. -> how many jobs were made for each, -1 if none ever began."""
+
+SWEEP = """
+local tasks, output, queue, queues, rq_workers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+for _, worker in ipairs(redis.call('SMEMBERS', rq_workers)) do
+  redis.call('SREM', 'rq:workers', worker)
+  redis.call('DEL', worker)
+end
+redis.call('DEL', rq_workers)
+redis.call('SREM', queues, queue)
+redis.call('EXPIRE', tasks, ARGV[1])
+redis.call('EXPIRE', output, ARGV[1])
+"""
+"""The last step of forgetting: what RQ knows of the queue goes, what users may read stays for a while."""
