@@ -77,7 +77,9 @@ class Cluster:
     def ending(self) -> list[Command]:
         """What the workers report when the app admitted first ends."""
         name, app = next(iter(self.state.waiting.items()))
-        ended = [EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True) for executor in app.executors]
+        ended = [
+            EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True) for executor in app.executors
+        ]
         return [*ended, EndApp(app=name, reason="finished")]
 
     def round(self, apps: int) -> None:

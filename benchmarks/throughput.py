@@ -81,7 +81,8 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
             client.store.zadd(client.keys.heartbeats, {worker_id(number): now[0] * 1000 for number in range(WORKERS)})
         answer: Any = client.store.xread({client.keys.log: last}, count=5_000, block=200)
         reports: list[EndedExecutor | EndApp] = []
-        for last, fields in answer[0][1] if answer else ():
+        for entry, fields in answer[0][1] if answer else ():
+            last = entry
             if fields[b"type"] != b"ExecutorAllocated":
                 continue
             grant = json.loads(fields[b"data"])
@@ -124,7 +125,11 @@ def sustained(url: str, seconds: float) -> dict[str, float]:
     stop.set()
     for process in others:
         process.join(timeout=30)
-    return {"apps": count - before, "seconds": round(ended - started, 1), "apps_per_s": round((count - before) / (ended - started))}
+    return {
+        "apps": count - before,
+        "seconds": round(ended - started, 1),
+        "apps_per_s": round((count - before) / (ended - started)),
+    }
 
 
 def lone_submits(url: str) -> dict[str, float]:

@@ -12,10 +12,9 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from scheduler import errors
-from scheduler.doorbell import bell_id, queue_key
 from scheduler.errors import CommandRejected, DuplicateApp, InternalError, NoMaster
 from scheduler.eventlog import connect
-from scheduler.keys import Keys
+from scheduler.keys import Keys, bell_id, queue_key
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -96,7 +95,7 @@ class Client:
         """Put `commands` into the inbox, in their order and in one go, without waiting for an answer."""
         self._put([part for command in commands for part in (uuid4().hex, "command", command.model_dump_json(), "")])
 
-    def view(self, name: str, **arguments: Any) -> Any:
+    def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
         """What the serving master answers to the question `name` (`scheduler.views`), as JSON values.
 
         Raises: CommandRejected if it asks for something unknown, NoMaster if no answer came in time.
@@ -148,7 +147,9 @@ class Client:
         """The `count` answers that come to one list, by command id."""
         answers: dict[str, dict[str, Any]] = {}
         while len(answers) < count:
-            popped: Any = self.store.blmpop(_left(deadline, self.timeout_s), 1, self.keys.reply(together), direction="LEFT", count=count)
+            popped: Any = self.store.blmpop(
+                _left(deadline, self.timeout_s), 1, self.keys.reply(together), direction="LEFT", count=count
+            )
             if popped is None:
                 raise self._no_master()
             for text in popped[1]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class ConfigureCluster(_Request):
@@ -160,5 +160,7 @@ Command = (
     | EndedExecutor
 )
 
-COMMAND: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="type")])
+COMMAND: TypeAdapter[Command] = TypeAdapter(
+    Annotated[Command, Field(discriminator="type")], config=ConfigDict(defer_build=True)
+)
 """Reads and checks a command from its JSON form."""

@@ -186,8 +186,6 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
         yield app
 
 
-
-
 def _submit(state: ClusterState, command: SubmitApp) -> AppRegistered:
     """Queue an app under what it will hold (semantics A1, A2); refuse one larger than what its company bought (C4)."""
     company = _company(state, command.company)
@@ -304,9 +302,7 @@ def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event
         raise OfferTooSmall(worker.id, "cores", command.cores, held_cores)
     if command.memory_mb < held_mb:
         raise OfferTooSmall(worker.id, "MiB", command.memory_mb, held_mb)
-    return [
-        WorkerChanged(worker=worker.id, status=worker.status, cores=command.cores, memory_mb=command.memory_mb)
-    ]
+    return [WorkerChanged(worker=worker.id, status=worker.status, cores=command.cores, memory_mb=command.memory_mb)]
 
 
 def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[WorkerStatus, ...]) -> list[Event]:

@@ -8,7 +8,6 @@ again and no wake-up is lost. A ring that is lost all the same costs at most one
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -22,6 +21,8 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.utils import as_text
 from rq.worker import SimpleWorker
+
+from scheduler.keys import bell_id, queue_key
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -42,16 +43,6 @@ _log = structlog.get_logger()
 
 def ring() -> None:
     """What the jobs name as their function. The listener answers by itself; it runs nothing that a job names."""
-
-
-def bell_id(queue: str) -> str:
-    """The id of the one job that rings on `queue`; RQ takes letters, digits, `_` and `-` only."""
-    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", queue) + "_bell"
-
-
-def queue_key(queue: str) -> str:
-    """The Redis list behind an RQ queue, where `RING_LUA` pushes."""
-    return f"{Queue.redis_queue_namespace_prefix}{queue}"
 
 
 class DoorbellWorker(SimpleWorker):
@@ -148,3 +139,6 @@ def forget_queue(connection: Redis, queue: str) -> None:
     """Delete an RQ queue with its bell, so that nothing of it stays behind."""
     connection.delete(queue_key(queue), f"{Job.redis_job_namespace_prefix}{bell_id(queue)}")
     connection.srem(Queue.redis_queues_keys, queue_key(queue))
+
+
+__all__ = ["RING_LUA", "TICK_S", "DoorbellWorker", "bell_id", "forget_queue", "queue_key", "ring"]

@@ -23,7 +23,7 @@ Sizing = Literal["computed", "fixed", "one-per-worker"]
 
 
 class _Fact(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
     v: ClassVar[int] = 1
 
 

@@ -73,7 +73,7 @@ class Fleet:
         self._insert(worker, after)
 
     def usable(self) -> list[int]:
-        """How many usable workers (semantics S1) have at least each of the sizes free; the last is how many there are."""
+        """How many usable workers (semantics S1) have at least each of the sizes free; the last counts them all."""
         return list(accumulate(self._usable_by_rank[:0:-1]))
 
     def least_memory_mb(self, cores: int) -> int | None:

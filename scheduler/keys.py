@@ -17,9 +17,7 @@ class Keys:
 
     def __init__(self, cluster: str = "default") -> None:
         if not _CLUSTER.fullmatch(cluster):
-            raise InvalidCommand(
-                f"a cluster's name has 1 to 63 letters, digits, '_', '.' or '-', not {cluster[:80]!r}"
-            )
+            raise InvalidCommand(f"a cluster's name has 1 to 63 letters, digits, '_', '.' or '-', not {cluster[:80]!r}")
         self.cluster = cluster
         self.prefix = f"fairlog:{{{cluster}}}:"
         self.log = f"{self.prefix}log"
@@ -62,3 +60,13 @@ class Keys:
     def app_queue(self, app: str) -> str:
         """The RQ queue that holds an app's tasks."""
         return f"fairlog.{self.cluster}.app.{app}"
+
+
+def bell_id(queue: str) -> str:
+    """The id of the one job that rings on the RQ queue `queue`; RQ takes letters, digits, `_` and `-` only."""
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", queue) + "_bell"
+
+
+def queue_key(queue: str) -> str:
+    """The Redis list behind the RQ queue `queue`, where rings are pushed. Spelled here, so that clients need no RQ."""
+    return f"rq:queue:{queue}"

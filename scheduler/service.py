@@ -86,8 +86,8 @@ class Scheduler:
     """The master `master` of one cluster: takes turns as long as nobody else was elected.
 
     `rebuild` folds the log; it is asked for whenever the state in memory can no longer be trusted.
-    `lost_heartbeats_after` gets (settings, raw store time) hooks only through the log: nobody is
-    declared lost until a full timeout has passed since this master last could not look (semantics W2).
+    Nobody is declared lost until a full timeout has passed since this master took over or was last
+    unable to look (semantics W2).
     """
 
     def __init__(self, store: Redis, keys: Keys, master: str, rebuild: Rebuild) -> None:
@@ -98,6 +98,8 @@ class Scheduler:
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.position = GENESIS
+        self._ahead_of_log = False
+        """Whether the state has folded events of a turn that is not committed: it must not be built upon."""
         self._rebuild = rebuild
         self._reply = store.register_script(REPLY_LUA)
         self._ring = store.register_script(RING_LUA)
@@ -136,6 +138,9 @@ class Scheduler:
         Raises: Deposed if another master was elected, UnreadableRecord if the log cannot be read,
         redis-py's errors if the store is away; the turn is dropped then and the inbox is as it was.
         """
+        if self._ahead_of_log:
+            self._fold_again()
+            self._step_down_if_deposed()
         entries, now = self._look()
         messages = [_message(entry, fields) for entry, fields in entries]
         lost = self._silent_workers(now)
@@ -179,6 +184,7 @@ class Scheduler:
         self._tell(turn, batch, changes)
 
     def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> tuple[Turn, _Batch]:
+        self._ahead_of_log = True
         turn = Turn(self.state, now)
         batch = _Batch(messages, {})
         for command in lost:
@@ -205,6 +211,7 @@ class Scheduler:
             if not records or not self._was_committed(position):
                 raise StaleLog("a commit that got no answer did not take place") from error
         self.position = position
+        self._ahead_of_log = False
 
     def _was_committed(self, position: Position) -> bool:
         """Settle a commit without an answer by the log's tail, as soon as the store can be asked."""
@@ -258,7 +265,7 @@ class Scheduler:
                 arguments += [len(texts), *texts]
             self._reply(keys=[self.keys.reply(name) for name in answers], args=arguments)
 
-    def _look_at(self, message: Message) -> Any:
+    def _look_at(self, message: Message) -> Any:  # noqa: ANN401 - JSON values
         try:
             question = json.loads(message.body)
             name, arguments = str(question["name"]), dict(question["arguments"])
@@ -276,7 +283,7 @@ class Scheduler:
             self._send_answers({message.reply_to: [self._answer(message, failure)]})
 
     def _silent_workers(self, now: int) -> list[LoseWorker]:
-        """The workers whose heartbeat is older than the timeout, judged by raw store time at both ends (semantics W2)."""
+        """The workers whose heartbeat is older than the timeout, by raw store time at both ends (semantics W2)."""
         if now < self._looked_at_ms or now - self._looked_at_ms > PAUSE_MS or not self._watching_since_ms:
             self._watching_since_ms = now
         self._looked_at_ms = now
@@ -288,6 +295,7 @@ class Scheduler:
 
     def _fold_again(self) -> None:
         self.state, self.position = self._rebuild()
+        self._ahead_of_log = False
 
     def _step_down_if_deposed(self) -> None:
         if self.state.master != self.master:
@@ -307,7 +315,7 @@ class Scheduler:
         return GrantChanges(by_worker, sorted(granted.keys() - seen), sorted((stored | seen) - granted.keys()))
 
     def _reconcile_tasks(self) -> None:
-        """What an earlier master could not do any more: tasks of gone executors come back, ended apps are cleared away."""
+        """What an earlier master left undone: tasks of gone executors come back, ended apps are cleared away."""
         for name in self.worklist.open_apps():
             app = self.state.apps.get(name)
             if app is not None and app.ended is None:

@@ -85,7 +85,7 @@ def final_state(state: ClusterState) -> dict[str, Any]:
     }
 
 
-def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:
+def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa: ANN401 - it is read from a file
     """The commands behind one operation of a scenario; `state` is read when each is taken."""
     if not isinstance(operation, Mapping) or "op" not in operation:
         raise InvalidCommand(f'an operation is an object with an "op", not {shorten(operation)}')
@@ -113,9 +113,7 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:
 
 def _command(name: str, arguments: Mapping[str, Any]) -> Command:
     try:
-        return COMMAND.validate_python(
-            {**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]}, strict=False
-        )
+        return COMMAND.validate_python({**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]}, strict=False)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:])

@@ -88,7 +88,7 @@ class Worker:
 
 @dataclass(slots=True)
 class App:
-    """An app from its submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
+    """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
 
     spec: AppRegistered
     queued: Pending
@@ -447,7 +447,7 @@ def _company_facts(company: Company) -> dict[str, Any]:
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:
     facts = {name: getattr(worker, name) for name in Worker.__slots__ if name != "executors"}
-    return {**facts, "executors": sorted(worker.executors)}
+    return {**facts, "executors": list(worker.executors)}
 
 
 _APP_LINKS = ("spec", "queued", "accounts", "executors")

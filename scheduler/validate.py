@@ -79,7 +79,9 @@ def check_program(command: tuple[str, ...], env: tuple[str, ...], cwd: str | Non
         raise InvalidCommand("an app needs a command to run: submit … -- CMD ARG…")
     size = sum(len(part.encode(errors="surrogatepass")) + 1 for part in (*command, *env))
     if size > MAX_COMMAND_BYTES:
-        raise InvalidCommand(f"the command and its variables take {size} bytes; at most {MAX_COMMAND_BYTES} are allowed")
+        raise InvalidCommand(
+            f"the command and its variables take {size} bytes; at most {MAX_COMMAND_BYTES} are allowed"
+        )
     if any("\0" in part for part in (*command, cwd or "")):
         raise InvalidCommand("the command and its folder must not hold NUL characters")
     for name in env:

@@ -12,7 +12,7 @@ from scheduler.state import App, ClusterState
 
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:
-    """The apps in order of submission: those that have not ended, or with `everything` also the ended ones still known."""
+    """The apps in order of submission: those that have not ended, with `everything` also the ended ones still known."""
     chosen = (app for app in state.apps.values() if everything or app.ended is None)
     return [_app(app) for app in sorted(chosen, key=lambda app: app.submitted)]
 
@@ -136,7 +136,7 @@ VIEWS: dict[str, Callable[..., Any]] = {
 }
 
 
-def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:
+def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON values
     """The view `name` of the state.
 
     Raises: InvalidCommand for a view that does not exist, and what the view raises.

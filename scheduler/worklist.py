@@ -33,14 +33,25 @@ KEPT_S = 7 * 24 * 3600
 _CHUNK = 500
 
 
+class Begun(NamedTuple):
+    """A task that an executor has begun, for the `attempt`th time."""
+
+    task: int
+    attempt: int
+
+
 class Completion(NamedTuple):
-    """One task that ended: how, with what exit code, why in a sentence, and the end of its output."""
+    """One task that ended: how, with what exit code, why in a sentence, and the end of its output.
+
+    With the `attempt` that ended, word of it that comes twice cannot be taken for word of the next one.
+    """
 
     task: int
     outcome: Outcome
     exit_code: int | None
     message: str = ""
     output: bytes = b""
+    attempt: int | None = None
 
 
 class Step(NamedTuple):
@@ -55,9 +66,9 @@ class Step(NamedTuple):
     succeeded: int
     failed: int
     detail: str
-    taken: list[int]
+    taken: list[Begun]
     refused: list[str]
-    mine: list[int]
+    mine: list[Begun]
 
     @property
     def verdict(self) -> Literal["finished", "failed"] | None:
@@ -149,7 +160,8 @@ class Worklist:
         arguments: list[str | int | bytes] = [executor, want, retries, self._id(app), _rq_now(), rq_worker]
         for done in completions:
             exit_code = "" if done.exit_code is None else done.exit_code
-            arguments += [done.task, done.outcome, exit_code, done.message, done.output[-OUTPUT_BYTES:]]
+            attempt = "" if done.attempt is None else done.attempt
+            arguments += [done.task, attempt, done.outcome, exit_code, done.message, done.output[-OUTPUT_BYTES:]]
         keys = self._keys
         places = [self._queue(app), keys.tasks(app), keys.begun(app), keys.output(app), keys.grants(worker)]
         granted, tasks, succeeded, failed, detail, taken, refused, mine = cast(
@@ -161,14 +173,14 @@ class Worklist:
             succeeded,
             failed,
             detail.decode(errors="replace"),
-            taken,
+            [Begun(*pair) for pair in taken],
             [job.decode(errors="replace") for job in refused],
-            mine,
+            [Begun(*pair) for pair in mine],
         )
 
     def take(self, app: str, n: int, *, worker: str, executor: str) -> list[int]:
         """Begin up to `n` tasks; none where `executor` is not granted on `worker`."""
-        return self.step(app, worker=worker, executor=executor, want=n).taken
+        return [begun.task for begun in self.step(app, worker=worker, executor=executor, want=n).taken]
 
     def put_back(self, app: str, executor: str) -> int:
         """How many tasks that `executor` had begun went back to the front of the queue; not counted as retries."""

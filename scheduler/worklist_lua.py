@@ -63,9 +63,10 @@ local jobs = 'rq:job:' .. id
 local clock = redis.call('TIME')
 local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
-local function complete(i, outcome, exit_code, message, tail)
+local function complete(i, attempt, outcome, exit_code, message, tail)
   if redis.call('HGET', begun, i) ~= executor then return end
   local task = cjson.decode(redis.call('HGET', tasks, i))
+  if attempt ~= '' and tonumber(attempt) ~= task.attempts then return end
   task.ended_at = at
   task.exit_code = tonumber(exit_code)
   task.message = message
@@ -91,7 +92,9 @@ local function complete(i, outcome, exit_code, message, tail)
   redis.call('HSET', tasks, i, cjson.encode(task))
 end
 
-for n = 7, #ARGV, 5 do complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4]) end
+for n = 7, #ARGV, 6 do
+  complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5])
+end
 
 local is_granted = granted(grants, executor)
 local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten')
@@ -119,7 +122,7 @@ if is_granted and not about[5] and failed == 0 then
         redis.call('HSET', tasks, i, cjson.encode(task))
         redis.call('HSET', begun, i, executor)
         redis.call('HSET', jobs .. i, 'status', 'started', 'started_at', now, 'worker_name', rq_worker)
-        taken[#taken + 1] = tonumber(i)
+        taken[#taken + 1] = {tonumber(i), task.attempts}
       end
     end
   end
@@ -128,7 +131,9 @@ local mine = {}
 if want > #taken then
   local all = redis.call('HGETALL', begun)
   for n = 1, #all, 2 do
-    if all[n + 1] == executor then mine[#mine + 1] = tonumber(all[n]) end
+    if all[n + 1] == executor then
+      mine[#mine + 1] = {tonumber(all[n]), cjson.decode(redis.call('HGET', tasks, all[n])).attempts}
+    end
   end
 end
 return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 AppKey = tuple[int, int]
 
 
-def fifo(kind: str, submitted: int) -> AppKey:
+def fifo(_kind: str, submitted: int) -> AppKey:
     """The app submitted first (semantics F1); `submitted` is the log position of its submission."""
     return 0, submitted
 
