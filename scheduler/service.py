@@ -180,6 +180,7 @@ class Scheduler:
                     self._run([message], (), now)
             return
         changes = changed_grants((entry.event for entry in turn.entries), self.state)
+        self._keep_secrets(turn)
         self._commit(turn, messages, changes)
         self._tell(turn, batch, changes)
 
@@ -223,6 +224,12 @@ class Scheduler:
                 time.sleep(pause_s)
         return self.log.ends_with(position)
 
+    def _keep_secrets(self, turn: Turn) -> None:
+        """Before the commit, so that no app is in the log whose values could still expire."""
+        for event, _ in turn.entries:
+            if isinstance(event, AppRegistered) and event.env:
+                self.store.persist(self.keys.secrets(event.app))
+
     def _tell(self, turn: Turn, batch: _Batch, changes: GrantChanges) -> None:
         """After the commit: answers, rings, and what follows for tasks.
 
@@ -244,8 +251,6 @@ class Scheduler:
                     self.worklist.put_back(event.app, event.executor)
             elif isinstance(event, AppRemoved):
                 touched[event.app] = None
-            elif isinstance(event, AppRegistered) and event.env:
-                self.store.persist(self.keys.secrets(event.app))
         self.worklist.forget(*(name for name in touched if self._is_over(name)))
 
     def _answer(self, message: Message, refusal: CommandRejected | None) -> str:
