@@ -1,15 +1,16 @@
 """Time per decision as the cluster and the queue grow, printed as JSON.
 
-A decision is an app of 8 cores registered, admitted and placed in a turn of its own, in memory, on
-one core, by default rules. Two families, every size in the same run and the sizes taken in turn,
-round after round, so that a slow moment of the machine falls on all of them:
+A decision is an app of 8 cores registered, admitted and placed, in memory, on one core, by default
+rules. Two families, every size in the same run and the sizes taken in turn, round after round, so
+that a slow moment of the machine falls on all of them:
 
-- workers: clusters of 16-core workers at half load; an app is submitted and placed, the oldest ends.
-- pending: a full cluster of 1,000 workers with that many apps queued; an app ends, the next one in
-  turn is admitted and placed, and another joins the queue.
+- workers: clusters of 16-core workers at half load; apps are submitted and placed, the oldest end.
+- pending: a full cluster of 1,000 workers with that many apps queued; apps end, the next ones in turn
+  are admitted and placed, and as many others join the queue.
 
-`us_per_app` is the whole life of an app (submitted, placed, its executors gone, removed), from which
-`apps_per_s` follows; `us_per_decision` leaves the end of the app out.
+`us_per_decision` and `apps_per_s` are for turns of 50 inputs, what the service takes under load
+(semantics T2); `us_per_lone_decision` is for a turn with one. `us_per_ending` is what the end of an
+app costs beside its decision: its executors gone, its request out of the ledgers.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import json
 import os
 import platform
 import sys
-from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from statistics import median
 from time import perf_counter_ns
 
@@ -31,21 +33,23 @@ from scheduler.turn import Turn
 COMPANIES, USERS_PER_COMPANY = 8, 10
 WORKER_CORES, WORKER_MEMORY_MB = 16, 65_536
 APP_CORES = 8
-APPS_PER_ROUND = 250
+INPUTS_PER_TURN = 50
+TURNS_PER_ROUND = 4
+ROUNDS = 50
 
 
 @dataclass
 class Cluster:
-    """A cluster in a steady state, and the times (ns) that its decisions and its endings took."""
+    """A cluster in a steady state, and the times (ns an app) that its decisions and its endings took."""
 
     workers: int
     load: float
     queued: int = 0
     state: ClusterState = field(default_factory=ClusterState)
-    running: deque[str] = field(default_factory=deque)
     number: int = 0
     decisions: list[float] = field(default_factory=list)
-    lives: list[float] = field(default_factory=list)
+    lone_decisions: list[float] = field(default_factory=list)
+    endings: list[float] = field(default_factory=list)
 
     def fill(self) -> None:
         """Bring the cluster to its load and its queue to its length."""
@@ -66,47 +70,54 @@ class Cluster:
             command=("true",),
         )
 
-    def turn(self, *commands: Command) -> Turn:
-        """One turn with these commands."""
+    def turn(self, *commands: Command, first: Iterable[Command] = ()) -> int:
+        """One turn with these commands; how long it took, in ns, once those of `first` were taken."""
         turn = Turn(self.state, self.state.at + 1)
+        for command in first:
+            turn.take(command)
+        started = perf_counter_ns()
         for command in commands:
             turn.take(command)
         turn.settle()
-        return turn
+        return perf_counter_ns() - started
 
-    def ending(self) -> list[Command]:
-        """What the workers report when the app admitted first ends."""
-        name, app = next(iter(self.state.waiting.items()))
-        ended = [
-            EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True) for executor in app.executors
-        ]
-        return [*ended, EndApp(app=name, reason="finished")]
+    def endings_of(self, apps: int) -> Iterator[Command]:
+        """What the workers report when the apps admitted first end."""
+        for name, app in islice(self.state.waiting.items(), apps):
+            for executor in app.executors:
+                yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
+            yield EndApp(app=name, reason="finished")
 
-    def round(self, apps: int) -> None:
-        """Let `apps` apps come and go, and note how long one took."""
-        deciding = living = 0
-        for _ in range(apps):
-            submission, ending = self.submission(), self.ending()
-            started = perf_counter_ns()
-            self.turn(submission)
-            decided = perf_counter_ns()
-            self.turn(*ending)
-            ended = perf_counter_ns()
-            deciding += (ended - decided) if self.queued else (decided - started)
-            living += ended - started
-        self.decisions.append(deciding / apps)
-        self.lives.append(living / apps)
+    def round(self) -> None:
+        """Let apps come and go, and note how long one took."""
+        for times, apps in ((self.decisions, INPUTS_PER_TURN), (self.lone_decisions, 1)):
+            deciding = ending = 0
+            for _ in range(TURNS_PER_ROUND * INPUTS_PER_TURN // apps):
+                submissions, endings = [self.submission() for _ in range(apps)], list(self.endings_of(apps))
+                if self.queued:
+                    deciding += self.turn(*submissions, first=endings)
+                else:
+                    deciding += self.turn(*submissions)
+                    ending += self.turn(*endings)
+            times.append(deciding / TURNS_PER_ROUND / INPUTS_PER_TURN)
+            self.endings.append(ending / TURNS_PER_ROUND / INPUTS_PER_TURN)
+
+    def forget_times(self) -> None:
+        """Leave out what was measured so far."""
+        for times in (self.decisions, self.lone_decisions, self.endings):
+            times.clear()
 
     def figures(self) -> dict[str, float]:
-        """The median over the rounds, in microseconds, and what a core makes of it."""
-        life_us = median(self.lives) / 1000
-        return {
+        """The medians over the rounds, in microseconds, and what one core makes of it."""
+        decision_us = median(self.decisions) / 1000
+        figures: dict[str, float] = {
             "workers": self.workers,
             "pending": self.queued,
-            "us_per_decision": round(median(self.decisions) / 1000, 2),
-            "us_per_app": round(life_us, 2),
-            "apps_per_s": round(1e6 / life_us),
+            "us_per_decision": round(decision_us, 2),
+            "us_per_lone_decision": round(median(self.lone_decisions) / 1000, 2),
+            "apps_per_s": round(1e6 / decision_us),
         }
+        return figures if self.queued else {**figures, "us_per_ending": round(median(self.endings) / 1000, 2)}
 
 
 def _worker(number: int) -> RegisterWorker:
@@ -115,34 +126,38 @@ def _worker(number: int) -> RegisterWorker:
     )
 
 
-def main(rounds: int = 40) -> None:
+def _growth(clusters: list[Cluster], figure: str) -> float:
+    """What the largest costs, as a multiple of what the smallest costs: the median over rounds taken side by side."""
+    smallest, largest = getattr(clusters[0], figure), getattr(clusters[-1], figure)
+    return round(median(large / small for large, small in zip(largest, smallest, strict=True)), 3)
+
+
+def main() -> None:
     """Measure and print."""
     by_workers = [Cluster(workers, load=0.5) for workers in (100, 1_000, 10_000)]
     by_pending = [Cluster(1_000, load=1.0, queued=queued) for queued in (100, 10_000)]
     clusters = [*by_workers, *by_pending]
     for cluster in clusters:
         cluster.fill()
-        cluster.round(APPS_PER_ROUND)
-        cluster.decisions.clear()
-        cluster.lives.clear()
+        cluster.round()
+        cluster.forget_times()
     gc.collect()
     gc.freeze()
-    for number in range(rounds):
-        print(f"\rround {number + 1} of {rounds}", end="", file=sys.stderr, flush=True)
+    for number in range(ROUNDS):
+        print(f"\rround {number + 1} of {ROUNDS}", end="", file=sys.stderr, flush=True)
         for cluster in clusters:
-            cluster.round(APPS_PER_ROUND)
+            cluster.round()
     print(file=sys.stderr)
-    workers = [cluster.figures() for cluster in by_workers]
-    pending = [cluster.figures() for cluster in by_pending]
     result = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
         "app_cores": APP_CORES,
-        "workers": workers,
-        "pending": pending,
-        "cost_10000_workers_to_100": round(workers[-1]["us_per_app"] / workers[0]["us_per_app"], 3),
-        "decision_10000_workers_to_100": round(workers[-1]["us_per_decision"] / workers[0]["us_per_decision"], 3),
-        "cost_10000_pending_to_100": round(pending[-1]["us_per_app"] / pending[0]["us_per_app"], 3),
-        "decision_10000_pending_to_100": round(pending[-1]["us_per_decision"] / pending[0]["us_per_decision"], 3),
+        "inputs_per_turn": INPUTS_PER_TURN,
+        "workers": [cluster.figures() for cluster in by_workers],
+        "pending": [cluster.figures() for cluster in by_pending],
+        "decision_10000_workers_to_100": _growth(by_workers, "decisions"),
+        "lone_decision_10000_workers_to_100": _growth(by_workers, "lone_decisions"),
+        "decision_10000_pending_to_100": _growth(by_pending, "decisions"),
+        "lone_decision_10000_pending_to_100": _growth(by_pending, "lone_decisions"),
     }
     print(json.dumps(result, indent=2))
 
