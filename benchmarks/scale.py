@@ -126,10 +126,9 @@ def _worker(number: int) -> RegisterWorker:
     )
 
 
-def _growth(clusters: list[Cluster], figure: str) -> float:
-    """What the largest costs, as a multiple of what the smallest costs: the median over rounds taken side by side."""
-    smallest, largest = getattr(clusters[0], figure), getattr(clusters[-1], figure)
-    return round(median(large / small for large, small in zip(largest, smallest, strict=True)), 3)
+def _growth(small: list[float], large: list[float]) -> float:
+    """What the largest costs as a multiple of what the smallest costs: the median over rounds taken side by side."""
+    return round(median(most / least for most, least in zip(large, small, strict=True)), 3)
 
 
 def main() -> None:
@@ -154,10 +153,10 @@ def main() -> None:
         "inputs_per_turn": INPUTS_PER_TURN,
         "workers": [cluster.figures() for cluster in by_workers],
         "pending": [cluster.figures() for cluster in by_pending],
-        "decision_10000_workers_to_100": _growth(by_workers, "decisions"),
-        "lone_decision_10000_workers_to_100": _growth(by_workers, "lone_decisions"),
-        "decision_10000_pending_to_100": _growth(by_pending, "decisions"),
-        "lone_decision_10000_pending_to_100": _growth(by_pending, "lone_decisions"),
+        "decision_10000_workers_to_100": _growth(by_workers[0].decisions, by_workers[-1].decisions),
+        "lone_decision_10000_workers_to_100": _growth(by_workers[0].lone_decisions, by_workers[-1].lone_decisions),
+        "decision_10000_pending_to_100": _growth(by_pending[0].decisions, by_pending[-1].decisions),
+        "lone_decision_10000_pending_to_100": _growth(by_pending[0].lone_decisions, by_pending[-1].lone_decisions),
     }
     print(json.dumps(result, indent=2))
 

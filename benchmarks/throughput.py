@@ -72,7 +72,7 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
     client = Client(url)
     executors: defaultdict[str, list[str]] = defaultdict(list)
     cores: defaultdict[str, int] = defaultdict(int)
-    last: Any = "$"
+    last: Any = "0-0"
     next_heartbeat = 0.0
     while not stop.is_set():
         if time.monotonic() >= next_heartbeat:
@@ -195,18 +195,18 @@ def main() -> None:
                 for number in range(WORKERS)
             ]
         )
+        lone, load, plain = lone_submits(store.url), sustained(store.url, seconds), plain_rq(store.url)
         result = {
             "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
             "store": {"fsync": "always", "version": client.store.info("server").get("valkey_version")},
             "workers": WORKERS,
             "clients": CLIENTS,
-            "lone_submit": lone_submits(store.url),
-            "sustained": sustained(store.url, seconds),
-            "plain_rq": plain_rq(store.url),
+            "lone_submit": lone,
+            "sustained": load,
+            "plain_rq": plain,
+            "apps_per_s_to_plain_rq_jobs_per_s": round(load["apps_per_s"] / plain["jobs_per_s"], 1),
+            "lone_submit_p50_to_plain_rq": round(lone["p50_ms"] / plain["p50_ms"], 2),
         }
-        result["apps_per_s_to_plain_rq_jobs_per_s"] = round(
-            result["sustained"]["apps_per_s"] / result["plain_rq"]["jobs_per_s"], 1
-        )
         master.terminate()
         master.join(timeout=10)
     print(json.dumps(result, indent=2))

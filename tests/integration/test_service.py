@@ -218,7 +218,8 @@ def test_a_command_that_makes_a_turn_raise_is_put_aside_and_the_others_are_carri
     assert answer(client, poison)["error"] == InternalError.__name__
     assert answer(client, first)["seq"] == 3
     assert answer(client, last)["seq"] == 4
-    ((_, letter),) = client.store.xrange(client.keys.dead)
+    letters: Any = client.store.xrange(client.keys.dead)
+    ((_, letter),) = letters
     assert letter[b"id"].decode() == poison
     assert b"ZeroDivisionError: planted" in letter[b"traceback"]
     assert client.store.xlen(client.keys.inbox) == 0
@@ -448,7 +449,7 @@ def test_a_commit_survives_a_store_that_forgot_its_scripts(scheduler: Scheduler,
 def test_a_store_that_would_break_the_promises_is_refused_with_the_reason(
     connection: Redis, setting: str, value: str
 ) -> None:
-    due = connection.config_get(setting)[setting]
+    due = str(connection.config_get(setting)[setting])
     connection.config_set(setting, value)
     try:
         with pytest.raises(UnsuitableStore, match=f"the store has {setting} {value}; fairlog needs `{setting} {due}`"):
