@@ -1,0 +1,326 @@
+"""Workers with a real master: they converge on what the log grants, whatever dies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import psutil
+import pytest
+from redis import Redis
+
+from fairlog.store import EmbeddedStore
+from scheduler.client import Client
+from scheduler.commands import KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
+from scheduler.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.keys import Keys
+from scheduler.worklist import Worklist
+from tests.integration.worker_rig import processes_of, wait_until
+from workers.agent import Agent
+from workers.offer import Offer, WorkerBusy, make_offers
+
+SLEEP = ("sleep", "600")
+
+
+class Cluster:
+    """A real master and agents as processes on one store."""
+
+    def __init__(self, store: EmbeddedStore, folder: Path) -> None:
+        self.store = store
+        self.folder = folder
+        self.name = f"agents-{uuid4().hex[:8]}"
+        self.keys = Keys(self.name)
+        self.connection = Redis.from_url(store.url)
+        self.client = Client(self.connection, self.name, timeout_s=60)
+        self.work = Worklist(self.connection, self.name)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        self.start("-c", f"from recovery.failover import run_master; run_master({self.store.url!r}, {self.name!r})")
+        try:
+            self.client.send(RegisterCompany(company="acme"))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log)
+        self.processes.append(process)
+        return process
+
+    def offer(self, worker: str = "w1", *, cores: int = 8, outlive_agent: bool = False) -> Offer:
+        return Offer(
+            worker=worker,
+            node="here",
+            host="here",
+            cores=cores,
+            memory_mb=cores * 1024,
+            run_dir=self.folder / "run",
+            outlive_agent=outlive_agent,
+            grace_s=0.5,
+        )
+
+    def agent(self, offer: Offer | None = None) -> subprocess.Popen[bytes]:
+        offer = offer or self.offer()
+        process = self.start("-m", "workers.agent", self.store.url, self.name, offer.model_dump_json())
+        wait_until(lambda: self.pid_of(offer.worker) == process.pid, f"the agent of {offer.worker}")
+        return process
+
+    def pid_of(self, worker: str) -> int | None:
+        about: Any = self.connection.hget(self.keys.agents, worker)
+        return int(json.loads(about)["pid"]) if about else None
+
+    def submit(self, command: Sequence[str], *, tasks: int = 4, cores: int = 4, retries: int = 0) -> str:
+        app = f"app-{uuid4().hex[:8]}"
+        self.client.send(
+            SubmitApp(
+                app=app, company="acme", user="ann", cores=cores, tasks=tasks, command=tuple(command), retries=retries
+            )
+        )
+        return app
+
+    def app(self, app: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.view("app", app=app)
+        return found
+
+    def end_of(self, app: str) -> dict[str, Any]:
+        wait_until(lambda: self.app(app)["state"] in {"finished", "failed", "killed"}, f"the end of {app}")
+        return self.app(app)
+
+    def granted_cores(self) -> int:
+        return sum(worker["grantedCores"] for worker in self.client.view("workers"))
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in reversed(self.processes):
+            process.wait(60)
+        self.client.store.close()
+
+
+def ring(cluster: Cluster) -> None:
+    """Ring for the agent of w1 and return when it has taken the ring."""
+    queue = cluster.keys.worker_queue("w1")
+    cluster.connection.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
+    wait_until(lambda: not cluster.connection.exists(queue_key(queue)), "the agent to take the ring")
+
+
+@pytest.fixture
+def cluster(store: EmbeddedStore, tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(store, tmp_path) as running:
+        yield running
+
+
+def test_an_app_goes_from_submit_to_finished(cluster: Cluster) -> None:
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", "echo $FAIRLOG_TASK_INDEX"), tasks=20)
+    assert cluster.end_of(app)["state"] == "finished"
+    assert [cluster.work.output(app, task) for task in range(20)] == [b"%d\n" % task for task in range(20)]
+
+
+def test_an_ended_app_leaves_nothing_of_rqs_behind_and_no_core_held(cluster: Cluster) -> None:
+    cluster.agent()
+    app = cluster.submit(("true",), tasks=30)
+    cluster.end_of(app)
+    wait_until(lambda: not cluster.granted_cores(), "the return of the grants")
+    wait_until(lambda: app not in cluster.work.open_apps(), "the app to be forgotten")
+    assert not [key for key in cluster.connection.keys("rq:*") if app.encode() in key]
+    assert not list((cluster.folder / "run" / "w1" / "executors").iterdir())
+
+
+def test_an_app_whose_command_does_not_exist_fails_saying_so(cluster: Cluster) -> None:
+    cluster.agent()
+    ended = cluster.end_of(cluster.submit(("no-such-program",), retries=3))
+    assert (ended["state"], ended["detail"]) == ("failed", "command 'no-such-program' does not exist on worker w1")
+
+
+def test_killing_an_app_stops_its_processes_and_then_returns_its_cores(cluster: Cluster) -> None:
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", "setsid sleep 600 & sleep 600"))
+    wait_until(lambda: len(processes_of(app)) >= 8, "four tasks and what they start")
+    cluster.client.send(KillApp(app=app))
+    wait_until(lambda: not cluster.granted_cores(), "the return of the grants")
+    assert not processes_of(app)
+
+
+def test_an_app_killed_before_its_worker_has_seen_it_holds_no_core(cluster: Cluster) -> None:
+    agent = cluster.agent()
+    os.kill(agent.pid, signal.SIGSTOP)
+    app = cluster.submit(SLEEP)
+    wait_until(cluster.granted_cores, "the grant")
+    cluster.client.send(KillApp(app=app))
+    os.kill(agent.pid, signal.SIGCONT)
+    wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
+
+
+def test_a_killed_executor_is_replaced_and_its_tasks_run_again_without_using_up_retries(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.agent()
+    go = tmp_path / "go"
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    psutil.Process(processes_of(app)[0]).parent().kill()  # type: ignore[union-attr]
+    wait_until(lambda: len(cluster.app(app)["executors"]) == 1 and f"{app}.1" in str(cluster.app(app)), "another one")
+    go.touch()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert {state.executor for state in cluster.work.states(app)} == {f"{app}.1"}
+    assert {state.attempts for state in cluster.work.states(app)} == {2}
+
+
+def test_executors_outlive_their_agent_and_its_successor_does_not_miss_their_end(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
+    go = tmp_path / "go"
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    agent.kill()
+    agent.wait()
+    cluster.agent(offer)
+    go.touch()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert {state.attempts for state in cluster.work.states(app)} == {1}
+    wait_until(lambda: not cluster.granted_cores(), "the report of the end")
+
+
+def test_what_ended_while_there_was_no_agent_is_reported_by_the_next(cluster: Cluster, tmp_path: Path) -> None:
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    agent.kill()
+    agent.wait()
+    (tmp_path / "go").touch()
+    cluster.end_of(app)
+    wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the note of the end")
+    assert cluster.granted_cores() == 4
+    cluster.agent(offer)
+    wait_until(lambda: not cluster.granted_cores(), "the report of the end")
+
+
+def test_executors_that_do_not_outlive_their_agent_end_with_it_and_run_again(cluster: Cluster, tmp_path: Path) -> None:
+    agent = cluster.agent()
+    go = tmp_path / "go"
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    agent.kill()
+    agent.wait()
+    wait_until(lambda: not processes_of(app), "the end of the tasks", within_s=5)
+    cluster.agent()
+    go.touch()
+    assert cluster.end_of(app)["state"] == "finished"
+
+
+def test_a_worker_declared_lost_stops_what_it_runs_before_it_offers_anything(cluster: Cluster) -> None:
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", "trap '' TERM; while :; do read x < /dev/zero; done"), tasks=1)
+    wait_until(lambda: len(processes_of(app)) == 1, "the task")
+    [before] = processes_of(app)
+    seen = {before}
+    cluster.client.send(LoseWorker(worker="w1"))
+
+    def runs_again() -> bool:
+        now = processes_of(app)
+        seen.update(now)
+        assert len(now) < 2
+        return bool(set(now) - {before})
+
+    wait_until(runs_again, "the task to run again")
+    assert len(seen) == 2
+    wait_until(lambda: cluster.app(app)["executors"], "the executor")
+    assert cluster.app(app)["executors"][0]["executor"] == f"{app}.1"
+
+
+def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_heard(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    master = cluster.processes[0]
+    os.kill(master.pid, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the end of the executor")
+    for _ in range(3):
+        ring(cluster)
+    inbox: Any = cluster.connection.xrange(cluster.keys.inbox)
+    os.kill(master.pid, signal.SIGCONT)
+    assert sum(b'"EndApp"' in fields[b"command"] for _, fields in inbox) == 1
+    assert cluster.end_of(app)["state"] == "finished"
+
+
+def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_started_again(
+    cluster: Cluster,
+) -> None:
+    agent = cluster.agent()
+    app = cluster.submit(SLEEP)
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    cluster.client.send(RemoveWorker(worker="w1", force=True))
+    wait_until(lambda: not processes_of(app), "the end of the tasks")
+    beats = cluster.connection.hlen(cluster.keys.agents)
+    for _ in range(2):
+        ring(cluster)
+    assert beats == 0
+    assert cluster.client.view("workers") == []
+    agent.terminate()
+    agent.wait()
+    cluster.agent()
+    wait_until(lambda: len(processes_of(app)) == 4, "the tasks to run again")
+
+
+def test_a_restart_of_the_store_loses_neither_tasks_nor_the_worker(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path / "data") as store, Cluster(store, tmp_path) as cluster:
+        cluster.agent()
+        app = cluster.submit(("/bin/sh", "-c", f"sleep 1; echo x >> {tmp_path}/runs"), tasks=6)
+        wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+        store.stop()
+        store.start()
+        assert cluster.end_of(app)["state"] == "finished"
+        assert (tmp_path / "runs").read_text() == "x\n" * 6
+        wait_until(lambda: not cluster.granted_cores(), "the report of the end")
+
+
+def test_several_workers_on_one_node_share_an_apps_executors(cluster: Cluster) -> None:
+    cluster.agent(cluster.offer("w1", cores=4))
+    cluster.agent(cluster.offer("w2", cores=4))
+    app = cluster.submit(SLEEP, cores=8, tasks=8)
+    wait_until(lambda: len(processes_of(app)) == 8, "eight tasks")
+    assert {executor["worker"] for executor in cluster.app(app)["executors"]} == {"w1", "w2"}
+
+
+def test_one_command_runs_several_agents(cluster: Cluster) -> None:
+    offers = [cluster.offer(f"many-{n}", cores=4) for n in (1, 2)]
+    script = (
+        "from workers.agent import run_agent; from workers.offer import Offer; "
+        f"run_agent({cluster.store.url!r}, {cluster.name!r}, "
+        f"[Offer.model_validate_json(text) for text in {[offer.model_dump_json() for offer in offers]!r}])"
+    )
+    cluster.start("-c", script)
+    wait_until(lambda: all(cluster.pid_of(offer.worker) for offer in offers), "both agents")
+    first = cluster.pid_of("many-1")
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: cluster.pid_of("many-1") not in {first, None}, "the first agent's successor")
+
+
+def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedStore, tmp_path: Path) -> None:
+    offer = make_offers(worker="w1", cores=4, memory_mb=4096, run_dir=tmp_path)[0]
+    agent = Agent(store.url, "twice", offer)
+    with pytest.raises(WorkerBusy, match="worker 'w1' already has an agent here"):
+        Agent(store.url, "twice", offer)
+    agent.close()
+    Agent(store.url, "twice", offer).close()

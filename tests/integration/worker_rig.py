@@ -1,0 +1,146 @@
+"""What the tests of executors and agents stand on: a worker's nursery, grants written by hand, patience."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+from redis import Redis
+
+from scheduler.grants import Grant
+from scheduler.keys import Keys
+from scheduler.worklist import Worklist
+from workers.executor import ExecutorSpec
+from workers.nursery import Nursery
+from workers.processes import environment_value, send_signal
+from workers.rundir import ExitNote, Holder, RunDir
+
+WORKER = "w1"
+
+
+def wait_until(condition: Callable[[], object], what: str, *, within_s: float = 60) -> None:
+    """Return once `condition()` holds; fail, saying what was waited for, when it takes too long."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {within_s} s for: {what}")
+        time.sleep(0.01)
+
+
+def processes_of(app: str) -> list[int]:
+    """The tasks' processes of `app`, wherever in the process tree they are."""
+    found = []
+    for process in psutil.process_iter(["status"]):
+        with contextlib.suppress(psutil.Error):
+            ended = process.info["status"] == psutil.STATUS_ZOMBIE
+            if not ended and environment_value(process.pid, "FAIRLOG_APP_ID") == app:
+                found.append(process.pid)
+    return found
+
+
+class Rig:
+    """One worker without an agent: its executors are granted, launched and revoked by the test.
+
+    Its nursery is `shared` with other rigs, which is quicker, or its own.
+    """
+
+    def __init__(self, url: str, folder: Path, *, shared: Nursery | None = None, outlive_agent: bool = False) -> None:
+        self.url = url
+        self.cluster = f"rig-{uuid4().hex[:8]}"
+        self.app = f"app-{uuid4().hex[:8]}"
+        self.keys = Keys(self.cluster)
+        self.connection = Redis.from_url(url)
+        self.work = Worklist(self.connection, self.cluster)
+        self.files = RunDir(folder, WORKER)
+        self.files.make()
+        self.outlive_agent = outlive_agent
+        self.nursery = shared or Nursery(self.files, outlive_agent=outlive_agent)
+        self._nursery_is_shared = shared is not None
+
+    def grant(
+        self,
+        command: Sequence[str],
+        *,
+        number: int = 0,
+        cores: int = 2,
+        tasks: int = 1,
+        memory_mb: int = 512,
+        cwd: str | None = None,
+        retries: int = 0,
+        time_limit_s: int | None = None,
+    ) -> Grant:
+        """Write down the grant of an executor of the rig's app, as a commit would."""
+        grant = Grant(
+            executor=f"{self.app}.{number}",
+            app=self.app,
+            company="acme",
+            user="ann",
+            name="",
+            cores=cores,
+            memory_mb=memory_mb,
+            tasks=tasks,
+            command=tuple(command),
+            env=(),
+            cwd=cwd,
+            retries=retries,
+            time_limit_s=time_limit_s,
+        )
+        self.connection.hset(self.keys.grants(WORKER), grant.executor, grant.model_dump_json())
+        return grant
+
+    def launch(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5) -> int:
+        """The process id of a new executor for `grant`, 0 if it runs already."""
+        spec = ExecutorSpec(
+            grant=grant,
+            worker=WORKER,
+            store=self.url,
+            cluster=self.cluster,
+            run_dir=self.files.root,
+            launcher=launcher,
+            pin=pin,
+            outlive_agent=self.outlive_agent,
+            grace_s=grace_s,
+        )
+        return self.nursery.launch(spec) or 0
+
+    def run(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False) -> ExitNote:
+        """How an executor for `grant` ended."""
+        assert self.launch(grant, launcher=launcher, pin=pin)
+        return self.end_of(grant)
+
+    def end_of(self, grant: Grant) -> ExitNote:
+        """How the executor of `grant` ended, waited for."""
+        executor = grant.executor
+        wait_until(
+            lambda: self.files.read_exit(executor) and not self.files.is_running(executor),
+            f"the end of {executor}",
+        )
+        note = self.files.read_exit(executor)
+        assert note is not None
+        return note
+
+    def inbox(self) -> list[str]:
+        """The commands that were sent to the master, as JSON."""
+        entries: Any = self.connection.xrange(self.keys.inbox)
+        return [fields[b"command"].decode() for _, fields in entries]
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        if self._nursery_is_shared:
+            wait_until(lambda: not any(self._killed_now()), "the end of the executors")
+        else:
+            self.nursery.close()
+        self.connection.close()
+
+    def _killed_now(self) -> Iterator[Holder]:
+        """The executors that still run; they are killed."""
+        for holder in self.files.known():
+            if self.files.is_running(holder.executor):
+                send_signal([holder.pid], signal.SIGKILL)
+                yield holder

@@ -1,0 +1,308 @@
+"""An app's tasks in the store: each in exactly one place, whoever asks for what, however often."""
+
+from __future__ import annotations
+
+import fakeredis
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.exceptions import ConnectionError as StoreConnectionError
+from rq import Queue
+from rq.job import Job, JobStatus
+from rq.serializers import JSONSerializer
+from rq.utils import as_text
+
+from scheduler.keys import Keys
+from scheduler.worklist import OUTPUT_BYTES, Completion, Outcome, Progress, Step, Worklist, job_id
+
+APP, CLUSTER, WORKER = "app.1", "test", "w1"
+KEYS = Keys(CLUSTER)
+
+
+def grant(store: fakeredis.FakeRedis, *executors: str) -> None:
+    for executor in executors:
+        store.hset(KEYS.grants(WORKER), executor, "{}")
+
+
+@pytest.fixture
+def work(fake: fakeredis.FakeRedis) -> Worklist:
+    grant(fake, "e", "f")
+    return Worklist(fake, CLUSTER)
+
+
+def fill(work: Worklist, tasks: int, executor: str = "e", **options: int) -> bool:
+    return work.fill(APP, tasks, worker=WORKER, executor=executor, **options)
+
+
+def take(work: Worklist, n: int, executor: str = "e") -> list[int]:
+    return work.take(APP, n, worker=WORKER, executor=executor)
+
+
+def end(
+    work: Worklist,
+    task: int,
+    outcome: Outcome,
+    executor: str = "e",
+    *,
+    retries: int = 0,
+    message: str = "",
+    output: bytes = b"",
+) -> Step:
+    done = Completion(task, outcome, 0 if outcome == "succeeded" else 1, message, output)
+    return work.step(APP, [done], worker=WORKER, executor=executor, retries=retries)
+
+
+def queued(store: fakeredis.FakeRedis) -> list[str]:
+    return Queue(KEYS.app_queue(APP), connection=store, serializer=JSONSerializer).job_ids
+
+
+def test_filling_twice_makes_each_job_once(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    assert fill(work, 5, "e", chunk=2)
+    assert fill(work, 5, "f", chunk=2)
+    assert queued(fake) == [job_id(CLUSTER, APP, task) for task in range(5)]
+
+
+class Dying(fakeredis.FakeRedis):
+    """A connection whose process dies after so many commands."""
+
+    commands_left = 1 << 30
+
+    def execute_command(self, *arguments: object, **options: object) -> object:
+        self.commands_left -= 1
+        if self.commands_left < 0:
+            raise StoreConnectionError
+        return super().execute_command(*arguments, **options)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("commands", range(1, 5))
+def test_filling_goes_on_where_a_crash_cut_it_short(commands: int) -> None:
+    server = fakeredis.FakeServer()
+    dying, store = Dying(server=server), fakeredis.FakeRedis(server=server)
+    grant(store, "e", "f")
+    fill(Worklist(store, CLUSTER), 0)
+    dying.commands_left = commands
+    with pytest.raises(StoreConnectionError):
+        fill(Worklist(dying, CLUSTER), 10, chunk=2)
+    assert len(queued(store)) == 2 * commands
+    assert fill(Worklist(store, CLUSTER), 10, "f", chunk=3)
+    assert queued(store) == [job_id(CLUSTER, APP, task) for task in range(10)]
+
+
+def test_nothing_is_filled_or_taken_for_an_executor_without_a_grant(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    assert not fill(work, 3, "stranger")
+    assert queued(fake) == []
+    fill(work, 3)
+    fake.hset(KEYS.grants(WORKER), "e", "")
+    step = work.step(APP, worker=WORKER, executor="e", want=3)
+    assert not step.granted
+    assert step.taken == []
+
+
+def test_jobs_are_what_rq_shows_and_their_status_follows(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    fill(work, 2)
+    job = Job.fetch(job_id(CLUSTER, APP, 1), connection=fake, serializer=JSONSerializer)
+    assert (job.func_name, job.args, job.timeout) == ("workers.tasks.run", [APP, 1], -1)
+    assert job.get_status() is JobStatus.QUEUED
+    assert take(work, 2) == [0, 1]
+    assert job.get_status() is JobStatus.STARTED
+    work.put_back(APP, "e")
+    assert job.get_status() is JobStatus.QUEUED
+
+
+def test_a_task_is_taken_by_one_executor_only(work: Worklist) -> None:
+    fill(work, 5)
+    assert take(work, 3, "e") == [0, 1, 2]
+    assert take(work, 9, "f") == [3, 4]
+    assert take(work, 9, "e") == []
+
+
+def test_the_word_of_an_executor_that_has_not_begun_the_task_is_ignored(work: Worklist) -> None:
+    fill(work, 1)
+    take(work, 1, "e")
+    work.put_back(APP, "e")
+    take(work, 1, "f")
+    end(work, 0, "succeeded", "e")
+    assert work.progress(APP) == Progress(tasks=1, running=1)
+    assert end(work, 0, "succeeded", "f").verdict == "finished"
+
+
+def test_a_completion_counts_once(work: Worklist) -> None:
+    fill(work, 2)
+    take(work, 2)
+    end(work, 0, "succeeded")
+    assert end(work, 0, "succeeded").verdict is None
+    assert work.progress(APP) == Progress(tasks=2, running=1, succeeded=1)
+
+
+def test_a_failed_task_goes_to_the_end_of_the_queue_until_its_retries_are_used_up(work: Worklist) -> None:
+    fill(work, 2)
+    take(work, 1)
+    assert end(work, 0, "failed", retries=1).verdict is None
+    assert take(work, 2) == [1, 0]
+    step = end(work, 0, "failed", retries=1, message="task 0 is bad")
+    assert (step.verdict, step.detail) == ("failed", "task 0 is bad")
+    assert work.states(APP)[0].attempts == 2
+
+
+def test_word_of_an_attempt_that_comes_twice_is_not_taken_for_word_of_the_next_one(work: Worklist) -> None:
+    fill(work, 1)
+    [first] = work.step(APP, worker=WORKER, executor="e", want=1).taken
+    failed = Completion(0, "failed", 1, attempt=first.attempt)
+    [second] = work.step(APP, [failed], worker=WORKER, executor="e", want=1, retries=1).taken
+    assert work.step(APP, [failed], worker=WORKER, executor="e", retries=1).verdict is None
+    assert second.attempt == 2
+    assert work.progress(APP).running == 1
+
+
+def test_a_hopeless_task_is_not_tried_again(work: Worklist) -> None:
+    fill(work, 1)
+    take(work, 1)
+    assert end(work, 0, "hopeless", retries=9, message="no such program").verdict == "failed"
+
+
+def test_nothing_is_handed_out_once_a_task_has_failed_for_good(work: Worklist) -> None:
+    fill(work, 3)
+    take(work, 1)
+    end(work, 0, "failed")
+    assert take(work, 3, "f") == []
+
+
+def test_being_put_back_is_no_retry_and_comes_first(work: Worklist) -> None:
+    fill(work, 4)
+    take(work, 2)
+    assert work.put_back(APP, "e") == 2
+    assert work.put_back(APP, "e") == 0
+    assert take(work, 3) == [0, 1, 2]
+    assert end(work, 0, "failed", retries=1).verdict is None
+
+
+def test_reconciling_puts_back_what_executors_begun_that_are_gone(work: Worklist) -> None:
+    fill(work, 4)
+    take(work, 2, "e")
+    take(work, 2, "f")
+    assert work.reconcile(APP, ["f"]) == 2
+    assert work.progress(APP) == Progress(tasks=4, queued=2, running=2)
+    assert work.reconcile(APP, []) == 2
+
+
+def test_what_an_executor_has_begun_without_knowing_is_told_when_the_queue_is_empty(work: Worklist) -> None:
+    fill(work, 3)
+    take(work, 2)
+    step = work.step(APP, worker=WORKER, executor="e", want=4)
+    assert step.taken == [(2, 1)]
+    assert sorted(step.mine) == [(0, 1), (1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("name", ["stranger", job_id(CLUSTER, "other", 0), job_id(CLUSTER, APP, 99)])
+def test_foreign_jobs_are_refused_and_removed(work: Worklist, fake: fakeredis.FakeRedis, name: str) -> None:
+    fill(work, 1)
+    queue = Queue(KEYS.app_queue(APP), connection=fake, serializer=JSONSerializer)
+    queue.enqueue("os.getcwd", job_id=name, at_front=True)
+    step = work.step(APP, worker=WORKER, executor="e", want=2)
+    assert (step.taken, step.refused) == ([(0, 1)], [name])
+    assert not fake.exists(f"rq:job:{name}")
+
+
+def test_a_job_that_somebody_queued_twice_runs_once(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    fill(work, 1)
+    place = f"rq:queue:{KEYS.app_queue(APP)}"
+    fake.rpush(place, job_id(CLUSTER, APP, 0))
+    assert take(work, 2) == [0]
+    end(work, 0, "succeeded")
+    fake.rpush(place, job_id(CLUSTER, APP, 0))
+    assert take(work, 2) == []
+
+
+def test_the_end_of_a_tasks_output_is_kept(work: Worklist) -> None:
+    fill(work, 2)
+    take(work, 2)
+    work.keep_output(APP, "e", {0: b"so far"})
+    work.keep_output(APP, "stranger", {1: b"not mine"})
+    assert (work.output(APP, 0), work.output(APP, 1)) == (b"so far", b"")
+    end(work, 1, "succeeded", output=b"x" + b"y" * OUTPUT_BYTES)
+    assert work.output(APP, 1) == b"y" * OUTPUT_BYTES
+
+
+def test_a_forgotten_app_leaves_states_and_output_for_a_while_and_nothing_else(
+    work: Worklist, fake: fakeredis.FakeRedis
+) -> None:
+    fake.hset(KEYS.secrets(APP), "TOKEN", "secret")
+    fill(work, 5)
+    take(work, 2)
+    end(work, 0, "succeeded", output=b"result")
+    assert work.open_apps() == [APP]
+    work.forget(APP)
+    left = {KEYS.tasks(APP).encode(), KEYS.output(APP).encode(), KEYS.grants(WORKER).encode()}
+    assert set(fake.keys()) == left
+    assert 0 < fake.ttl(KEYS.tasks(APP)) <= 7 * 24 * 3600
+    assert work.open_apps() == []
+    assert work.output(APP, 0) == b"result"
+    assert [state.state for state in work.states(APP)] == ["succeeded"] + ["stopped"] * 4
+
+
+def test_nothing_brings_a_forgotten_app_back(work: Worklist, fake: fakeredis.FakeRedis) -> None:
+    fill(work, 3)
+    take(work, 1)
+    work.forget(APP)
+    assert not fill(work, 3)
+    assert take(work, 3) == []
+    end(work, 0, "failed", retries=3)
+    work.put_back(APP, "e")
+    work.forget(APP)
+    assert queued(fake) == []
+    assert work.open_apps() == []
+    fake.rpush(f"rq:queue:{KEYS.app_queue(APP)}", job_id(CLUSTER, APP, 1))
+    assert take(work, 3) == []
+
+
+def test_apps_whose_names_differ_in_punctuation_only_do_not_share_jobs() -> None:
+    names = ["a.b", "a-b", "a_b", "a__b", "a_2eb"]
+    assert len({job_id(CLUSTER, name, 0) for name in names}) == len(names)
+    assert len({job_id(cluster, app, 0) for cluster, app in [("a", "b__c"), ("a__b", "c")]}) == 2
+
+
+EXECUTORS = st.sampled_from(["e", "f", "g"])
+ACTIONS = st.one_of(
+    st.tuples(st.just("take"), EXECUTORS, st.integers(0, 4)),
+    st.tuples(st.just("succeeded"), EXECUTORS, st.integers(0, 7)),
+    st.tuples(st.just("failed"), EXECUTORS, st.integers(0, 7)),
+    st.tuples(st.just("put_back"), EXECUTORS, st.just(0)),
+    st.tuples(st.just("reconcile"), EXECUTORS, st.just(0)),
+    st.tuples(st.just("fill"), EXECUTORS, st.just(0)),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(ACTIONS, max_size=40))
+def test_every_task_is_in_exactly_one_place(actions: list[tuple[str, str, int]]) -> None:
+    store = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    grant(store, "e", "f", "g")
+    work = Worklist(store, CLUSTER)
+    fill(work, 8)
+    ended = 0
+    for action, executor, number in actions:
+        match action:
+            case "take":
+                take(work, number, executor)
+            case "succeeded":
+                end(work, number, "succeeded", executor)
+            case "failed":
+                end(work, number, "failed", executor, retries=1)
+            case "put_back":
+                work.put_back(APP, executor)
+            case "reconcile":
+                work.reconcile(APP, [executor])
+            case _:
+                fill(work, 8, executor)
+        places = [int(name.rsplit("__", 1)[1]) for name in queued(store)]
+        places += [int(task) for task in store.hkeys(KEYS.begun(APP))]
+        states = work.states(APP)
+        over = [state.task for state in states if state.state in {"succeeded", "failed"}]
+        assert sorted(places + over) == list(range(8))
+        assert len(over) >= ended
+        ended = len(over)
+        progress = work.progress(APP)
+        counted = [sum(state.state == name for state in states) for name in Progress._fields[1:]]
+        assert list(progress) == [8, *counted]
+        jobs = {int(as_text(key).rsplit("__", 1)[1]) for key in store.keys("rq:job:*")}
+        assert jobs == set(range(8)) - set(over)

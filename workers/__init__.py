@@ -1,0 +1,1 @@
+"""The machines that run executors: they converge on what the log grants them."""

@@ -1,0 +1,337 @@
+"""The agent of one worker: registers it, keeps it alive, runs what it is granted, reports what ends.
+
+It obeys nobody; it converges. On each ring and each tick it compares `grants:<worker>` with what runs
+here, starts what is missing and stops what is not there (architecture, "Workers converge"). What runs
+is read from the lock files of the executors, not from memory, so an agent that was killed knows
+everything again at once. A report is repeated until the grant that it ends is gone from the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import structlog
+from redis.exceptions import RedisError
+
+from scheduler.client import Client
+from scheduler.commands import Command, EndedExecutor, RegisterWorker, RemoveWorker, StartedExecutor
+from scheduler.doorbell import DoorbellWorker, forget_queue
+from scheduler.errors import CommandRejected, FairlogError, NoMaster
+from scheduler.eventlog import connect
+from scheduler.events import WorkerRemoved
+from scheduler.grants import Grant, diff
+from scheduler.keys import Keys
+from scheduler.worklist import Worklist
+from workers.executor import ExecutorSpec
+from workers.nursery import Nursery, NurseryLost
+from workers.offer import Offer, WorkerBusy
+from workers.processes import descendants, in_session, kill_until_gone, send_signal, with_variable
+from workers.rundir import ExitNote, Holder, RunDir
+from workers.tasks import EXECUTOR_VARIABLE
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+BEAT_LUA = """
+if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
+local now = redis.call('TIME')
+redis.call('ZADD', KEYS[1], now[1] * 1000 + math.floor(now[2] / 1000), ARGV[1])
+return 1
+"""
+"""KEYS: heartbeats; ARGV: the worker. -> whether the worker is registered."""
+
+_REPEAT_S = 5
+_SILENCE_S = 2
+"""How long an executor may be gone without a note: its nursery is killing what it left behind."""
+_REGISTER_S = 5
+_PAUSE_S = 0.1
+_PAGE, _PAGES = 1_000, 50
+"""How far back in the log the agent looks for why its worker is out."""
+_log = structlog.get_logger()
+
+
+class _Ended(NamedTuple):
+    note: ExitNote
+    report_at_s: float
+
+
+class Agent:
+    """One worker's agent. `tick` is all that it does; `serve` calls it on every ring and at least once a second."""
+
+    def __init__(self, store: str, cluster: str, offer: Offer, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.offer = offer
+        self._url = store
+        self._cluster = cluster
+        self._clock = clock
+        self._keys = Keys(cluster)
+        self._store: Redis = connect(store)
+        self._beat = self._store.register_script(BEAT_LUA)
+        self._work = Worklist(self._store, cluster)
+        self._client = Client(self._store, cluster, timeout_s=_REGISTER_S)
+        self._files = RunDir(offer.run_dir, offer.worker)
+        self._files.make()
+        self._claim = self._files.claim_worker()
+        if self._claim is None:
+            raise WorkerBusy(offer.worker, self._files.path)
+        self._nursery = Nursery(self._files, outlive_agent=offer.outlive_agent)
+        self._nursery.start()
+        self._registered = False
+        self._removed = False
+        self._running: dict[str, Holder] = {}
+        self._stopping: dict[str, float] = {}
+        self._silent: dict[str, float] = {}
+        self._ended: dict[str, _Ended] = {}
+        self._unsent: list[Command] = []
+        self._stop = False
+        self._pause_s = _PAUSE_S
+
+    def serve(self) -> None:
+        """Tick until `stop`, through any outage of the store; end the executors if they are to end with the agent.
+
+        Raises: CommandRejected if the master refuses the worker.
+        """
+        try:
+            while not self._stop:
+                try:
+                    bell = DoorbellWorker(self._keys.worker_queue(self.offer.worker), self._store, self._answer)
+                    bell.work_until_stopped(lambda: self._stop)
+                except RedisError as error:
+                    _log.warning("the store does not answer", worker=self.offer.worker, error=str(error))
+                    time.sleep(self._pause_s)
+                    self._pause_s = min(2.0, 2 * self._pause_s)
+        finally:
+            self.close()
+
+    def _answer(self) -> None:
+        self.tick()
+        self._pause_s = _PAUSE_S
+
+    def stop(self) -> None:
+        """Have `serve` return soon."""
+        self._stop = True
+
+    def leave(self) -> None:
+        """Take the worker out of the cluster and remove what RQ knows of its bell."""
+        try:
+            self._client.send(RemoveWorker(worker=self.offer.worker, force=True))
+            forget_queue(self._store, self._keys.worker_queue(self.offer.worker))
+        except (RedisError, NoMaster, CommandRejected) as error:
+            _log.warning("the worker could not leave", worker=self.offer.worker, error=str(error))
+
+    def close(self) -> None:
+        """Let go of everything; executors that do not outlive the agent are stopped first, their tasks put back."""
+        if not self.offer.outlive_agent:
+            self._look()
+            for executor in self._running:
+                self._stop_executor(executor)
+            deadline_s = time.monotonic() + self.offer.grace_s + 2
+            while self._running and time.monotonic() < deadline_s:
+                time.sleep(0.02)
+                self._look()
+        self._nursery.close()
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+        self._store.close()
+
+    def tick(self) -> None:
+        """Beat, converge on the grants, report. What cannot be done now is done by a later tick."""
+        self._look()
+        alive = bool(self._beat([self._keys.heartbeats], [self.offer.worker]))
+        granted, revoked = self._read_grants()
+        for executor in diff(granted, self._running).stop:
+            self._stop_executor(executor)
+        if not alive and self._registered and not self._removed:
+            self._removed = self._was_removed()
+        if self._removed:
+            self._report(granted)
+            return
+        if not (alive and self._registered):
+            if any(executor not in granted for executor in self._running) or not self._register():
+                self._report(granted)
+                return
+            granted, revoked = self._read_grants()
+        for grant in diff(granted, {**self._running, **self._ended}).start:
+            self._start_executor(grant)
+        for executor in revoked:
+            if executor not in self._running and executor not in self._ended:
+                self._ended[executor] = _Ended(ExitNote(app=executor.rpartition(".")[0], reason="killed"), 0)
+        self._report({**granted, **revoked})
+
+    def _look(self) -> None:
+        """What runs here and what has ended, as the lock files tell it."""
+        running: dict[str, Holder] = {}
+        for holder in self._files.known():
+            if holder.executor in self._ended:
+                continue
+            if self._files.is_running(holder.executor):
+                running[holder.executor] = holder
+                continue
+            note = self._files.read_exit(holder.executor)
+            if note is None and self._clock() < self._silent.setdefault(holder.executor, self._clock() + _SILENCE_S):
+                running[holder.executor] = holder
+                continue
+            self._silent.pop(holder.executor, None)
+            note = note or _bury(holder)
+            if note.reason == "failed" and holder.executor in self._stopping:
+                note = note.model_copy(update={"reason": "killed"})
+            self._ended[holder.executor] = _Ended(note, 0)
+        self._running = running
+
+    def _read_grants(self) -> tuple[dict[str, Grant], dict[str, None]]:
+        """What this worker should run, and the executors whose grant waits for word that they are gone."""
+        stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.grants(self.offer.worker)))
+        granted = {name.decode(): Grant.model_validate_json(value) for name, value in stored.items() if value}
+        return granted, {name.decode(): None for name, value in sorted(stored.items()) if not value}
+
+    def _register(self) -> bool:
+        """Offer the worker; whether the master has answered. Nothing that is not granted runs now (semantics W4)."""
+        offer = self.offer
+        command = RegisterWorker(
+            worker=offer.worker,
+            node=offer.node,
+            host=offer.host,
+            rack=offer.rack,
+            cores=offer.cores,
+            memory_mb=offer.memory_mb,
+        )
+        try:
+            self._client.send(command)
+        except NoMaster:
+            _log.info("no master answers", worker=offer.worker)
+            return False
+        about = {"pid": os.getpid(), "host": offer.host}
+        self._store.hset(self._keys.agents, offer.worker, json.dumps(about))
+        self._registered = True
+        _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb)
+        return True
+
+    def _was_removed(self) -> bool:
+        """Whether an administrator took the worker out, rather than its heartbeat having failed (semantics W3, W2).
+
+        It offers itself again when it is started again, not by itself.
+        """
+        newest = "+"
+        for _ in range(_PAGES):
+            entries: Any = self._store.xrevrange(self._keys.log, max=newest, count=_PAGE)
+            for entry, fields in entries:
+                newest = f"({entry.decode()}"
+                if fields[b"type"] == b"WorkerRemoved":
+                    event = WorkerRemoved.model_validate_json(fields[b"data"])
+                    if event.worker == self.offer.worker:
+                        _log.warning("the worker is out of the cluster", worker=event.worker, reason=event.reason)
+                        return event.reason == "removed"
+        return False
+
+    def _start_executor(self, grant: Grant) -> None:
+        offer = self.offer
+        spec = ExecutorSpec(
+            grant=grant,
+            worker=offer.worker,
+            store=self._url,
+            cluster=self._cluster,
+            run_dir=offer.run_dir,
+            launcher=offer.launcher,
+            pin=hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) >= offer.cores,
+            outlive_agent=offer.outlive_agent,
+            grace_s=offer.grace_s,
+        )
+        try:
+            pid = self._nursery.launch(spec)
+        except NurseryLost:
+            _log.warning("the nursery was lost and is started again", worker=offer.worker)
+            return
+        if pid is not None:
+            self._running[grant.executor] = Holder(grant.executor, grant.app, pid)
+            self._unsent.append(StartedExecutor(executor=grant.executor))
+
+    def _stop_executor(self, executor: str) -> None:
+        """TERM, which it passes on to its tasks; KILL to all of it once the grace period is long over."""
+        pid = self._running[executor].pid
+        if not pid:
+            return
+        if executor not in self._stopping:
+            self._stopping[executor] = self._clock() + self.offer.grace_s + 3
+            send_signal([pid], signal.SIGTERM)
+        elif self._clock() > self._stopping[executor]:
+            kill_until_gone(lambda: [*in_session(pid), *descendants(pid)])
+
+    def _report(self, granted: Mapping[str, object]) -> None:
+        """Say what started and ended; forget an end once it was said and its grant is gone."""
+        while self._unsent:
+            self._client.notify(self._unsent[0])
+            del self._unsent[0]
+        for executor, (note, report_at_s) in list(self._ended.items()):
+            if report_at_s and executor not in granted:
+                self._files.forget(executor)
+                self._stopping.pop(executor, None)
+                del self._ended[executor]
+            elif self._clock() >= report_at_s:
+                if not note.done:
+                    self._work.put_back(note.app, executor)
+                self._client.notify(
+                    EndedExecutor(executor=executor, reason=note.reason, exit_code=note.exit_code, done=note.done)
+                )
+                self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
+
+
+def _bury(holder: Holder) -> ExitNote:
+    """The end of an executor that nobody has seen die: its tasks are killed, wherever they are by now."""
+    kill_until_gone(lambda: with_variable(EXECUTOR_VARIABLE, holder.executor))
+    return ExitNote(app=holder.app, reason="failed")
+
+
+def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
+    """Run an agent for each of `offers` until SIGTERM or SIGINT: one here, several in a process each.
+
+    Raises: CommandRejected if the master refuses the worker, WorkerBusy if it has an agent already.
+    """
+    if len(offers) == 1:
+        agent = Agent(store, cluster, offers[0])
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: agent.stop())
+        agent.serve()
+        return
+    _supervise([[sys.executable, "-m", "workers.agent", store, cluster, offer.model_dump_json()] for offer in offers])
+
+
+def _supervise(commands: Sequence[Sequence[str]]) -> None:
+    """Keep one process for each command until a stop signal; one that was refused ends them all."""
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    processes = [subprocess.Popen(command) for command in commands]  # noqa: S603 - our own interpreter and module
+    while not stopped:
+        time.sleep(0.2)
+        for place, process in enumerate(processes):
+            if process.poll() == 1:
+                stopped = True
+            elif process.returncode is not None:
+                processes[place] = subprocess.Popen(commands[place])  # noqa: S603 - likewise
+    send_signal([process.pid for process in processes], signal.SIGTERM)
+    for process in processes:
+        process.wait()
+
+
+def main() -> None:
+    """Be the agent that the command line describes: store, cluster, offer."""
+    try:
+        run_agent(sys.argv[1], sys.argv[2], [Offer.model_validate_json(sys.argv[3])])
+    except FairlogError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

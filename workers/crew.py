@@ -1,0 +1,147 @@
+"""The tasks that an executor has under way: reaped as they end, held to limits, stopped with all they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from scheduler.worklist import Completion
+from workers.memory import TaskCgroup, excess
+from workers.processes import children, descendants, environment_value, kill_until_gone, send_signal
+from workers.tasks import INDEX_VARIABLE, Task
+
+if TYPE_CHECKING:
+    from scheduler.grants import Grant
+
+_LOOK_S = 0.5
+"""How often memory is watched."""
+
+
+class Crew:
+    """The running tasks of one executor. What has ended waits in `ended` until it is handed in."""
+
+    def __init__(self, grant: Grant, grace_s: float) -> None:
+        self._grant = grant
+        self._grace_s = grace_s
+        self._tasks: dict[int, Task] = {}
+        self._cgroup = TaskCgroup.make(grant.executor, grant.memory_mb)
+        self._next_look_s = 0.0
+        self.ended: list[Completion] = []
+
+    def __len__(self) -> int:
+        """How many tasks are under way."""
+        return len(self._tasks)
+
+    def __contains__(self, index: int) -> bool:
+        """Whether that task is under way."""
+        return index in self._tasks
+
+    def add(self, started: Task | Completion) -> None:
+        """Take charge of a task, or of the news that it could not begin."""
+        if isinstance(started, Completion):
+            self.ended.append(started)
+            return
+        if self._cgroup is not None:
+            self._cgroup.add(started.process.pid)
+        self._tasks[started.index] = started
+
+    def reap(self) -> None:
+        """Take in every child that has ended, and kill what an ended task has left behind."""
+        by_pid = {task.process.pid: task for task in self._tasks.values()}
+        any_ended = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            any_ended = True
+            task = by_pid.get(pid)
+            if task is not None:
+                self._end(task, status)
+        if any_ended:
+            self._kill_leftovers()
+
+    def enforce(self) -> None:
+        """Hold the tasks to their time limit and their memory."""
+        now_s = time.monotonic()
+        limit_s = self._grant.time_limit_s
+        for task in self._tasks.values():
+            if task.kill_at_s is not None:
+                if now_s >= task.kill_at_s:
+                    task.kill()
+            elif limit_s is not None and now_s >= task.began_s + limit_s:
+                why = f"task {task.index} ran longer than its time limit of {limit_s} s"
+                task.terminate(why, self._grace_s)
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_S
+            self._watch_memory()
+
+    def quiet_s(self) -> float:
+        """For how long nothing can become due that no signal announces."""
+        due_s = [self._next_look_s]
+        limit_s = self._grant.time_limit_s
+        for task in self._tasks.values():
+            if task.kill_at_s is not None:
+                due_s.append(task.kill_at_s)
+            elif limit_s is not None:
+                due_s.append(task.began_s + limit_s)
+        return max(0.0, min(due_s) - time.monotonic())
+
+    def news(self) -> dict[int, bytes]:
+        """The end of the output of every task that has printed something since this was asked last."""
+        return {index: task.tail() for index, task in self._tasks.items() if task.has_news()}
+
+    def stop(self, wait: Callable[[float], None]) -> None:
+        """TERM to all that descends from here, a grace period, KILL to the rest.
+
+        `wait` returns after so many seconds, or earlier on a signal.
+        """
+        deadline_s = time.monotonic() + self._grace_s
+        send_signal(descendants(os.getpid()), signal.SIGTERM)
+        while _still_running() and time.monotonic() < deadline_s:
+            wait(0.05)
+        kill_until_gone(_still_running)
+        for task in self._tasks.values():
+            task.abandon()
+        self._tasks.clear()
+        if self._cgroup is not None:
+            self._cgroup.remove()
+
+    def _end(self, task: Task, status: int) -> None:
+        if os.WIFSIGNALED(status) and self._cgroup is not None and self._cgroup.has_killed():
+            task.why = task.why or self._too_much_memory(self._grant.memory_mb)
+        del self._tasks[task.index]
+        self.ended.append(task.end(status))
+
+    def _kill_leftovers(self) -> None:
+        mains = {task.process.pid for task in self._tasks.values()}
+        for orphan in children(os.getpid()):
+            if orphan not in mains:
+                index = environment_value(orphan, INDEX_VARIABLE)
+                if index is not None and index.isdecimal() and int(index) not in self._tasks:
+                    send_signal([orphan, *descendants(orphan)], signal.SIGKILL)
+
+    def _watch_memory(self) -> None:
+        pids = {index: task.process.pid for index, task in self._tasks.items()}
+        found = excess({index: [pid, *descendants(pid)] for index, pid in pids.items()}, self._grant.memory_mb)
+        if found is not None:
+            self._tasks[found.task].kill(self._too_much_memory(found.used_mb))
+
+    def _too_much_memory(self, used_mb: int) -> str:
+        grant = self._grant
+        return f"task group used {used_mb} MiB, above the {grant.memory_mb} MiB granted to executor {grant.executor}"
+
+
+def _still_running() -> list[int]:
+    """What runs below this process, ended children waited for."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return []
+    return descendants(os.getpid())

@@ -1,0 +1,265 @@
+"""An executor: one Python process that runs an app's tasks, as many at once as it was granted cores.
+
+It is an RQ worker of the app's queue that takes and hands in several tasks in one round trip, starts
+each as a process, and is woken by whatever ends. It keeps to three rules:
+it begins nothing once its grant is gone, it ends no task that it has not begun, and it leaves no
+process behind. An outage of the store stops none of its tasks; what ended meanwhile is handed in
+afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
+
+import structlog
+from pydantic import BaseModel, ConfigDict
+from redis.exceptions import RedisError
+from rq.serializers import JSONSerializer
+from rq.worker import SimpleWorker, WorkerStatus
+
+from scheduler.client import Client
+from scheduler.commands import EndApp
+from scheduler.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.eventlog import connect
+from scheduler.grants import Grant
+from scheduler.keys import Keys
+from scheduler.worklist import Worklist
+from workers.crew import Crew
+from workers.processes import become_subreaper, die_with_parent
+from workers.rundir import ExitNote, Holder, RunDir
+from workers.tasks import TaskStarter
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+_SHOW_S = 1.0
+_BEAT_S = 10
+_STOPPED = 128 + signal.SIGTERM
+_log = structlog.get_logger()
+
+
+class ExecutorSpec(BaseModel):
+    """All that the process of an executor is told."""
+
+    model_config = ConfigDict(frozen=True)
+
+    grant: Grant
+    worker: str
+    store: str
+    cluster: str
+    run_dir: Path
+    launcher: str = "preloaded"
+    pin: bool = False
+    outlive_agent: bool = True
+    grace_s: float = 5
+
+
+class Executor(SimpleWorker):
+    """The RQ worker behind an executor; `work_off` is its life."""
+
+    def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
+        grant, keys = spec.grant, Keys(spec.cluster)
+        super().__init__(
+            [keys.app_queue(grant.app)],
+            name=f"{grant.executor}.{uuid4().hex}",
+            connection=connection,
+            serializer=JSONSerializer,
+            worker_ttl=30,
+        )
+        self._spec = spec
+        self._keys = keys
+        self._work = Worklist(connection, spec.cluster)
+        self._files = RunDir(spec.run_dir, spec.worker)
+        self._crew = Crew(grant, spec.grace_s)
+        self._starter: TaskStarter | None = None
+        self._filled = False
+        self._verdict: EndApp | None = None
+        self._verdict_sent = False
+        self._idle = False
+        self._next_show_s = 0.0
+        self._next_beat_s = 0.0
+        self._wakeup = _wakeup_pipe()
+
+    def _set_ip_address(self, connection: Redis) -> None:  # noqa: ARG002 - RQ's signature
+        """RQ lists all clients of the store to find its own address: dear, and nobody asks for it."""
+        self.ip_address = socket.gethostname()
+
+    def work_off(self) -> ExitNote:
+        """Run tasks until none is left, the app is over, the grant is gone or a stop signal comes."""
+        signal.signal(signal.SIGTERM, self._on_stop_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, _on_child)
+        outage_s = 0.0
+        while True:
+            self._crew.reap()
+            self._crew.enforce()
+            try:
+                ended = self._turn()
+                outage_s = 0.0
+            except RedisError as error:
+                if not outage_s:
+                    _log.warning("the store does not answer", executor=self._spec.grant.executor, error=str(error))
+                outage_s = min(2.0, 2 * outage_s or 0.1)
+                ended = None
+            if ended is not None or self._stop_requested:
+                return self._finish(ended or "killed")
+            if outage_s or len(self._crew) or self._idle:
+                self._wait(outage_s or self._crew.quiet_s())
+
+    def stop(self) -> None:
+        """End what runs and put it back."""
+        self._stop_requested = True
+
+    def _turn(self) -> Literal["exited", "killed"] | None:
+        """Hand in and take what there is; how the executor ends, None while it goes on."""
+        grant, worker = self._spec.grant, self._spec.worker
+        self._keep_alive()
+        if self._verdict is not None:
+            return self._announce(self._verdict)
+        if self._starter is None:
+            self._starter = TaskStarter(grant, worker, self._files, self._work.secrets(grant.app))
+        if not self._filled:
+            if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
+                return "killed"
+            self._filled = True
+        want = grant.cores - len(self._crew)
+        self._idle = False
+        if want or self._crew.ended:
+            return self._exchange(self._starter, want)
+        self._show()
+        return None
+
+    def _exchange(self, starter: TaskStarter, want: int) -> Literal["exited", "killed"] | None:
+        grant = self._spec.grant
+        handed_in = list(self._crew.ended)
+        step = self._work.step(
+            grant.app,
+            handed_in,
+            worker=self._spec.worker,
+            executor=grant.executor,
+            want=want,
+            retries=grant.retries,
+            rq_worker=self.name,
+        )
+        del self._crew.ended[: len(handed_in)]
+        for job in step.refused:
+            _log.warning("foreign job refused", job=job, app=grant.app)
+        unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._crew]
+        for begun in unknown[:want]:
+            self._crew.add(starter.start(begun))
+        if step.verdict is not None:
+            self._verdict = EndApp(app=grant.app, reason=step.verdict, detail=step.detail)
+            return self._announce(self._verdict)
+        if not step.granted:
+            return "killed"
+        if not len(self._crew) and not self._crew.ended:
+            return "exited"
+        self._idle = not self._crew.ended and len(step.taken) < want
+        self._show()
+        return None
+
+    def _announce(self, verdict: EndApp) -> Literal["exited"]:
+        """Tell the master that the app is over: before this executor's end, so that none comes in its place."""
+        if not self._verdict_sent:
+            Client(self.connection, self._spec.cluster).notify(verdict)
+            self._verdict_sent = True
+        return "exited"
+
+    def _show(self) -> None:
+        """Keep what running tasks have printed where `logs --follow` finds it."""
+        now_s = time.monotonic()
+        if now_s < self._next_show_s:
+            return
+        self._next_show_s = now_s + _SHOW_S
+        tails = self._crew.news()
+        if tails:
+            self._work.keep_output(self._spec.grant.app, self._spec.grant.executor, tails)
+
+    def _keep_alive(self) -> None:
+        if time.monotonic() < self._next_beat_s:
+            return
+        if self._next_beat_s:
+            self.heartbeat()
+        else:
+            self._state = WorkerStatus.BUSY
+            self.register_birth()  # type: ignore[no-untyped-call]
+        self._next_beat_s = time.monotonic() + _BEAT_S
+
+    def _wait(self, timeout_s: float) -> None:
+        if select.select([self._wakeup], [], [], timeout_s)[0]:
+            os.read(self._wakeup, 4096)
+
+    def _on_stop_signal(self, *_: object) -> None:
+        self.stop()
+
+    def _finish(self, reason: Literal["exited", "killed"]) -> ExitNote:
+        """Leave nothing running and nothing begun; the note says how it ended."""
+        self._crew.stop(self._wait)
+        grant = self._spec.grant
+        try:
+            if self._crew.ended:
+                self._work.step(
+                    grant.app,
+                    self._crew.ended,
+                    worker=self._spec.worker,
+                    executor=grant.executor,
+                    retries=grant.retries,
+                )
+            if reason == "killed":
+                self._work.put_back(grant.app, grant.executor)
+            self.register_death()  # type: ignore[no-untyped-call]
+            self.connection.delete(self.key)
+        except RedisError as error:
+            _log.warning("the store did not hear of the end", executor=grant.executor, error=str(error))
+        exit_code = 0 if reason == "exited" else _STOPPED
+        return ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=reason == "exited")
+
+
+def run_executor(spec: ExecutorSpec, lock: int) -> int:
+    """Be the executor of `spec`, whose lock this process holds; the exit code of the process."""
+    grant = spec.grant
+    files = RunDir(spec.run_dir, spec.worker)
+    become_subreaper()
+    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid()))
+    if spec.pin:
+        cpus = files.claim_cpus(grant.cores)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    connection = connect(spec.store)
+    note = Executor(spec, connection).work_off()
+    files.write_exit(grant.executor, note)
+    _ring(connection, Keys(spec.cluster).worker_queue(spec.worker))
+    return 0 if note.reason == "exited" else _STOPPED
+
+
+def _ring(connection: Redis, queue: str) -> None:
+    """Wake the agent; it finds the end by itself at its next tick if this fails."""
+    try:
+        connection.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
+    except RedisError:
+        _log.info("the agent's bell could not be rung", queue=queue)
+
+
+def _wakeup_pipe() -> int:
+    """The end to wait at: it becomes readable when a signal arrives."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def _on_child(*_: object) -> None:
+    """Nothing: the signal only has to arrive for the wakeup pipe to be written to."""
+
+
+def follow_parent(spec: ExecutorSpec, parent: int) -> None:
+    """Stop when the process that started this one dies, unless the executor is to outlive its agent."""
+    if not spec.outlive_agent:
+        die_with_parent(signal.SIGTERM, parent)

@@ -1,0 +1,90 @@
+"""What a machine offers by default: all its cores and memory, under its own name."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import platformdirs
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+from scheduler.errors import FairlogError
+
+_MEMORY_STEP_MB = 512
+
+
+class WorkerBusy(FairlogError):
+    """Another agent on this machine has the worker already."""
+
+    def __init__(self, worker: str, folder: Path) -> None:
+        super().__init__(f"worker {worker!r} already has an agent here (folder {folder}); choose another id")
+
+
+class Offer(BaseModel):
+    """What a worker offers, and how its agent goes about it.
+
+    `outlive_agent`: executors go on without their agent until the next one finds them.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    worker: str
+    node: str
+    host: str
+    rack: str = ""
+    cores: int
+    memory_mb: int
+    run_dir: Path
+    launcher: str = "preloaded"
+    outlive_agent: bool = True
+    grace_s: float = 5
+
+
+def default_cores() -> int:
+    """The machine's CPUs."""
+    return os.cpu_count() or 1
+
+
+def default_memory_mb() -> int:
+    """The machine's memory, rounded down to a multiple of 512 MiB."""
+    return max(_MEMORY_STEP_MB, psutil.virtual_memory().total // (1024 * 1024) // _MEMORY_STEP_MB * _MEMORY_STEP_MB)
+
+
+def default_run_dir() -> Path:
+    """Where workers started by this user keep their files."""
+    return platformdirs.user_state_path("fairlog") / "workers"
+
+
+def make_offers(
+    *,
+    worker: str | None = None,
+    instances: int = 1,
+    cores: int | None = None,
+    memory_mb: int | None = None,
+    host: str | None = None,
+    rack: str = "",
+    run_dir: Path | None = None,
+    outlive_agent: bool = True,
+) -> list[Offer]:
+    """`instances` workers of this node (semantics W1), `<id>-1`, `<id>-2` … where there are several.
+
+    Each offers `cores` and `memory_mb`; left out, they share the machine's evenly.
+    """
+    name = host or socket.gethostname()
+    identity = worker or name
+    each_mb = default_memory_mb() // instances // _MEMORY_STEP_MB * _MEMORY_STEP_MB
+    return [
+        Offer(
+            worker=identity if instances == 1 else f"{identity}-{number}",
+            node=name,
+            host=name,
+            rack=rack,
+            cores=cores or max(1, default_cores() // instances),
+            memory_mb=memory_mb or max(_MEMORY_STEP_MB, each_mb),
+            run_dir=run_dir or default_run_dir(),
+            outlive_agent=outlive_agent,
+        )
+        for number in range(1, instances + 1)
+    ]
