@@ -1,0 +1,197 @@
+"""A cluster as tests know it: events or commands in, events out, every ledger recomputed at every log position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from scheduler.commands import Command, ConfigureCluster, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.errors import CommandRejected
+from scheduler.events import (
+    AppAdmitted,
+    AppRegistered,
+    CompanyRegistered,
+    Event,
+    ExecutorAllocated,
+    WorkerRegistered,
+)
+from scheduler.state import ClusterState
+from scheduler.turn import Turn
+
+GIB = 1024
+
+
+class Logged(NamedTuple):
+    """What the log says of one event."""
+
+    event: Event
+    at: int
+    cause: str
+
+
+Watch = Callable[[ClusterState, Event], None]
+"""Sees each event of a turn just before it is folded."""
+
+
+class _Turn(Turn):
+    def __init__(self, state: ClusterState, at: int, before: Watch) -> None:
+        super().__init__(state, at)
+        self.before = before
+
+    def record(self, event: Event, cause: str = "") -> None:
+        self.before(self.state, event)
+        super().record(event, cause)
+        self.state.check()
+
+
+class Cluster:
+    """A cluster under these settings that takes commands, a second apart, and remembers what the log would say."""
+
+    def __init__(self, settings: dict[str, object] | None = None, *, before: Watch = lambda _, __: None) -> None:
+        self.state = ClusterState()
+        self.log: list[Logged] = []
+        self.before = before
+        if settings:
+            self.turn(ConfigureCluster(settings=settings))
+
+    def turn(self, *commands: Command) -> list[Event]:
+        """The events of one turn that takes these commands.
+
+        Raises: CommandRejected of the first refused one, once the others have been taken.
+        """
+        turn = _Turn(self.state, self.state.at + 1000, self.before)
+        refused: list[CommandRejected] = []
+        for command in commands:
+            untouched = self.state.digest()
+            try:
+                turn.take(command, f"command-{len(self.log) + len(turn.entries)}")
+            except CommandRejected as error:
+                assert self.state.digest() == untouched, "a refused command changed something"
+                refused.append(error)
+        turn.settle()
+        self.log += [Logged(entry.event, turn.at, entry.cause) for entry in turn.entries]
+        if refused:
+            raise refused[0]
+        return [entry.event for entry in turn.entries]
+
+    def company(
+        self, name: str, cores: int | None = None, memory_mb: int | None = None, *, part: str | None = None
+    ) -> list[Event]:
+        """What the registration of a company causes."""
+        return self.turn(RegisterCompany(company=name, cores=cores, memory_mb=memory_mb, part=part))
+
+    def worker(self, name: str, cores: int, memory_mb: int = 64 * GIB) -> list[Event]:
+        """What the registration of a worker causes."""
+        return self.turn(worker(name, cores, memory_mb))
+
+    def submit(
+        self,
+        app: str,
+        cores: int | None = 8,
+        *,
+        company: str = "acme",
+        user: str = "ann",
+        per_task_mb: int | None = 512,
+        kind: str = "batch",
+    ) -> list[Event]:
+        """What the submission of an app causes."""
+        return self.turn(submission(app, cores, company=company, user=user, per_task_mb=per_task_mb, kind=kind))
+
+    def ended(self, executor: str, *, done: bool = False, failed: bool = False) -> list[Event]:
+        """What the end of an executor causes."""
+        return self.turn(
+            EndedExecutor(executor=executor, reason="failed" if failed else "exited", exit_code=int(failed), done=done)
+        )
+
+
+def worker(name: str, cores: int, memory_mb: int = 64 * GIB) -> RegisterWorker:
+    """The offer of a worker on a node of its own."""
+    return RegisterWorker(worker=name, node=name, host=f"{name}.example", cores=cores, memory_mb=memory_mb)
+
+
+def submission(
+    app: str,
+    cores: int | None = 8,
+    *,
+    company: str = "acme",
+    user: str = "ann",
+    per_task_mb: int | None = 512,
+    kind: str = "batch",
+) -> SubmitApp:
+    """The submission of an app that runs `true`."""
+    return SubmitApp(
+        app=app, company=company, user=user, kind=kind, cores=cores, memory_per_task_mb=per_task_mb, command=("true",)
+    )
+
+
+def shared(settings: dict[str, object] | None = None, **offers: int) -> Cluster:
+    """A cluster of the company `acme` with workers of so many cores and 64 GiB each."""
+    cluster = Cluster(settings)
+    cluster.company("acme")
+    for name, cores in offers.items():
+        cluster.worker(name, cores)
+    return cluster
+
+
+def fold(events: Iterable[Event], state: ClusterState | None = None) -> ClusterState:
+    """The state after these events, a millisecond apart, checked at every one."""
+    folded = ClusterState() if state is None else state
+    for event in events:
+        folded.apply(event, at=folded.at + 1)
+        folded.check()
+    return folded
+
+
+def admitted(events: Iterable[Event]) -> list[str]:
+    """The apps that were admitted, in order."""
+    return [event.app for event in events if isinstance(event, AppAdmitted)]
+
+
+def allocated(events: Iterable[Event]) -> list[tuple[str, int, int]]:
+    """(worker, cores, MiB) of each executor that was allocated, in order."""
+    return [(event.worker, event.cores, event.memory_mb) for event in events if isinstance(event, ExecutorAllocated)]
+
+
+def joined(name: str = "w1", cores: int = 16, memory_mb: int = 64 * GIB) -> WorkerRegistered:
+    """The event of a worker that joined."""
+    return WorkerRegistered(worker=name, node=name, host=f"{name}.example", rack="", cores=cores, memory_mb=memory_mb)
+
+
+def queued(
+    app: str = "a1",
+    cores: int = 8,
+    *,
+    company: str = "acme",
+    user: str = "ann",
+    memory_mb: int | None = None,
+    per_task_mb: int | None = 512,
+) -> AppRegistered:
+    """The event of an app of whole minimum executors that joined its user's queue."""
+    return AppRegistered(
+        app=app,
+        company=company,
+        user=user,
+        name=app,
+        kind="batch",
+        cores=cores,
+        requested_cores=cores,
+        memory_per_task_mb=per_task_mb,
+        requested_memory_mb=cores * 512 if memory_mb is None else memory_mb,
+        tasks=cores,
+        command=("true",),
+    )
+
+
+def entered(app: str = "a1", *, company: str = "acme", user: str = "ann", share: str = "0/1") -> AppAdmitted:
+    """The event of an app that was admitted."""
+    return AppAdmitted(app=app, company=company, user=user, share=share)
+
+
+def granted(executor: str = "a1.0", worker: str = "w1", cores: int = 4, memory_mb: int = 2048) -> ExecutorAllocated:
+    """The event of an executor that was allocated."""
+    app = executor.rpartition(".")[0]
+    return ExecutorAllocated(app=app, executor=executor, worker=worker, cores=cores, memory_mb=memory_mb)
+
+
+ACME = CompanyRegistered(company="acme")
+"""The event of a tenant with a default quota."""

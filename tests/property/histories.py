@@ -1,0 +1,174 @@
+"""Random histories: turns of steps, a step being three numbers that are read as a command to the cluster at hand.
+
+Numbers instead of commands, so that a step can name the executors and apps that exist when it is
+taken, that hypothesis can shrink a history, and that a seed makes the same one in any process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from scheduler.commands import (
+    ChangeCompany,
+    Command,
+    ConfigureCluster,
+    DrainWorker,
+    EndApp,
+    EndedExecutor,
+    KillApp,
+    LoseWorker,
+    RegisterCompany,
+    RemoveCompany,
+    RemoveWorker,
+    StartedExecutor,
+    UndrainWorker,
+)
+from scheduler.errors import CommandRejected
+from scheduler.state import ClusterState
+from tests.property.given import Cluster, Watch, submission, worker
+
+
+class Step(NamedTuple):
+    """What to do, to whom, and how; each read modulo the number of choices."""
+
+    what: int
+    whom: int
+    how: int
+
+
+History = Sequence[Sequence[Step]]
+Make = Callable[[ClusterState, int, int], Command]
+
+SETTINGS: tuple[dict[str, object], ...] = (
+    {"placement": "pack"},
+    {"placement": "spread"},
+    {"app_policy": "sql-first"},
+    {"app_policy": "fifo"},
+    {"occupancy": "granted"},
+    {"occupancy": "requested"},
+    {"min_executor_cores": 2, "max_executor_cores": 8, "min_executor_memory_mb": 1024},
+    {"min_executor_cores": 4, "max_executor_cores": 16, "min_executor_memory_mb": 2048},
+    {"min_executor_cores": 4, "max_executor_cores": 4},
+    {"max_executor_memory_mb": 4096},
+    {"min_executor_memory_mb": 4096},
+    {"max_executor_failures": 1},
+    {"retained_apps": 0},
+    {"retained_apps": 3},
+    {"worker_selection": "cores-free-desc"},
+    {"worker_selection": "cores-free-asc"},
+    {"worker_selection": "memory-free-desc"},
+    {"worker_selection": "memory-free-asc"},
+    {"worker_selection": "worker-id"},
+)
+QUOTAS: tuple[dict[str, int | str], ...] = (
+    {},
+    {"part": "1/3"},
+    {"part": "100%"},
+    {"cores": 24, "memory_mb": 16384},
+    {"cores": 64, "memory_mb": 32768},
+    {"cores": 32, "memory_mb": 1 << 20},
+)
+
+
+def _submission(state: ClusterState, whom: int, how: int) -> Command:
+    return submission(
+        f"a{(state.head if how % 11 else 0)}",
+        (8, 4, 16, 6, 1, 40, 24, 12)[how % 8],
+        company=f"c{whom % 4}",
+        user=f"u{whom // 4 % 3}",
+        per_task_mb=(None, 512, 256, 1500, 4096)[how % 5],
+        kind="sql" if whom % 5 == 0 else "batch",
+    )
+
+
+def _word_of_an_executor(state: ClusterState, whom: int, how: int) -> Command:
+    executor = _one_of(list(state.executors), whom)
+    match how % 4:
+        case 0:
+            return StartedExecutor(executor=executor)
+        case 1:
+            return EndedExecutor(executor=executor, reason="failed")
+        case _:
+            return EndedExecutor(executor=executor, reason="exited", done=how % 3 > 0)
+
+
+def _offer(_: ClusterState, whom: int, how: int) -> Command:
+    return worker(f"w{whom % 7}", (4, 8, 16, 16, 7, 1, 32)[how % 7], (65536, 4096, 8192, 12288, 2048)[how % 5])
+
+
+def _tenant(kind: type[RegisterCompany | ChangeCompany]) -> Make:
+    return lambda _, whom, how: kind.model_validate({"company": f"c{whom % 4}", **QUOTAS[how % len(QUOTAS)]})
+
+
+def _app(state: ClusterState, whom: int, how: int) -> str:
+    return _one_of(list(state.waiting if how % 4 else state.apps), whom)
+
+
+def _one_of(names: list[str], number: int) -> str:
+    return names[number % len(names)] if names else "nobody"
+
+
+KINDS: tuple[tuple[int, str, Make], ...] = (
+    (9, "submit", _submission),
+    (4, "worker", _offer),
+    (12, "executor", _word_of_an_executor),
+    (2, "company", _tenant(RegisterCompany)),
+    (1, "change", _tenant(ChangeCompany)),
+    (1, "dissolve", lambda _, whom, __: RemoveCompany(company=f"c{whom % 4}")),
+    (3, "finish", lambda state, whom, how: EndApp(app=_app(state, whom, how), reason=("failed", "finished")[how % 2])),
+    (1, "kill", lambda state, whom, how: KillApp(app=_app(state, whom, how))),
+    (1, "lose", lambda _, whom, how: LoseWorker(worker=f"w{whom % 7}", last_seen=how)),
+    (1, "drain", lambda _, whom, __: DrainWorker(worker=f"w{whom % 7}")),
+    (1, "undrain", lambda _, whom, __: UndrainWorker(worker=f"w{whom % 7}")),
+    (2, "remove", lambda _, whom, how: RemoveWorker(worker=f"w{whom % 7}", force=how % 4 == 0)),
+    (1, "settings", lambda _, __, how: ConfigureCluster(settings=SETTINGS[how % len(SETTINGS)])),
+)
+"""How often, what, and the command that it means to the cluster at hand."""
+
+WHAT = [name for times, name, _ in KINDS for _ in range(times)]
+MAKE = {name: make for _, name, make in KINDS}
+
+
+def command_for(state: ClusterState, step: Step) -> Command:
+    """The command that the step means to this cluster; some name what does not exist and are refused."""
+    return MAKE[WHAT[step.what % len(WHAT)]](state, step.whom, step.how)
+
+
+STEPS = st.builds(Step, st.integers(0, len(WHAT) - 1), st.integers(0, 59), st.integers(0, 59))
+BUILD_UP: History = (
+    [Step(WHAT.index("company"), number, quota) for number, quota in enumerate((4, 3, 0))],
+    [Step(WHAT.index("worker"), number, number) for number in range(4)],
+)
+"""Three companies and four workers, so that a short history has something to decide."""
+
+
+def seeded(seed: int, turns: int) -> History:
+    """The history of that many turns that this seed makes."""
+    chance = Random(seed)
+    return [
+        [Step(*(chance.randrange(60 * len(WHAT)) for _ in range(3))) for _ in range(chance.randrange(1, 4))]
+        for _ in range(turns)
+    ]
+
+
+TURNS = st.lists(STEPS, min_size=1, max_size=3)
+SHORT = st.lists(TURNS, max_size=10)
+DENSE = st.builds(seeded, st.integers(0, 1 << 32), st.integers(15, 60))
+HISTORIES: st.SearchStrategy[History] = SHORT | DENSE
+"""Short ones shrink well, dense ones get further."""
+
+
+def played(
+    history: History, settings: dict[str, object] | None = None, *, before: Watch = lambda _, __: None
+) -> Cluster:
+    """The cluster that the history makes after the build-up; `before` sees every event before it is folded."""
+    cluster = Cluster(settings, before=before)
+    for turn in (*BUILD_UP, *history):
+        with suppress(CommandRejected):
+            cluster.turn(*(command_for(cluster.state, step) for step in turn))
+    return cluster

@@ -1,0 +1,251 @@
+"""What holds at every position of every history, with lost workers, drains, kills and changing settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Literal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.commands import RegisterCompany
+from scheduler.decide import admit, decide, place
+from scheduler.errors import CommandRejected
+from scheduler.events import (
+    EVENT_TYPES,
+    GENESIS_DIGEST,
+    AppAdmitted,
+    AppRegistered,
+    AppRemoved,
+    Event,
+    ExecutorAllocated,
+    ExecutorRemoved,
+    MasterElected,
+    Record,
+    WorkerRemoved,
+    decode,
+    encode,
+    read_record,
+)
+from scheduler.grants import Grant, all_grants, changed_grants
+from scheduler.state import ClusterState
+from scheduler.turn import Turn
+from tests.property import reference
+from tests.property.given import Cluster, Logged, worker
+from tests.property.histories import HISTORIES, History, Step, command_for, played, seeded
+
+ROOT = Path(__file__).parents[2]
+
+Written = dict[str, Grant | Literal[""]]
+"""What is written down for one worker."""
+
+
+@given(HISTORIES)
+@settings(max_examples=150)
+def test_every_ledger_holds_and_every_decision_keeps_to_what_was_bought_offered_and_asked_for(
+    history: History,
+) -> None:
+    def before(state: ClusterState, event: Event) -> None:
+        if isinstance(event, AppAdmitted):
+            company = state.companies[event.company]
+            assert reference.passes_cap(state, company, state.apps[event.app]), f"semantics C4: {event}"
+        elif isinstance(event, ExecutorAllocated):
+            app, host = state.apps[event.app], state.workers[event.worker]
+            assert host.status == "alive"
+            assert host.cores >= event.cores + sum(one.cores for one in host.executors.values())
+            assert host.memory_mb >= event.memory_mb + sum(one.memory_mb for one in host.executors.values())
+            assert app.requested_cores >= event.cores + sum(one.cores for one in app.executors.values())
+            assert app.requested_memory_mb >= event.memory_mb + sum(one.memory_mb for one in app.executors.values())
+
+    played(history, before=before)
+
+
+@given(HISTORIES)
+@settings(max_examples=60)
+def test_folding_a_prefix_and_then_the_rest_is_folding_all(history: History) -> None:
+    cluster = played(history)
+    middle = len(cluster.log) // 2
+    first = _folded(cluster.log[:middle])
+    assert _folded(cluster.log[middle:], first).digest() == _folded(cluster.log).digest() == cluster.state.digest()
+    assert first.dump() == cluster.state.dump()
+
+
+@given(HISTORIES)
+@settings(max_examples=40)
+def test_a_history_read_back_from_its_records_gives_the_same_events_and_the_same_state(history: History) -> None:
+    cluster = played(history)
+    records: list[Record] = []
+    for seq, (event, at, cause) in enumerate(cluster.log, start=1):
+        previous = records[-1].digest if records else GENESIS_DIGEST
+        records.append(encode(event, seq=seq, at=at, turn=seq, cause=cause, previous=previous))
+    read: list[Logged] = []
+    previous = GENESIS_DIGEST
+    for record in records:
+        stored = {name: str(value) for name, value in record._asdict().items() if name != "seq"}
+        again = read_record(record.seq, stored, previous)
+        read.append(Logged(decode(again), again.at, again.cause))
+        previous = again.digest
+    assert read == cluster.log
+    assert _folded(read).digest() == cluster.state.digest()
+
+
+@given(HISTORIES)
+@settings(max_examples=60)
+def test_what_a_turn_changes_of_the_grants_leads_from_those_before_to_those_after(history: History) -> None:
+    cluster = Cluster()
+    for turn in history:
+        before, logged = all_grants(cluster.state), len(cluster.log)
+        with suppress(CommandRejected):
+            cluster.turn(*(command_for(cluster.state, step) for step in turn))
+        changes = changed_grants([entry.event for entry in cluster.log[logged:]], cluster.state)
+        for name in changes.left:
+            before.pop(name, None)
+        for name in changes.joined:
+            before[name] = {}
+        for name, executors in changes.by_worker.items():
+            before[name] = _changed(before[name], executors)
+        assert before == all_grants(cluster.state)
+
+
+@given(HISTORIES, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 59), st.integers(0, 59)), max_size=6))
+@settings(max_examples=40)
+def test_deciding_never_changes_the_state_it_is_given(history: History, more: list[tuple[int, int, int]]) -> None:
+    state = played(history).state
+    facts, digest = deepcopy(state.dump()), state.digest()
+    for step in more:
+        try:
+            answers = [decide(state, command_for(state, Step(*step))) for _ in range(2)]
+        except CommandRejected:
+            continue
+        assert answers[0] == answers[1]
+    assert admit(state) == admit(state)
+    for app in state.waiting.values():
+        assert place(state, app) == place(state, app)
+    assert state.dump() == facts
+    assert state.digest() == digest
+    state.check()
+
+
+@given(HISTORIES)
+@settings(max_examples=60)
+def test_the_executors_of_an_app_are_numbered_from_0_and_a_number_is_never_used_again(history: History) -> None:
+    """Semantics P6."""
+    so_far: dict[str, int] = {}
+    for event, _, _ in played(history).log:
+        if isinstance(event, AppRegistered):
+            so_far[event.app] = 0
+        elif isinstance(event, ExecutorAllocated):
+            assert event.executor == f"{event.app}.{so_far[event.app]}"
+            so_far[event.app] += 1
+
+
+@given(HISTORIES)
+@settings(max_examples=60)
+def test_a_worker_is_removed_only_after_each_of_its_executors(history: History) -> None:
+    held: dict[str, set[str]] = {}
+    for entry in played(history).log:
+        event = entry.event
+        if isinstance(event, ExecutorAllocated):
+            held.setdefault(event.worker, set()).add(event.executor)
+        elif isinstance(event, ExecutorRemoved):
+            held[event.worker].remove(event.executor)
+        elif isinstance(event, WorkerRemoved):
+            assert not held.get(event.worker)
+
+
+APPS = st.tuples(st.integers(1, 40), st.sampled_from([None, 256, 512, 1500, 4096]))
+OFFERS = st.tuples(st.sampled_from([1, 4, 7, 8, 16, 32]), st.sampled_from([2048, 4096, 8192, 65536]))
+
+
+@given(st.lists(OFFERS, max_size=5), st.lists(APPS, max_size=10), st.lists(st.integers(0, 99), max_size=12))
+@settings(max_examples=100)
+def test_with_one_company_and_user_nothing_is_left_idle_that_an_admissible_app_could_use(
+    offers: list[tuple[int, int]], apps: list[tuple[int, int | None]], ends: list[int]
+) -> None:
+    cluster = Cluster()
+    cluster.turn(RegisterCompany(company="acme"))
+    for number, (cores, memory_mb) in enumerate(offers):
+        cluster.turn(worker(f"w{number}", cores, memory_mb))
+        _nothing_is_left_idle(cluster.state)
+    for number, (cores, per_task_mb) in enumerate(apps):
+        cluster.submit(f"a{number}", cores, per_task_mb=per_task_mb)
+        _nothing_is_left_idle(cluster.state)
+    for end in ends:
+        if cluster.state.executors:
+            cluster.ended(list(cluster.state.executors)[end % len(cluster.state.executors)], done=end % 2 == 0)
+            _nothing_is_left_idle(cluster.state)
+
+
+def _nothing_is_left_idle(state: ClusterState) -> None:
+    """No app waits that fits, and no admitted app is owed a minimum executor that some worker has room for."""
+    pending = [app for app in state.apps.values() if app.state == "pending"]
+    cores, memory_mb = reference.requested(state)
+    workers = reference.live(state)
+    offered = sum(one.cores for one in workers), sum(one.memory_mb for one in workers)
+    if pending and cores < offered[0] and memory_mb < offered[1]:
+        first = pending[0]
+        assert cores, "an idle cluster leaves nobody waiting"
+        assert cores + first.requested_cores > offered[0] or memory_mb + first.requested_memory_mb > offered[1]
+    for app in state.waiting.values():
+        least_mb = max(2048, 4 * (app.spec.memory_per_task_mb or 512))
+        least_mb += -least_mb % 256
+        if app.left_cores >= 4 and app.left_memory_mb >= least_mb:
+            assert not [one for one in workers if one.free_cores >= 4 and one.free_memory_mb >= least_mb]
+
+
+def test_a_seeded_history_gives_the_same_log_whatever_the_hash_seed() -> None:
+    program = (
+        "from tests.property.histories import played, seeded\n"
+        "print([played(seeded(seed, 80)).state.digest() for seed in range(4)])"
+    )
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "4242")
+    }
+    assert len(answers) == 1
+
+
+def test_time_never_goes_back_in_the_log() -> None:
+    state = ClusterState()
+    Turn(state, 5_000).take(RegisterCompany(company="acme"))
+    early = Turn(state, 4_000)
+    early.take(RegisterCompany(company="initech"))
+    assert (early.at, state.at) == (5_000, 5_000)
+
+
+def test_the_histories_reach_every_kind_of_decision() -> None:
+    """A property of histories in which nothing happens would say nothing."""
+    log = [entry.event for seed in range(3) for entry in played(seeded(seed, 200)).log]
+    kinds = Counter(type(event) for event in log)
+    assert kinds.keys() == set(EVENT_TYPES.values()) - {MasterElected}
+    assert kinds[AppAdmitted] > 80
+    assert kinds[ExecutorAllocated] > 150
+    reasons = {event.reason for event in log if isinstance(event, ExecutorRemoved)}
+    assert reasons == {"exited", "failed", "lost"}
+    assert {event.reason for event in log if isinstance(event, AppRemoved)} == {"finished", "failed", "killed"}
+
+
+def _folded(log: list[Logged], state: ClusterState | None = None) -> ClusterState:
+    folded = ClusterState() if state is None else state
+    for event, at, cause in log:
+        folded.apply(event, at=at, cause=cause)
+    return folded
+
+
+def _changed(grants: Written, changes: Mapping[str, Grant | Literal[""] | None]) -> Written:
+    after = {**grants, **changes}
+    return {executor: grant for executor, grant in after.items() if grant is not None}

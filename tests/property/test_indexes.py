@@ -1,0 +1,105 @@
+"""The structures kept up to date per event give what a scan over everything gives."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.decide import admit, place, unsatisfied
+from scheduler.events import AppAdmitted, CompanyRemoved, Event
+from scheduler.fleet import WORKER_SELECTIONS, Fleet
+from scheduler.placement.executors import PLACEMENTS
+from scheduler.policies.app import APP_POLICIES
+from scheduler.resources import Resources
+from scheduler.state import ClusterState
+from tests.property import reference
+from tests.property.given import allocated
+from tests.property.histories import HISTORIES, History, played
+
+
+@given(
+    history=HISTORIES,
+    worker_selection=st.sampled_from(sorted(WORKER_SELECTIONS)),
+    placement=st.sampled_from(sorted(PLACEMENTS)),
+    app_policy=st.sampled_from(sorted(APP_POLICIES)),
+    occupancy=st.sampled_from(["requested", "granted"]),
+)
+@settings(max_examples=150)
+def test_admission_and_placement_decide_what_a_scan_over_everything_decides(
+    history: History, worker_selection: str, placement: str, app_policy: str, occupancy: str
+) -> None:
+    chosen: dict[str, object] = {
+        "worker_selection": worker_selection,
+        "placement": placement,
+        "app_policy": app_policy,
+        "occupancy": occupancy,
+    }
+    selected: dict[tuple[str, ...], int] = {}
+
+    def before(state: ClusterState, event: Event) -> None:
+        _decides_like_the_reference(state)
+        match event:
+            case AppAdmitted():
+                selected[event.company,] = selected[event.company, event.user] = state.head + 1
+            case CompanyRemoved():
+                for key in [key for key in selected if key[0] == event.company]:
+                    del selected[key]
+            case _:
+                pass
+
+    state = played(history, chosen, before=before).state
+    _decides_like_the_reference(state)
+    for name, company in state.companies.items():
+        assert company.last_selected == selected.get((name,), 0)
+        for user_name, user in company.users.items():
+            assert user.last_selected == selected.get((name, user_name), 0)
+
+
+def _decides_like_the_reference(state: ClusterState) -> None:
+    choice = admit(state)
+    assert (choice and (choice.app, choice.company, choice.user, choice.share)) == reference.next_admission(state)
+    for app in state.waiting.values():
+        assert allocated(place(state, app)) == reference.next_placement(state, app)
+    owed = [app.admitted for app in state.waiting.values() if app.left_cores > 0]
+    assert state.unsatisfied == owed
+    expected = owed if reference.usable(state) else []
+    assert [app.admitted for app in unsatisfied(state)] == expected
+
+
+SHAPES = st.tuples(st.integers(0, 20), st.integers(0, 8).map(lambda step: step * 1024))
+
+
+@given(st.dictionaries(st.integers(0, 30).map("w{}".format), SHAPES), st.data())
+@settings(max_examples=150)
+def test_the_fleet_counts_sorts_and_forgets_like_a_plain_list(
+    workers: dict[str, tuple[int, int]], data: st.DataObject
+) -> None:
+    minimum = Resources(2, 2048)
+    fleet = Fleet([8, 4, 2], minimum)
+    for name, free in workers.items():
+        fleet.join(name, Resources(32, 32768), free)
+    for name in data.draw(st.lists(st.sampled_from(sorted(workers)), unique=True) if workers else st.just([])):
+        if data.draw(st.booleans()):
+            free = data.draw(SHAPES)
+            fleet.move(name, workers[name], free)
+            workers[name] = free
+        else:
+            fleet.leave(name, Resources(32, 32768), workers.pop(name))
+    usable = [free for free in workers.values() if free[0] >= 2 and free[1] >= 2048]
+    assert fleet.live_workers() == workers
+    assert (fleet.total_cores, fleet.total_memory_mb) == (32 * len(workers), 32768 * len(workers))
+    assert fleet.usable() == [sum(free[0] >= size for free in usable) for size in (8, 4, 2)]
+    for cores in (2, 4, 8):
+        assert fleet.least_memory_mb(cores) == min((free[1] for free in usable if free[0] >= cores), default=None)
+    cores, memory_mb = data.draw(SHAPES)
+    fitting = [(name, free) for name, free in workers.items() if free[0] >= cores and free[1] >= memory_mb]
+    orders = {
+        "cores-free-desc": sorted(fitting, key=lambda one: (one[1][0], one[0]), reverse=True),
+        "cores-free-asc": sorted(fitting, key=lambda one: (one[1][0], one[0])),
+        "memory-free-desc": sorted(fitting, key=lambda one: (one[1][1], one[0]), reverse=True),
+        "memory-free-asc": sorted(fitting, key=lambda one: (one[1][1], one[0])),
+        "worker-id": sorted(fitting),
+    }
+    assert orders.keys() == WORKER_SELECTIONS.keys()
+    for selection, due in orders.items():
+        assert list(fleet.candidates(cores, memory_mb, selection)) == due

@@ -1,0 +1,170 @@
+"""Who is next among the pending apps."""
+
+from __future__ import annotations
+
+from scheduler.appqueue import AppQueue, Pending
+from scheduler.ledger import Balance
+from scheduler.resources import Quota, Resources
+
+SMALL, LARGE = Resources(4, 2048), Resources(16, 8192)
+
+
+def pending(app: str, submitted: int, *, company: str = "c", user: str = "u", request: Resources = SMALL) -> Pending:
+    return Pending(app, company, user, "sql" if app.startswith("sql") else "batch", request, submitted)
+
+
+def queue_of(*apps: Pending, **quotas: int) -> tuple[AppQueue, dict[str, Balance]]:
+    queue, balances = AppQueue(), {name: Balance() for name in quotas}
+    for name, cores in quotas.items():
+        queue.add_company(name, balances[name])
+        queue.set_quota(name, Quota(cores, cores * 512), stops_idle=True)
+    for app in apps:
+        queue.push(app)
+    return queue, balances
+
+
+def first(queue: AppQueue) -> str | None:
+    chosen = queue.first()
+    return chosen.app if chosen else None
+
+
+def test_nobody_is_next_while_nothing_is_pending() -> None:
+    queue, _ = queue_of(c=8)
+    assert queue.first() is None
+    assert AppQueue().first() is None
+
+
+def test_the_company_with_the_lowest_share_is_next() -> None:
+    """Semantics C3: 512 : 128 : 1024 with 128 : 64 : 128 occupied -> the third, else the first, then the second."""
+    apps = [pending(name, position, company=name) for position, name in enumerate(("one", "two", "three"), start=1)]
+    queue, balances = queue_of(*apps, one=512, two=128, three=1024)
+    for name, cores in (("one", 128), ("two", 64), ("three", 128)):
+        balances[name].requested_cores = cores
+        queue.touch(name, "u")
+    order = []
+    while (app := queue.first()) is not None:
+        order.append(app.app)
+        queue.remove(app)
+    assert order == ["three", "one", "two"]
+
+
+def test_of_equal_shares_the_company_selected_longest_ago_is_next_and_names_decide_among_those_never_selected() -> None:
+    """Semantics C3."""
+    apps = [pending(f"{name}{turn}", turn, company=name) for name in ("b", "a") for turn in (1, 2)]
+    queue, _ = queue_of(*apps, b=8, a=8)
+    order = []
+    for position in range(10, 14):
+        app = queue.first()
+        assert app is not None
+        order.append(app.app)
+        queue.admit(app, position)
+    assert order == ["a1", "b1", "a2", "b2"]
+
+
+def test_the_user_selected_longest_ago_is_next_and_one_never_selected_before_all() -> None:
+    """Semantics U1."""
+    queue, _ = queue_of(pending("a1", 1, user="ann"), pending("a2", 2, user="ann"), pending("b1", 3, user="bob"), c=64)
+    order = []
+    for position in range(10, 13):
+        app = queue.first()
+        assert app is not None
+        order.append(app.app)
+        queue.admit(app, position)
+    assert order == ["a1", "b1", "a2"]
+
+
+def test_among_users_never_selected_the_one_with_the_oldest_app_is_next_whatever_app_it_would_send() -> None:
+    """Semantics U1, F2: the oldest pending app decides, not the head of the queue."""
+    queue, _ = queue_of(pending("old", 1, user="zoe"), pending("b", 2, user="bob"), pending("sql", 3, user="zoe"), c=64)
+    queue.configure("dominant-share", "longest-wait", "sql-first", "requested")
+    assert first(queue) == "sql"
+
+
+def test_a_user_whose_next_app_does_not_pass_the_cap_is_passed_over() -> None:
+    """Semantics U2, C4: only the app that F names counts, not a smaller one behind it."""
+    queue, _ = queue_of(
+        pending("large", 1, user="ann", request=LARGE),
+        pending("behind", 2, user="ann"),
+        pending("small", 3, user="bob"),
+        c=8,
+    )
+    assert first(queue) == "small"
+
+
+def test_a_company_none_of_whose_users_passes_the_cap_takes_no_part() -> None:
+    """Semantics C1."""
+    queue, _ = queue_of(pending("large", 1, request=LARGE), pending("other", 2, company="d", request=LARGE), c=8, d=64)
+    assert first(queue) == "other"
+
+
+def test_a_cap_lets_through_what_fills_it_exactly() -> None:
+    """Semantics C4."""
+    queue, balances = queue_of(pending("a", 1), c=8)
+    balances["c"].requested_cores = 4
+    queue.touch("c", "u")
+    assert first(queue) == "a"
+    balances["c"].requested_cores = 5
+    queue.touch("c", "u")
+    assert first(queue) is None
+
+
+def test_a_cap_in_memory_binds_too() -> None:
+    """Semantics C4."""
+    queue, balances = queue_of(pending("a", 1), c=8)
+    balances["c"].requested_memory_mb = 8 * 512 - 2048 + 1
+    queue.touch("c", "u")
+    assert first(queue) is None
+
+
+def test_a_default_quota_does_not_stop_a_company_that_occupies_nothing() -> None:
+    """Semantics C4."""
+    queue, balances = queue_of(pending("large", 1, request=LARGE), c=8)
+    queue.set_quota("c", Quota(8, 4096), stops_idle=False)
+    assert first(queue) == "large"
+    balances["c"].requested_cores, balances["c"].requested_memory_mb = 4, 2048
+    queue.touch("c", "u")
+    assert first(queue) is None
+
+
+def test_sql_first_puts_apps_of_that_kind_before_others_each_by_submission() -> None:
+    """Semantics F1, F2."""
+    queue, _ = queue_of(pending("b1", 1), pending("sql2", 2), pending("b3", 3), pending("sql4", 4), c=64)
+    assert first(queue) == "b1"
+    queue.configure("dominant-share", "longest-wait", "sql-first", "requested")
+    order = []
+    while (app := queue.first()) is not None:
+        order.append(app.app)
+        queue.remove(app)
+    assert order == ["sql2", "sql4", "b1", "b3"]
+
+
+def test_a_company_that_was_forgotten_is_out_of_the_order() -> None:
+    queue, _ = queue_of(pending("a", 1), c=8, d=8)
+    app = queue.first()
+    assert app is not None
+    queue.remove(app)
+    queue.remove_company("c")
+    assert queue.first() is None
+    queue.push(pending("b", 2, company="d"))
+    assert first(queue) == "b"
+
+
+def test_a_quota_that_changed_reorders_the_companies() -> None:
+    queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
+    balances["a"].requested_cores, balances["b"].requested_cores = 16, 32
+    queue.touch("a", "u")
+    queue.touch("b", "u")
+    assert first(queue) == "a"
+    queue.set_quota("b", Quota(1024, 1 << 20), stops_idle=True)
+    assert first(queue) == "b"
+    assert str(queue.share("b")) == "1/32"
+
+
+def test_the_occupied_share_is_what_is_granted_where_the_setting_says_so() -> None:
+    """Semantics O3."""
+    queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
+    balances["a"].requested_cores, balances["b"].granted_cores = 16, 32
+    queue.configure("dominant-share", "longest-wait", "fifo", "granted")
+    assert first(queue) == "a"
+    queue.configure("dominant-share", "longest-wait", "fifo", "requested")
+    assert first(queue) == "b"

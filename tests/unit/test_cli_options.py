@@ -1,0 +1,125 @@
+"""How the command line reads sizes, durations and pairs, and how it shows what it prints."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+
+from fairlog import render
+from fairlog.follow import appended
+from fairlog.options import read_duration, read_pair, read_size, read_text
+from fairlog.session import patient, without_password
+from scheduler.events import AppRegistered, encode
+
+
+@pytest.mark.parametrize(
+    ("text", "memory_mb"),
+    [
+        ("512M", 512),
+        ("2G", 2048),
+        ("2g", 2048),
+        ("2GiB", 2048),
+        ("1T", 1 << 20),
+        ("700", 700),
+        ("1.5G", 1536),
+        ("-5", -5),
+    ],
+)
+def test_a_size_is_read_in_mib(text: str, memory_mb: int) -> None:
+    assert read_size(text) == memory_mb
+
+
+@pytest.mark.parametrize("text", ["12X", "", "M", "1.0001M", "2 G 1", "0x10", "1e3", "٣G ", "512K"])
+def test_what_is_no_size_is_refused_with_the_right_forms(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write it like 512M, 2G or 512"):
+        read_size(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1D", 86400)])
+def test_a_duration_is_read_in_seconds(text: str, seconds: int) -> None:
+    assert read_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "1x", "1.5h", "10 minutes"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write it like 90s, 10m or 2h"):
+        read_duration(text)
+
+
+def test_the_value_of_a_pair_may_be_empty_or_hold_more_equals_signs() -> None:
+    assert read_pair("A=") == ("A", "")
+    assert read_pair("A=b=c") == ("A", "b=c")
+
+
+@pytest.mark.parametrize("text", ["A", "=b", ""])
+def test_a_pair_needs_a_name_and_an_equals_sign(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="NAME=VALUE"):
+        read_pair(text)
+
+
+def test_a_text_that_is_not_unicode_is_refused() -> None:
+    with pytest.raises(click.BadParameter, match="not valid UTF-8"):
+        read_text("\udcff")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "new"),
+    [
+        (b"", b"one\n", b"one\n"),
+        (b"one\n", b"one\ntwo\n", b"two\n"),
+        (b"one\n", b"one\n", b""),
+        (b"one\ntwo\n", b"two\nsix\n", b"six\n"),
+        (b"one\nmore", b"else\n", b"lse\n"),
+        (b"one\nmore", b"nothing", b"nothing"),
+        (b"more", b"e", b"e"),
+        (b"aaaaaaab", b"aabaacaa", b"aacaa"),
+    ],
+)
+def test_what_was_appended_to_the_last_8_bytes_of_an_output_is_found(before: bytes, now: bytes, new: bytes) -> None:
+    assert appended(before, now, kept=8) == new
+
+
+def test_what_was_appended_to_a_long_output_is_found() -> None:
+    written = b"".join(b"%d\n" % number for number in range(10_000))
+    assert appended(written[:30_000][-20_000:], written[:45_000][-20_000:], kept=20_000) == written[30_000:45_000]
+
+
+def test_a_password_in_the_stores_url_is_not_shown() -> None:
+    assert without_password("redis://ann:secret@host:1/0") == "redis://ann:***@host:1/0"
+    assert without_password("unix:///run/store.sock") == "unix:///run/store.sock"
+
+
+def test_an_answer_is_waited_for_only_so_long() -> None:
+    assert patient("redis://host") == "redis://host?socket_timeout=10"
+    assert patient("redis://host?db=1") == "redis://host?db=1&socket_timeout=10"
+    assert patient("redis://host?socket_timeout=1") == "redis://host?socket_timeout=1"
+
+
+def test_sizes_times_and_shares_are_shown_as_people_write_them() -> None:
+    assert [render.size(value) for value in (512, 2048, "8/3")] == ["512M", "2G", "8/3 M"]
+    assert [render.duration(value) for value in (None, 300, 252_000, 7_500_000)] == ["-", "0.3s", "4m12s", "2h05m"]
+    assert [render.percent(value) for value in ("1/8", "0/1", "1/0")] == ["12.5%", "0.0%", "none bought"]
+    assert render.moment(1_000) == "1970-01-01 00:00:01.000"
+
+
+def test_an_event_is_one_line_whatever_its_command_holds() -> None:
+    event = AppRegistered(
+        app="a",
+        company="acme",
+        user="ann",
+        name="n",
+        kind="batch",
+        cores=1,
+        requested_cores=4,
+        memory_per_task_mb=None,
+        requested_memory_mb=2048,
+        tasks=1,
+        command=("sh", "-c", "echo a\necho \x85\u2028 ü"),
+    )
+    record = encode(event, seq=7, at=0, turn=7, cause="", previous="0" * 32)
+    for line in (render.log_line(record), render.log_json(record)):
+        assert len(line.splitlines()) == 1
+    assert json.loads(render.log_json(record))["data"] == json.loads(record.data)
+    assert list(json.loads(render.log_json(record))) == ["seq", "type", "v", "at", "turn", "cause", "data", "digest"]

@@ -1,0 +1,204 @@
+"""Given events, when a worker comes, changes, drains or goes, then events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.commands import (
+    Command,
+    DrainWorker,
+    LoseWorker,
+    RegisterWorker,
+    RemoveWorker,
+    UndrainWorker,
+)
+from scheduler.decide import decide
+from scheduler.errors import DuplicateWorker, InvalidCommand, OfferTooSmall, UnknownWorker
+from scheduler.events import (
+    AppChanged,
+    AppRemoved,
+    Event,
+    ExecutorRemoved,
+    WorkerChanged,
+    WorkerRegistered,
+    WorkerRemoved,
+    WorkerStatus,
+)
+from tests.property.given import ACME, entered, fold, granted, joined, queued, worker
+
+HELD: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted("a1.0"), granted("a1.1", "w2")]
+"""An app with an executor on each of two workers."""
+
+
+def changed(status: WorkerStatus, cores: int = 16, memory_mb: int = 65536) -> WorkerChanged:
+    return WorkerChanged(worker="w1", status=status, cores=cores, memory_mb=memory_mb)
+
+
+def lost(executor: str) -> ExecutorRemoved:
+    return ExecutorRemoved(app=executor.rpartition(".")[0], executor=executor, worker="w1", reason="lost")
+
+
+def test_a_new_worker_is_registered_with_its_offer() -> None:
+    """Semantics W1."""
+    assert decide(fold([]), worker("w1", 7, 5000)) == [
+        WorkerRegistered(worker="w1", node="w1", host="w1.example", rack="", cores=7, memory_mb=5000)
+    ]
+
+
+@pytest.mark.parametrize("status", ["alive", "draining", "leaving"])
+def test_the_same_offer_again_changes_nothing(status: WorkerStatus) -> None:
+    """Semantics W1."""
+    assert decide(fold([*HELD, changed(status)]), worker("w1", 16)) == []
+
+
+@pytest.mark.parametrize("status", ["alive", "draining", "leaving"])
+def test_another_offer_changes_the_worker_and_leaves_its_status(status: WorkerStatus) -> None:
+    """Semantics W1."""
+    state = fold([*HELD, changed(status)])
+    assert decide(state, worker("w1", 32, 4096)) == [changed(status, 32, 4096)]
+    assert decide(state, worker("w1", 16, 4096)) == [changed(status, 16, 4096)]
+
+
+def test_an_offer_of_exactly_what_is_held_is_taken_and_leaves_nothing_free() -> None:
+    """Semantics W1."""
+    state = fold(HELD)
+    events = decide(state, worker("w1", 4, 2048))
+    assert events == [changed("alive", 4, 2048)]
+    assert fold(events, state).workers["w1"].free == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_mb", "sentence"),
+    [
+        (3, 65536, "worker 'w1' offers 3 cores but holds executors with 4; drain it first"),
+        (16, 2047, "worker 'w1' offers 2047 MiB but holds executors with 2048; drain it first"),
+    ],
+)
+def test_an_offer_of_less_than_what_is_held_is_refused(cores: int, memory_mb: int, sentence: str) -> None:
+    """Semantics W1."""
+    with pytest.raises(OfferTooSmall) as raised:
+        decide(fold(HELD), worker("w1", cores, memory_mb))
+    assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize("where", [{"node": "n9"}, {"host": "elsewhere"}, {"rack": "r9"}])
+def test_a_worker_id_that_comes_from_another_place_is_refused(where: dict[str, str]) -> None:
+    with pytest.raises(DuplicateWorker, match=r"^a worker 'w1' is registered from host 'w1.example' already"):
+        decide(fold(HELD), worker("w1", 16).model_copy(update=where))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"worker": "a b"}, "the worker id must be 1 to 64 letters"),
+        ({"node": ""}, "the node must not be empty"),
+        ({"host": ""}, "the host must not be empty"),
+        ({"host": "a\0"}, "the host must not hold control characters"),
+        ({"rack": "r\n"}, "the rack must not hold control characters"),
+        ({"cores": 0}, "a worker's cores must be between 1 and 1000000, not 0"),
+        ({"cores": 10**9}, "a worker's cores must be between 1 and 1000000"),
+        ({"memory_mb": 0}, "a worker's memory, in MiB, must be between 1 and"),
+        ({"memory_mb": -512}, "a worker's memory, in MiB, must be between 1 and"),
+    ],
+)
+def test_an_offer_with_a_value_out_of_bounds_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidCommand) as raised:
+        decide(fold([]), worker("w1", 16).model_copy(update=changes))
+    assert str(raised.value).startswith(sentence)
+
+
+def test_draining_and_undraining_change_the_status_once() -> None:
+    """Semantics W3."""
+    state = fold(HELD)
+    assert decide(state, UndrainWorker(worker="w1")) == []
+    assert decide(state, DrainWorker(worker="w1")) == [changed("draining")]
+    fold([changed("draining")], state)
+    assert decide(state, DrainWorker(worker="w1")) == []
+    assert decide(state, UndrainWorker(worker="w1")) == [changed("alive")]
+
+
+def test_a_worker_that_holds_executors_leaves_and_may_be_called_back() -> None:
+    """Semantics W3: out once empty."""
+    state = fold(HELD)
+    assert decide(state, RemoveWorker(worker="w1")) == [changed("leaving")]
+    fold([changed("leaving")], state)
+    assert decide(state, RemoveWorker(worker="w1")) == []
+    assert decide(state, DrainWorker(worker="w1")) == []
+    assert decide(state, UndrainWorker(worker="w1")) == [changed("alive")]
+
+
+@pytest.mark.parametrize("status", ["alive", "draining"])
+def test_an_empty_worker_is_removed_at_once(status: WorkerStatus) -> None:
+    """Semantics W3."""
+    state = fold([joined(), changed(status)])
+    assert decide(state, RemoveWorker(worker="w1")) == [WorkerRemoved(worker="w1", reason="removed")]
+
+
+def test_a_worker_removed_by_force_loses_its_executors_first() -> None:
+    """Semantics W3, W2."""
+    assert decide(fold(HELD), RemoveWorker(worker="w1", force=True)) == [
+        lost("a1.0"),
+        WorkerRemoved(worker="w1", reason="removed"),
+    ]
+
+
+def test_a_lost_workers_executors_are_lost_before_it_and_its_last_heartbeat_is_kept() -> None:
+    """Semantics W2: only its own executors, in the order they were granted."""
+    state = fold([*HELD, queued("a2"), entered("a2"), granted("a2.0"), granted("a2.1")])
+    assert decide(state, LoseWorker(worker="w1", last_seen=77)) == [
+        lost("a1.0"),
+        lost("a2.0"),
+        lost("a2.1"),
+        WorkerRemoved(worker="w1", reason="lost", last_seen=77),
+    ]
+
+
+def test_tasks_that_ran_on_a_lost_worker_undo_what_its_apps_were_done_with() -> None:
+    """Semantics S6, W2: once an app, however many of its executors were there."""
+    state = fold(
+        [
+            *HELD,
+            ExecutorRemoved(app="a1", executor="a1.1", worker="w2", reason="exited", done=True),
+            queued("a2", 12),
+            entered("a2"),
+            granted("a2.0", "w2"),
+            granted("a2.1"),
+            granted("a2.2"),
+            ExecutorRemoved(app="a2", executor="a2.0", worker="w2", reason="exited", done=True),
+        ]
+    )
+    assert decide(state, LoseWorker(worker="w1"))[3:] == [
+        AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0),
+        AppChanged(app="a2", requested_cores=12, requested_memory_mb=6144, done_cores=0),
+        WorkerRemoved(worker="w1", reason="lost"),
+    ]
+
+
+def test_nothing_comes_back_of_an_app_that_has_ended() -> None:
+    """Semantics A5, W2."""
+    done = ExecutorRemoved(app="a1", executor="a1.1", worker="w2", reason="exited", done=True)
+    state = fold([*HELD, done, AppRemoved(app="a1", reason="killed")])
+    assert decide(state, LoseWorker(worker="w1")) == [lost("a1.0"), WorkerRemoved(worker="w1", reason="lost")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        DrainWorker(worker="w9"),
+        UndrainWorker(worker="w9"),
+        RemoveWorker(worker="w9"),
+        RemoveWorker(worker="w9", force=True),
+        LoseWorker(worker="w9"),
+    ],
+)
+def test_an_unknown_worker_is_refused(command: Command) -> None:
+    with pytest.raises(UnknownWorker, match=r"^no worker 'w9' is registered"):
+        decide(fold(HELD), command)
+
+
+def test_a_node_may_offer_several_workers() -> None:
+    """Semantics W1."""
+    second = RegisterWorker(worker="w2", node="w1", host="w1.example", cores=16, memory_mb=65536)
+    assert len(decide(fold([joined()]), second)) == 1

@@ -1,0 +1,244 @@
+"""What the log stores of an event, byte for byte, and what cannot be read."""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from scheduler import events
+from scheduler.errors import UnreadableRecord
+from scheduler.events import (
+    EVENT_TYPES,
+    FIELDS,
+    GENESIS_DIGEST,
+    AppAdmitted,
+    AppChanged,
+    AppRegistered,
+    AppRemoved,
+    ClusterConfigured,
+    CompanyChanged,
+    CompanyRegistered,
+    CompanyRemoved,
+    Event,
+    ExecutorAllocated,
+    ExecutorChanged,
+    ExecutorRemoved,
+    MasterElected,
+    Record,
+    WorkerChanged,
+    WorkerRegistered,
+    WorkerRemoved,
+    decode,
+    encode,
+    read_record,
+)
+
+EVENTS: list[Event] = [
+    MasterElected(master="m1"),
+    ClusterConfigured(),
+    CompanyRegistered(company="Société Générale", cores=512, memory_mb=1048576),
+    CompanyChanged(company="Société Générale", part="1/4"),
+    CompanyRemoved(company="Société Générale"),
+    WorkerRegistered(worker="w1", node="n1", host="n1.example", rack="", cores=16, memory_mb=65536),
+    WorkerChanged(worker="w1", status="draining", cores=16, memory_mb=65536),
+    AppRegistered(
+        app="a1",
+        company="acme",
+        user='ann "the\tuser"',
+        name="数え",
+        kind="sql",
+        cores=6,
+        requested_cores=8,
+        memory_per_task_mb=None,
+        requested_memory_mb=4096,
+        tasks=6,
+        command=("sh", "-c", 'echo "a\nb"'),
+        env=("TOKEN",),
+        cwd="/srv",
+        retries=2,
+        time_limit_s=600,
+    ),
+    AppAdmitted(app="a1", company="acme", user="ann", share="1/8"),
+    ExecutorAllocated(app="a1", executor="a1.0", worker="w1", cores=4, memory_mb=2048),
+    ExecutorChanged(executor="a1.0"),
+    ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="exited", exit_code=0, done=True),
+    AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0),
+    AppRemoved(app="a1", reason="failed", detail="task 3 ended with exit code 1"),
+    WorkerRemoved(worker="w1", reason="lost", last_seen=1735689600000),
+]
+"""An event of every type, in the order of the file."""
+
+STORED = Path(__file__).with_name("test_events_schema1.jsonl").read_text(encoding="utf-8").splitlines()
+"""The same as `fairlog log --json` prints them, a chain of its own. It was not made by the code under test."""
+
+FIRST = MasterElected(master="m1")
+
+
+def chain() -> list[Record]:
+    """The records that store `EVENTS` the way the file does."""
+    records: list[Record] = []
+    for seq, event in enumerate(EVENTS, start=1):
+        place = json.loads(STORED[seq - 1])
+        previous = records[-1].digest if records else GENESIS_DIGEST
+        records.append(
+            encode(event, seq=seq, at=place["at"], turn=place["turn"], cause=place["cause"], previous=previous)
+        )
+    return records
+
+
+def stored(record: Record, **altered: str) -> dict[str, str]:
+    """The fields of a stream entry, some of them altered."""
+    return {**{name: str(value) for name, value in record._asdict().items() if name != "seq"}, **altered}
+
+
+def first_record() -> Record:
+    return encode(FIRST, seq=1, at=5, turn=1, cause="", previous=GENESIS_DIGEST)
+
+
+def test_the_file_holds_every_type_of_event() -> None:
+    assert {json.loads(line)["type"] for line in STORED} == EVENT_TYPES.keys()
+
+
+@pytest.mark.parametrize("seq", range(1, len(EVENTS) + 1), ids=lambda seq: type(EVENTS[seq - 1]).__name__)
+def test_an_event_is_stored_exactly_as_schema_1_says(seq: int) -> None:
+    record = chain()[seq - 1]
+    assert json.dumps(record.as_json(), separators=(",", ":"), ensure_ascii=False) == STORED[seq - 1]
+
+
+@pytest.mark.parametrize("seq", range(1, len(EVENTS) + 1), ids=lambda seq: type(EVENTS[seq - 1]).__name__)
+def test_an_event_is_read_back_as_it_was(seq: int) -> None:
+    assert decode(chain()[seq - 1]) == EVENTS[seq - 1]
+
+
+def test_anyone_can_recompute_the_chain_from_an_export() -> None:
+    previous = "0" * 32
+    for line in STORED:
+        entry = json.loads(line)
+        data = json.dumps(entry["data"], separators=(",", ":"), ensure_ascii=False)
+        fields = previous, *(entry[name] for name in ("seq", "type", "v", "at", "turn", "cause")), data
+        previous = blake2b("\n".join(map(str, fields)).encode(), digest_size=16).hexdigest()
+        assert previous == entry["digest"]
+
+
+def test_the_fields_of_an_entry_are_always_these_in_this_order() -> None:
+    assert FIELDS == ("type", "v", "at", "turn", "cause", "data", "digest")
+    assert Record._fields == ("seq", *FIELDS)
+
+
+def test_no_event_holds_a_float() -> None:
+    """Schema 1: no floats."""
+    for model in EVENT_TYPES.values():
+        assert "number" not in json.dumps(model.model_json_schema()).replace("integer", "")
+
+
+def test_an_entry_without_an_optional_field_is_read_with_its_default() -> None:
+    data = '{"company":"acme","cores":null,"memory_mb":null,"part":null}'
+    record = first_record()._replace(type="CompanyRegistered", data=data)
+    assert decode(record) == CompanyRegistered(company="acme")
+
+
+def test_an_older_version_is_brought_up_to_todays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renamed(data: dict[str, Any]) -> dict[str, Any]:
+        return {"company": data["tenant"]}
+
+    monkeypatch.setattr(CompanyRemoved, "v", 2)
+    monkeypatch.setitem(events.UPCASTS, ("CompanyRemoved", 1), renamed)
+    record = first_record()._replace(type="CompanyRemoved", v=1, data='{"tenant":"acme"}')
+    assert decode(record) == CompanyRemoved(company="acme")
+
+
+def test_an_older_version_without_a_way_up_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CompanyRemoved, "v", 2)
+    record = first_record()._replace(seq=9, type="CompanyRemoved", v=1, data='{"company":"acme"}')
+    with pytest.raises(UnreadableRecord, match=r"log position 9: CompanyRemoved"):
+        decode(record)
+
+
+def test_an_event_of_an_unknown_type_is_named_with_its_position() -> None:
+    with pytest.raises(UnreadableRecord, match=r"^log position 7: an event of the unknown type 'Surprise'$") as raised:
+        decode(first_record()._replace(seq=7, type="Surprise"))
+    assert raised.value.seq == 7
+
+
+def test_an_event_of_a_newer_version_is_named_with_its_position() -> None:
+    with pytest.raises(
+        UnreadableRecord, match=r"^log position 7: MasterElected version 2 was written by a newer program"
+    ):
+        decode(first_record()._replace(seq=7, v=2))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"master":1}',
+        '{"master":"m1","more":1}',
+        '{"master":null}',
+        '{"master":"m1"}x',
+    ],
+)
+def test_data_that_does_not_fit_its_type_is_named_with_its_position(data: str) -> None:
+    with pytest.raises(UnreadableRecord, match=r"^log position 7: MasterElected holds data that cannot be read"):
+        decode(first_record()._replace(seq=7, data=data))
+
+
+def test_amounts_are_whole_numbers_and_nothing_that_looks_like_them() -> None:
+    for cores in ("4.0", '"4"', "true"):
+        data = f'{{"app":"a","executor":"a.0","worker":"w","cores":{cores},"memory_mb":2048}}'
+        with pytest.raises(UnreadableRecord, match=r"log position 1: ExecutorAllocated"):
+            decode(first_record()._replace(type="ExecutorAllocated", data=data))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("type", "MasterElectex"),
+        ("v", "2"),
+        ("at", "6"),
+        ("turn", "2"),
+        ("cause", "x"),
+        ("data", '{"master":"m2"}'),
+        ("digest", "0" * 32),
+    ],
+)
+def test_an_altered_entry_is_named_with_its_position(field: str, value: str) -> None:
+    record = first_record()
+    assert read_record(1, stored(record), GENESIS_DIGEST) == record
+    with pytest.raises(UnreadableRecord, match=r"^log position 1: the digest is .* the entry was altered$"):
+        read_record(1, stored(record, **{field: value}), GENESIS_DIGEST)
+
+
+def test_an_entry_behind_a_missing_one_is_named_with_its_position() -> None:
+    records = chain()
+    with pytest.raises(UnreadableRecord, match=r"^log position 3: the digest is"):
+        read_record(3, stored(records[2]), records[0].digest)
+    with pytest.raises(UnreadableRecord, match=r"^log position 2: the digest is"):
+        read_record(2, stored(records[2]), records[1].digest)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_an_entry_that_lacks_a_field_is_named_with_its_position(field: str) -> None:
+    fields = stored(first_record())
+    del fields[field]
+    with pytest.raises(UnreadableRecord, match=rf"^log position 1: the entry lacks a readable field: '{field}'"):
+        read_record(1, fields, GENESIS_DIGEST)
+
+
+@pytest.mark.parametrize("field", ["v", "at", "turn"])
+def test_an_entry_with_a_number_that_is_none_is_named_with_its_position(field: str) -> None:
+    with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry lacks a readable field"):
+        read_record(1, stored(first_record(), **{field: "x"}), GENESIS_DIGEST)
+
+
+def test_events_cannot_be_changed_once_they_are_facts() -> None:
+    with pytest.raises(ValidationError):
+        setattr(FIRST, "master", "m2")

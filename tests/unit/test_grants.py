@@ -1,0 +1,146 @@
+"""What a worker should run, and what brings it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.commands import EndApp, KillApp, LoseWorker, RemoveWorker
+from scheduler.events import AppRemoved, Event, ExecutorRemoved, WorkerRemoved
+from scheduler.grants import STOP, Difference, Grant, GrantChanges, all_grants, changed_grants, diff
+from scheduler.state import ClusterState
+from tests.property.given import ACME, Cluster, entered, fold, granted, joined, queued, shared, submission, worker
+
+RUNNING: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted("a1.0"), granted("a1.1", "w2")]
+
+
+def grant(executor: str = "a1.0") -> Grant:
+    """The grant of an executor of the app that `queued` makes."""
+    return Grant(
+        executor=executor,
+        app="a1",
+        company="acme",
+        user="ann",
+        name="a1",
+        cores=4,
+        memory_mb=2048,
+        tasks=8,
+        command=("true",),
+        env=(),
+        cwd=None,
+        retries=0,
+        time_limit_s=None,
+    )
+
+
+def changes(state: ClusterState, events: Iterable[Event]) -> GrantChanges:
+    """What these further events change of the grants."""
+    further = list(events)
+    return changed_grants(further, fold(further, state))
+
+
+def test_a_grant_says_all_that_a_worker_needs_to_know_of_the_app() -> None:
+    state = fold(RUNNING)
+    assert all_grants(state) == {"w1": {"a1.0": grant()}, "w2": {"a1.1": grant("a1.1")}}
+    assert Grant.model_validate_json(grant().model_dump_json()) == grant()
+
+
+def test_a_grant_is_stored_under_exactly_these_names() -> None:
+    assert list(grant().model_dump()) == [
+        "executor",
+        "app",
+        "company",
+        "user",
+        "name",
+        "cores",
+        "memory_mb",
+        "tasks",
+        "command",
+        "env",
+        "cwd",
+        "retries",
+        "time_limit_s",
+    ]
+
+
+def test_an_allocated_executor_is_granted_to_its_worker() -> None:
+    state = fold(RUNNING[:-2])
+    assert changes(state, RUNNING[-2:]) == ({"w1": {"a1.0": grant()}, "w2": {"a1.1": grant("a1.1")}}, [], [])
+
+
+def test_a_removed_executor_is_revoked() -> None:
+    gone = ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="exited")
+    assert changes(fold(RUNNING), [gone]) == ({"w1": {"a1.0": None}}, [], [])
+
+
+def test_a_killed_apps_executors_are_to_stop_at_once_although_their_cores_are_held() -> None:
+    """Semantics A5: what is to stop stays written until the worker has said that it is gone."""
+    state = fold(RUNNING)
+    killed = AppRemoved(app="a1", reason="killed")
+    assert changes(state, [killed]) == ({"w1": {"a1.0": STOP}, "w2": {"a1.1": STOP}}, [], [])
+    assert all_grants(state) == {"w1": {"a1.0": STOP}, "w2": {"a1.1": STOP}}
+    assert state.workers["w1"].free_cores == 12
+    gone = ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="killed")
+    assert changes(state, [gone]) == ({"w1": {"a1.0": None}}, [], [])
+    assert all_grants(state) == {"w1": {}, "w2": {"a1.1": STOP}}
+
+
+def test_an_app_that_ends_with_nothing_running_revokes_nothing() -> None:
+    state = fold([ACME, joined(), queued()])
+    assert changes(state, [AppRemoved(app="a1", reason="finished")]) == ({}, [], [])
+
+
+def test_workers_that_join_and_leave_are_named_so_that_their_heartbeats_are_expected_or_not() -> None:
+    state = fold(RUNNING[:3])
+    further: list[Event] = [joined("w3"), WorkerRemoved(worker="w2", reason="removed")]
+    assert changes(state, further) == ({}, ["w3"], ["w2"])
+
+
+def test_a_worker_that_joined_and_left_in_one_turn_is_not_expected() -> None:
+    further: list[Event] = [joined("w3"), WorkerRemoved(worker="w3", reason="lost")]
+    assert changes(fold([]), further) == ({}, [], ["w3"])
+
+
+def test_a_worker_that_is_lost_and_back_in_one_turn_starts_with_what_it_is_granted_anew() -> None:
+    """Semantics W2, W4: `left` and then `joined`."""
+    cluster = shared(w1=8)
+    cluster.submit("a1", 8)
+    events = cluster.turn(LoseWorker(worker="w1"), worker("w1", 8))
+    result = changed_grants(events, cluster.state)
+    assert (result.joined, result.left) == (["w1"], ["w1"])
+    assert {name: list(executors) for name, executors in result.by_worker.items()} == {"w1": ["a1.1"]}
+
+
+def test_a_removed_workers_grants_are_not_written_any_more() -> None:
+    cluster = shared(w1=8, w2=8)
+    cluster.submit("a1", 16)
+    events = cluster.turn(RemoveWorker(worker="w1", force=True))
+    result = changed_grants(events, cluster.state)
+    assert result == ({}, [], ["w1"])
+
+
+def test_the_executors_of_an_app_that_is_forgotten_with_its_last_one_are_revoked() -> None:
+    cluster = Cluster({"retained_apps": 0})
+    cluster.company("acme")
+    cluster.worker("w1", 8)
+    cluster.submit("a1", 8)
+    events = cluster.turn(EndApp(app="a1", reason="finished"))
+    assert changed_grants(events, cluster.state).by_worker == {"w1": {"a1.0": STOP}}
+    gone = [*cluster.ended("a1.0"), AppRemoved(app="a1", reason="finished")]
+    assert "a1" not in cluster.state.apps
+    assert changed_grants(gone, cluster.state).by_worker == {"w1": {"a1.0": None}}
+
+
+def test_another_apps_grants_stay_as_they_are() -> None:
+    cluster = shared(w1=16)
+    cluster.turn(submission("a1", 4), submission("a2", 4))
+    events = cluster.turn(KillApp(app="a1"))
+    assert changed_grants(events, cluster.state).by_worker == {"w1": {"a1.0": STOP}}
+    assert all_grants(cluster.state)["w1"].keys() == {"a1.0", "a2.0"}
+    assert all_grants(cluster.state)["w1"]["a2.0"] != STOP
+
+
+def test_the_difference_is_what_to_start_and_what_to_stop_in_order_of_ids() -> None:
+    wanted = {name: grant(name) for name in ("b.0", "a.1", "a.0")}
+    assert diff(wanted, ["z.0", "a.1", "c.0"]) == Difference([grant("a.0"), grant("b.0")], ["c.0", "z.0"])
+    assert diff(wanted, wanted) == Difference([], [])
+    assert diff({}, []) == Difference([], [])

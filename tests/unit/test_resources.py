@@ -1,0 +1,90 @@
+"""Capacity and shares of it are exact."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.resources import Quota, Resources, Share, round_up
+
+
+@pytest.mark.parametrize(
+    ("quota_cores", "held_cores", "share"), [(512, 128, "1/4"), (128, 64, "1/2"), (1024, 128, "1/8")]
+)
+def test_a_share_is_what_is_held_of_what_was_bought_in_lowest_terms(
+    quota_cores: int, held_cores: int, share: str
+) -> None:
+    assert str(Quota(quota_cores, quota_cores * 2048).share_of(held_cores, 0)) == share
+
+
+def test_the_dominant_share_is_the_larger_of_the_two_ratios() -> None:
+    quota = Quota(100, 1000)
+    assert quota.share_of(10, 500) == Share(1, 2)
+    assert quota.share_of(60, 500) == Share(3, 5)
+    assert quota.share_of(50, 500) == Share(1, 2)
+
+
+def test_a_share_of_a_part_of_the_cluster_is_exact() -> None:
+    assert str(Quota(10, 1000, denominator=3).share_of(5, 1)) == "3/2"
+    assert str(Quota(10, 1000, denominator=3).share_of(1, 500)) == "3/2"
+
+
+@pytest.mark.parametrize("quota", [Quota(0, 0), Quota(0, 100), Quota(100, 0)])
+def test_nothing_of_a_quota_of_0_is_a_share_of_0(quota: Quota) -> None:
+    assert str(quota.share_of(0, 0)) == "0/1"
+
+
+@pytest.mark.parametrize(
+    ("quota", "held"), [(Quota(0, 0), (1, 0)), (Quota(0, 0), (0, 1)), (Quota(0, 9), (1, 1)), (Quota(9, 0), (1, 1))]
+)
+def test_anything_of_a_quota_of_0_is_the_largest_share_of_all(quota: Quota, held: tuple[int, int]) -> None:
+    share = quota.share_of(*held)
+    assert str(share) == "1/0"
+    assert Share(10**30, 1) < share
+    assert not share < Share(10**30, 1)
+    assert float(share) == float("inf")
+
+
+def test_the_dimension_that_was_bought_counts_where_the_other_is_a_quota_of_0() -> None:
+    assert Quota(0, 100).share_of(0, 50) == Share(1, 2)
+    assert Quota(100, 0).share_of(50, 0) == Share(1, 2)
+
+
+def test_shares_that_are_the_same_as_floats_are_still_told_apart() -> None:
+    third, almost = Share(1, 3), Share(333_333_333_333_333_333, 10**18)
+    assert float(third) == float(almost)
+    assert almost < third
+    assert not third < almost
+    assert third != almost
+
+
+def test_equal_shares_are_equal_whatever_their_terms() -> None:
+    assert Share(2, 4) == Share(1, 2)
+    assert hash(Share(2, 4)) == hash(Share(1, 2))
+    assert Share(0, 7) == Share(0, 1)
+    assert Share(1, 2) != "1/2"
+    assert repr(Share(2, 4)) == "Share(2, 4)"
+
+
+def test_a_quota_covers_what_stays_within_it_in_both_dimensions() -> None:
+    quota = Quota(8, 4096)
+    assert quota.covers(8, 4096)
+    assert not quota.covers(9, 4096)
+    assert not quota.covers(8, 4097)
+
+
+def test_a_quota_that_is_a_part_is_never_rounded() -> None:
+    third_of_10 = Quota(10, 10_000, denominator=3)
+    assert third_of_10.covers(3, 3333)
+    assert not third_of_10.covers(4, 3333)
+    assert not third_of_10.covers(3, 3334)
+
+
+def test_resources_cover_what_fits_in_both_dimensions() -> None:
+    assert Resources(4, 2048).covers(Resources(4, 2048))
+    assert not Resources(4, 2048).covers(Resources(5, 2048))
+    assert not Resources(4, 2048).covers(Resources(4, 2049))
+
+
+@pytest.mark.parametrize(("amount", "rounded"), [(1, 4), (4, 4), (6, 8), (8, 8), (0, 0)])
+def test_rounding_up_gives_the_next_multiple(amount: int, rounded: int) -> None:
+    assert round_up(amount, 4) == rounded

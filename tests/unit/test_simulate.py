@@ -1,0 +1,126 @@
+"""A scenario in, its decisions and final state out, no store needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.errors import InvalidCommand, InvalidSetting
+from scheduler.simulate import run_scenario
+
+COMPANY = {"op": "company", "company": "acme"}
+WORKER = {"op": "worker", "worker": "w1", "cores": 16, "memory_mb": 65536}
+SUBMIT = {"op": "submit", "app": "a1", "company": "acme", "user": "ann", "cores": 8}
+
+
+def run(*commands: object, **settings: object) -> dict[str, Any]:
+    return run_scenario({"settings": settings, "commands": list(commands)}, check=True)
+
+
+def test_an_app_is_admitted_and_placed() -> None:
+    assert run(COMPANY, WORKER, SUBMIT) == {
+        "decisions": [
+            {"admitted": "a1"},
+            {"allocated": "a1", "worker": "w1", "cores": 8, "memory_mb": 4096},
+        ],
+        "final": {
+            "waiting": ["a1"],
+            "occupied": [8, 4096],
+            "granted": [8, 4096],
+            "companies": {"acme": [8, 4096]},
+            "pending": [],
+        },
+    }
+
+
+def test_settings_are_those_of_the_scenario_from_the_start() -> None:
+    decisions = run(COMPANY, WORKER, SUBMIT, max_executor_cores=4)["decisions"]
+    assert [decision["cores"] for decision in decisions[1:]] == [4, 4]
+
+
+def test_a_scenario_without_settings_runs_under_the_defaults() -> None:
+    assert run_scenario({"commands": [COMPANY, WORKER, SUBMIT]}) == run(COMPANY, WORKER, SUBMIT)
+
+
+def test_settings_change_in_the_middle() -> None:
+    change = {"op": "settings", "max_executor_cores": 4}
+    decisions = run(COMPANY, WORKER, change, SUBMIT)["decisions"]
+    assert [decision["cores"] for decision in decisions[1:]] == [4, 4]
+
+
+def test_commands_of_a_turn_arrive_together() -> None:
+    """Semantics T2: b was submitted first, but both wait when admission starts, and a goes first by name."""
+    companies = [{"op": "company", "company": name, "cores": 64, "memory_mb": 65536} for name in ("a", "b")]
+    submits = [{**SUBMIT, "app": name, "company": name} for name in ("b", "a")]
+    together = run(*companies, WORKER, {"op": "turn", "commands": submits})
+    apart = run(*companies, WORKER, *submits)
+    assert together["final"]["waiting"] == ["a", "b"]
+    assert apart["final"]["waiting"] == ["b", "a"]
+
+
+def test_finish_ends_the_executors_and_the_app_in_one_turn() -> None:
+    outcome = run(COMPANY, WORKER, SUBMIT, {"op": "finish", "app": "a1"}, {**SUBMIT, "app": "a2"})
+    assert outcome["final"]["waiting"] == ["a2"]
+    assert outcome["final"]["granted"] == [8, 4096]
+    assert len(outcome["decisions"]) == 4
+
+
+def test_finish_takes_an_app_that_was_never_admitted_out_of_its_queue() -> None:
+    assert run(COMPANY, SUBMIT)["final"]["pending"] == ["a1"]
+    assert run(COMPANY, SUBMIT, {"op": "finish", "app": "a1"})["final"]["pending"] == []
+
+
+def test_a_killed_apps_executors_are_not_granted_to_anybody_in_the_end() -> None:
+    """Granted is that of admitted apps."""
+    assert run(COMPANY, WORKER, SUBMIT, {"op": "kill", "app": "a1"})["final"]["granted"] == [0, 0]
+
+
+def test_workers_drain_come_back_are_lost_and_are_removed() -> None:
+    named = {"worker": "w1"}
+    assert run(COMPANY, WORKER, {"op": "drain", **named}, SUBMIT)["final"]["pending"] == ["a1"]
+    assert run(COMPANY, WORKER, {"op": "drain", **named}, {"op": "undrain", **named}, SUBMIT)["decisions"]
+    assert run(COMPANY, WORKER, {"op": "remove", **named}, SUBMIT)["decisions"] == []
+    assert run(COMPANY, WORKER, SUBMIT, {"op": "worker_lost", **named})["final"]["granted"] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("submit", "command 1: an operation is an object with an \"op\", not 'submit'"),
+        ({}, 'command 1: an operation is an object with an "op", not {}'),
+        ({"op": "explode"}, "command 1: no operation is called 'explode'; there are company, worker, submit"),
+        ({"op": 7}, "command 1: no operation is called 7"),
+        ({"op": "company"}, "command 1: company: company cannot be read: field required"),
+        ({**COMPANY, "cores": "many"}, "command 1: company: cores cannot be read"),
+        ({**COMPANY, "colour": "red"}, "command 1: company: colour cannot be read"),
+        ({"op": "turn"}, 'command 1: a turn is an object {"op": "turn", "commands": […]}'),
+        ({"op": "turn", "commands": "abc"}, "command 1: a turn is an object"),
+        ({"op": "turn", "commands": [COMPANY, COMPANY]}, "command 1: company 'acme' is registered already"),
+        (SUBMIT, "command 1: no company 'acme' is registered"),
+        ({"op": "finish"}, "command 1: no app 'None' is known"),
+        ({"op": "settings", "placement": "heap"}, "command 1: placement cannot be 'heap'"),
+    ],
+)
+def test_a_command_that_cannot_be_carried_out_is_named_by_its_number(command: object, sentence: str) -> None:
+    with pytest.raises(InvalidCommand) as raised:
+        run(command)
+    assert str(raised.value).startswith(sentence)
+
+
+def test_the_number_is_that_of_the_command_in_the_scenario() -> None:
+    with pytest.raises(InvalidCommand, match=r"^command 3: no app 'a9' is known"):
+        run(COMPANY, WORKER, {"op": "kill", "app": "a9"})
+
+
+@pytest.mark.parametrize("scenario", [[], None, {}, {"commands": {}}, {"commands": None}])
+def test_what_is_no_scenario_is_refused(scenario: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCommand, match=r"^a scenario is an object"):
+        run_scenario(scenario)
+
+
+def test_settings_that_are_no_settings_are_refused() -> None:
+    with pytest.raises(InvalidCommand, match=r'^"settings" is an object'):
+        run_scenario({"settings": [], "commands": []})
+    with pytest.raises(InvalidSetting, match=r"^no setting is called 'colour'"):
+        run(colour="red")

@@ -1,0 +1,387 @@
+"""What folding the log gives: one place where anything changes, and a digest of all of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from scheduler.commands import LoseWorker
+from scheduler.decide import admit, decide
+from scheduler.errors import InvariantViolated
+from scheduler.events import (
+    AppChanged,
+    AppRemoved,
+    ClusterConfigured,
+    CompanyChanged,
+    CompanyRegistered,
+    CompanyRemoved,
+    Event,
+    ExecutorChanged,
+    ExecutorRemoved,
+    MasterElected,
+    WorkerChanged,
+    WorkerRemoved,
+)
+from scheduler.ledger import Balance
+from scheduler.resources import Quota
+from scheduler.state import KNOWN_COMMANDS, ClusterState
+from tests.property.given import ACME, entered, fold, granted, joined, queued
+
+RUNNING: list[Event] = [ACME, joined(), queued(), entered(), granted("a1.0"), granted("a1.1")]
+
+
+def removed(executor: str, *, done: bool = False) -> ExecutorRemoved:
+    app = executor.rpartition(".")[0]
+    return ExecutorRemoved(app=app, executor=executor, worker="w1", reason="exited", done=done)
+
+
+def balances(state: ClusterState) -> list[Balance]:
+    company = state.companies["acme"]
+    return [state.balance, company.balance, company.users["ann"].balance]
+
+
+def test_an_empty_log_is_an_empty_cluster() -> None:
+    state = ClusterState()
+    state.check()
+    assert (state.head, state.at, state.master) == (0, 0, None)
+    assert state.settings == ClusterConfigured()
+    assert not state.configured
+
+
+def test_a_pending_app_is_in_no_ledger() -> None:
+    """Semantics O1: requested runs from admission."""
+    state = fold([ACME, joined(), queued()])
+    assert balances(state) == [Balance()] * 3
+    assert state.apps["a1"].state == "pending"
+    assert not state.waiting
+
+
+def test_an_admitted_app_counts_as_requested_at_all_three_levels() -> None:
+    """Semantics A3, O1."""
+    state = fold([ACME, joined(), queued(), entered()])
+    assert balances(state) == [Balance(8, 4096, 0, 0)] * 3
+    assert state.apps["a1"].state == "waiting"
+    assert list(state.waiting) == ["a1"]
+
+
+def test_an_executor_counts_as_granted_at_all_three_levels_and_on_its_worker() -> None:
+    """Semantics O1, O2."""
+    state = fold(RUNNING[:-1])
+    assert balances(state) == [Balance(8, 4096, 4, 2048)] * 3
+    assert state.workers["w1"].free == (12, 65536 - 2048)
+    assert state.apps["a1"].left_cores == 4
+
+
+def test_an_app_runs_while_one_of_its_executors_does() -> None:
+    starts, ends = ExecutorChanged(executor="a1.0"), removed("a1.0")
+    histories: list[list[Event]] = [RUNNING, [*RUNNING, starts], [*RUNNING, starts, ends]]
+    states = [fold(events).apps["a1"].state for events in histories]
+    assert states == ["waiting", "running", "waiting"]
+
+
+def test_a_done_executor_returns_its_grant_but_its_cores_are_not_owed_again() -> None:
+    """Semantics S6: the request stays in the ledgers until removal."""
+    state = fold([*RUNNING, removed("a1.0", done=True)])
+    assert balances(state) == [Balance(8, 4096, 4, 2048)] * 3
+    assert state.apps["a1"].left_cores == 0
+    assert state.unsatisfied == []
+    fold([AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0)], state)
+    assert state.apps["a1"].left_cores == 4
+    assert state.unsatisfied == [state.apps["a1"].admitted]
+
+
+def test_a_changed_demand_moves_all_three_ledgers() -> None:
+    """Semantics O4."""
+    state = fold([*RUNNING, AppChanged(app="a1", requested_cores=16, requested_memory_mb=8192, done_cores=0)])
+    assert balances(state) == [Balance(16, 8192, 8, 4096)] * 3
+    assert state.apps["a1"].left_cores == 8
+
+
+def test_a_changed_demand_moves_its_company_in_the_order() -> None:
+    """Semantics O4, C3."""
+    companies = [CompanyRegistered(company=name, cores=64, memory_mb=32768) for name in ("a", "b")]
+    state = fold([*companies, joined("w1", 64), queued("a1", company="a"), queued("b1", 16, company="b")])
+    fold([entered("a1", company="a"), entered("b1", company="b"), queued("a2", company="a")], state)
+    fold([queued("b2", company="b")], state)
+    assert admit(state) == entered("a2", company="a", share="1/8")
+    fold([AppChanged(app="a1", requested_cores=32, requested_memory_mb=16384, done_cores=0)], state)
+    assert admit(state) == entered("b2", company="b", share="1/4")
+
+
+def test_a_killed_apps_executors_hold_their_grants_until_they_are_gone() -> None:
+    """Semantics A5: no core is ever promised twice."""
+    state = fold([*RUNNING, AppRemoved(app="a1", reason="killed")])
+    assert balances(state) == [Balance(0, 0, 8, 4096)] * 3
+    assert not state.waiting
+    assert state.unsatisfied == []
+    assert {executor.status for executor in state.executors.values()} == {"stopping"}
+    fold([removed("a1.0")], state)
+    assert balances(state) == [Balance(0, 0, 4, 2048)] * 3
+    fold([removed("a1.1")], state)
+    assert balances(state) == [Balance()] * 3
+    assert state.workers["w1"].free == (16, 65536)
+    assert state.companies["acme"].apps == 0
+
+
+def test_a_pending_app_that_is_killed_leaves_its_users_queue() -> None:
+    """Semantics A5."""
+    state = fold([ACME, joined(), queued(), AppRemoved(app="a1", reason="killed")])
+    assert state.queue.first() is None
+    assert balances(state) == [Balance()] * 3
+    assert state.apps["a1"].state == "killed"
+
+
+def test_an_ended_app_keeps_how_and_when_it_ended() -> None:
+    state = fold([*RUNNING, AppRemoved(app="a1", reason="failed", detail="task 3")])
+    app = state.apps["a1"]
+    assert (app.state, app.detail, app.ended_at, app.submitted_at, app.admitted_at) == ("failed", "task 3", 7, 3, 4)
+    assert (app.submitted, app.admitted) == (3, 4)
+
+
+def test_only_the_last_ended_apps_are_remembered() -> None:
+    retained = ClusterConfigured(retained_apps=2)
+    events: list[Event] = [retained, ACME]
+    for number in range(4):
+        events += [queued(f"a{number}"), AppRemoved(app=f"a{number}", reason="killed")]
+    state = fold(events)
+    assert list(state.apps) == ["a2", "a3"]
+    fold([ClusterConfigured(retained_apps=0)], state)
+    assert not state.apps
+
+
+def test_an_ended_app_is_not_forgotten_while_an_executor_of_it_is_left() -> None:
+    """Semantics A5."""
+    state = fold([ClusterConfigured(retained_apps=0), *RUNNING, AppRemoved(app="a1", reason="killed")])
+    assert list(state.apps) == ["a1"]
+    fold([removed("a1.0")], state)
+    assert list(state.apps) == ["a1"]
+    fold([removed("a1.1")], state)
+    assert not state.apps
+
+
+@pytest.mark.parametrize("status", ["draining", "leaving", "decommissioned"])
+def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(status: str) -> None:
+    """Semantics A4, W3."""
+    changed = WorkerChanged.model_validate({"worker": "w1", "status": status, "cores": 16, "memory_mb": 65536})
+    state = fold([*RUNNING, joined("w2", 8, 8192), changed])
+    assert (state.fleet.total_cores, state.fleet.total_memory_mb) == (8, 8192)
+    assert state.fleet.live_workers() == {"w2": (8, 8192)}
+    fold([removed("a1.0")], state)
+    assert state.fleet.live_workers() == {"w2": (8, 8192)}
+    fold([changed.model_copy(update={"status": "alive"})], state)
+    assert state.fleet.live_workers() == {"w1": (12, 65536 - 2048), "w2": (8, 8192)}
+    assert state.fleet.total_cores == 24
+
+
+def test_a_larger_offer_is_free_at_once() -> None:
+    """Semantics W1."""
+    state = fold([*RUNNING, WorkerChanged(worker="w1", status="alive", cores=32, memory_mb=4096)])
+    assert state.workers["w1"].free == (24, 0)
+    assert (state.fleet.total_cores, state.fleet.total_memory_mb) == (32, 4096)
+
+
+def test_a_default_quota_is_an_equal_part_of_the_live_cluster_and_moves_with_it() -> None:
+    """Semantics C2: exact, never rounded."""
+    state = fold([ACME, joined("w1", 10, 10_000)])
+    assert state.quota("acme") == Quota(10, 10_000, 1)
+    fold([CompanyRegistered(company="b"), CompanyRegistered(company="c")], state)
+    assert state.quota("acme") == Quota(10, 10_000, 3)
+    fold([joined("w2", 5, 2_000), CompanyRemoved(company="c")], state)
+    assert state.quota("acme") == Quota(15, 12_000, 2)
+    fold([WorkerChanged(worker="w2", status="draining", cores=5, memory_mb=2_000)], state)
+    assert state.quota("acme") == Quota(10, 10_000, 2)
+
+
+def test_a_part_moves_with_the_live_cluster_and_amounts_do_not() -> None:
+    """Semantics C2: 25%."""
+    state = fold([CompanyRegistered(company="acme", part="1/4"), joined("w1", 10, 10_000)])
+    fold([CompanyRegistered(company="b", cores=64, memory_mb=32768)], state)
+    assert state.quota("acme") == Quota(10, 10_000, 4)
+    fold([WorkerRemoved(worker="w1", reason="removed")], state)
+    assert state.quota("acme") == Quota(0, 0, 4)
+    assert state.quota("b") == Quota(64, 32768)
+    fold([CompanyChanged(company="b")], state)
+    assert state.quota("b") == Quota(0, 0, 2)
+
+
+def test_the_log_says_who_writes_it_and_under_which_settings() -> None:
+    state = fold([MasterElected(master="m1"), ClusterConfigured(placement="pack"), MasterElected(master="m2")])
+    assert state.master == "m2"
+    assert state.settings.placement == "pack"
+    assert state.configured
+
+
+def test_a_command_is_remembered_with_the_position_of_its_last_event() -> None:
+    state = ClusterState()
+    for event in (ACME, joined()):
+        state.apply(event, at=1, cause="c-1")
+    state.apply(queued(), at=1)
+    assert state.commands == {"c-1": 2}
+
+
+def test_the_last_ten_thousand_commands_that_changed_something_are_remembered() -> None:
+    state = ClusterState()
+    for number in range(KNOWN_COMMANDS + 1):
+        state.apply(MasterElected(master="m"), at=1, cause=f"c-{number}")
+        if number == 5:
+            state.apply(MasterElected(master="m"), at=1, cause="c-0")
+    assert len(state.commands) == KNOWN_COMMANDS == 10_000
+    assert "c-0" in state.commands, "it changed something later than c-1"
+    assert "c-1" not in state.commands
+
+
+def test_apps_that_are_owed_cores_come_in_the_order_of_admission() -> None:
+    """Semantics P6."""
+    state = fold([ACME, joined(), queued("a1"), queued("a2"), queued("a3"), entered("a3"), entered("a1")])
+    order, position = [], 0
+    while (app := state.next_unsatisfied(position)) is not None:
+        order.append(app.spec.app)
+        position = app.admitted
+    assert order == ["a3", "a1"]
+
+
+def test_equal_logs_give_equal_digests_and_any_fact_changes_it() -> None:
+    seen = {fold(RUNNING).digest(), fold(list(RUNNING)).digest()}
+    assert len(seen) == 1
+    others: list[list[Event]] = [
+        RUNNING[:-1],
+        [*RUNNING[:-1], granted("a1.1", cores=2)],
+        [*RUNNING[:-1], granted("a1.1", memory_mb=1024)],
+        [ACME, joined(), queued(user="bob"), entered(user="bob"), granted("a1.0"), granted("a1.1")],
+        [ACME, joined(), joined("w2"), queued(), entered(), granted("a1.0"), granted("a1.1")],
+        [*RUNNING, ExecutorChanged(executor="a1.0")],
+        [*RUNNING, ExecutorChanged(executor="a1.1")],
+        [*RUNNING, MasterElected(master="m1")],
+        [*RUNNING, ClusterConfigured()],
+    ]
+    assert len(seen | {fold(events).digest() for events in others}) == len(others) + 1
+
+
+def test_states_that_would_lose_executors_in_another_order_have_other_digests() -> None:
+    """Semantics T2: what is decided depends on nothing but the state, so the digest covers every order that counts."""
+    admitted: list[Event] = [ACME, joined(), queued("a1"), queued("a2"), entered("a1"), entered("a2")]
+    one = fold([*admitted, granted("a1.0"), granted("a2.0")])
+    other = fold([*admitted, granted("a2.0"), granted("a1.0")])
+    assert decide(one, LoseWorker(worker="w1")) != decide(other, LoseWorker(worker="w1"))
+    assert one.digest() != other.digest()
+
+
+def test_states_that_came_about_in_another_order_are_the_same_where_the_order_does_not_count() -> None:
+    initech = CompanyRegistered(company="initech")
+    one, other = fold([ACME, initech, joined("w1")]), fold([initech, ACME, joined("w1")])
+    assert one.digest() == other.digest()
+
+
+def test_the_time_and_the_causes_are_part_of_the_digest() -> None:
+    digests = set()
+    for at, cause in ((1, ""), (2, ""), (1, "c-1"), (1, "c-2")):
+        state = ClusterState()
+        state.apply(ACME, at=at, cause=cause)
+        digests.add(state.digest())
+    assert len(digests) == 4
+
+
+def test_the_facts_of_a_state_are_json() -> None:
+    facts = fold(RUNNING).dump()
+    assert json.loads(json.dumps(facts)).keys() == facts.keys()
+
+
+def unbalance(state: ClusterState) -> None:
+    state.balance.requested_cores += 1
+
+
+def unbalance_company(state: ClusterState) -> None:
+    state.companies["acme"].balance.granted_memory_mb -= 1
+
+
+def unbalance_user(state: ClusterState) -> None:
+    state.companies["acme"].users["ann"].balance.granted_cores += 1
+
+
+def miscount_worker(state: ClusterState) -> None:
+    state.workers["w1"].free_cores += 1
+
+
+def promise_twice(state: ClusterState) -> None:
+    worker = state.workers["w1"]
+    worker.cores, worker.free_cores = 7, -1
+
+
+def miscount_app(state: ClusterState) -> None:
+    state.apps["a1"].granted_cores -= 1
+
+
+def grant_too_much(state: ClusterState) -> None:
+    state.apps["a1"].done_cores = 4
+
+
+def miscount_running(state: ClusterState) -> None:
+    state.apps["a1"].running += 1
+
+
+def drop_from_waiting(state: ClusterState) -> None:
+    del state.waiting["a1"]
+
+
+def owe_nothing(state: ClusterState) -> None:
+    state.apps["a2"].owed = False
+
+
+def forget_owed(state: ClusterState) -> None:
+    state.unsatisfied.clear()
+
+
+def drop_from_fleet(state: ClusterState) -> None:
+    worker = state.workers["w1"]
+    state.fleet.leave("w1", worker.offer, worker.free)
+
+
+def miscount_fleet(state: ClusterState) -> None:
+    state.fleet.total_cores += 1
+
+
+def drop_from_queue(state: ClusterState) -> None:
+    state.queue.remove(state.apps["a3"].queued)
+
+
+def disorder_waiting(state: ClusterState) -> None:
+    state.waiting["a1"] = state.waiting.pop("a1")
+
+
+def drop_executor(state: ClusterState) -> None:
+    del state.executors["a1.0"]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "sentence"),
+    [
+        (unbalance, "waitingApps counts"),
+        (unbalance_company, "company 'acme' counts"),
+        (unbalance_user, "user 'ann' of 'acme' counts"),
+        (miscount_worker, "worker 'w1' has"),
+        (promise_twice, "worker 'w1' is granted beyond its offer"),
+        (miscount_app, "app 'a1' counts"),
+        (grant_too_much, "app 'a1' is granted"),
+        (miscount_running, "app 'a1' counts 1 running"),
+        (drop_from_waiting, "waitingApps counts|app 'a1' stands in waitingApps or not"),
+        (owe_nothing, "app 'a2' is owed 8 cores"),
+        (forget_owed, "app 'a2' is owed 8 cores"),
+        (drop_from_fleet, "the fleet index differs"),
+        (miscount_fleet, "the fleet counts 17 cores"),
+        (drop_from_queue, "the queue differs"),
+        (disorder_waiting, "waitingApps is not in the order of admission"),
+        (drop_executor, "the executors differ"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_state_that_contradicts_itself_is_named_with_its_position(
+    break_it: Callable[[ClusterState], None], sentence: str
+) -> None:
+    """Semantics O2."""
+    state = fold([*RUNNING, queued("a2"), entered("a2"), queued("a3")])
+    break_it(state)
+    with pytest.raises(InvariantViolated, match=rf"^log position 9: ({sentence})") as raised:
+        state.check()
+    assert raised.value.seq == 9

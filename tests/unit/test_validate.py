@@ -1,0 +1,207 @@
+"""What values a command may carry, and the sentence for each that it may not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.errors import InvalidCommand, InvalidSetting
+from scheduler.events import ClusterConfigured
+from scheduler.validate import (
+    changed_settings,
+    check_identifier,
+    check_name,
+    check_program,
+    check_range,
+    read_part,
+    shorten,
+)
+
+DEFAULTS = ClusterConfigured()
+
+
+@pytest.mark.parametrize("value", ["a", "A1", "app-2026.11_x", "9", "x" * 64])
+def test_an_identifier_may_hold_letters_digits_and_three_marks(value: str) -> None:
+    check_identifier("the app id", value)
+
+
+@pytest.mark.parametrize("value", ["", "-a", ".a", "_a", "a b", "a:b", "a{b", "a\n", "x" * 65, "é", "٣"])
+def test_an_identifier_that_could_break_a_key_or_a_path_is_refused(value: str) -> None:
+    with pytest.raises(InvalidCommand, match=r"^the app id must be 1 to 64 letters, digits, '_', '.' or '-'"):
+        check_identifier("the app id", value)
+
+
+@pytest.mark.parametrize("value", ["a", "Société Générale", "数え上げ", 'it\'s "fine"', "x" * 128])
+def test_a_name_may_hold_whatever_can_be_shown(value: str) -> None:
+    check_name("the user", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("", "the user must not be empty"),
+        ("x" * 129, "the user must have at most 128 characters, not 129"),
+        ("x" * 100_000, "the user must have at most 128 characters, not 100000"),
+        ("a\nb", "the user must not hold control characters: 'a\\nb'"),
+        ("a\x1b[2J", "the user must not hold control characters: 'a\\x1b[2J'"),
+        ("a\u202eb", "the user must not hold control characters: 'a\\u202eb'"),
+        ("a\udcff", "the user must not hold control characters: 'a\\udcff'"),
+        (" a", "the user must not start or end with a blank: ' a'"),
+        ("a ", "the user must not start or end with a blank: 'a '"),
+    ],
+)
+def test_a_name_that_cannot_be_shown_is_refused(value: str, sentence: str) -> None:
+    with pytest.raises(InvalidCommand) as raised:
+        check_name("the user", value)
+    assert str(raised.value) == sentence
+
+
+def test_a_range_holds_both_of_its_ends() -> None:
+    check_range("cores", 1, 1, 4)
+    check_range("cores", 4, 1, 4)
+    for value in (0, 5):
+        with pytest.raises(InvalidCommand, match=rf"^cores must be between 1 and 4, not {value}$"):
+            check_range("cores", value, 1, 4)
+
+
+def test_a_program_may_be_anything_that_a_worker_could_run() -> None:
+    check_program(("sh", "-c", "", "a\nb", "=", "é"), ("PATH", "a.b", "x-y"), "/srv/é")
+    check_program(("x" * (128 * 1024 - 1),), (), None)
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "cwd", "sentence"),
+    [
+        ((), (), None, "an app needs a command to run"),
+        (("", "a"), (), None, "an app needs a command to run"),
+        (("x" * 128 * 1024,), (), None, "the command and its variables take 131073 bytes; at most 131072 are allowed"),
+        (("true",), ("X" * 128 * 1024,), None, "the command and its variables take 131078 bytes"),
+        (("é" * 64 * 1024,), (), None, "the command and its variables take 131073 bytes"),
+        (("true", "a\0"), (), None, "the command and its folder must not hold NUL characters"),
+        (("true",), (), "/a\0", "the command and its folder must not hold NUL characters"),
+        (("true",), ("",), None, "'' cannot be the name of an environment variable"),
+        (("true",), ("A=B",), None, "'A=B' cannot be the name of an environment variable"),
+        (("true",), ("A\0",), None, "'A\\x00' cannot be the name of an environment variable"),
+        (("true",), (), "srv", "the folder to run in must be an absolute path, not 'srv'"),
+        (("true",), (), "", "the folder to run in must be an absolute path, not ''"),
+    ],
+)
+def test_a_program_that_no_worker_could_run_is_refused(
+    command: tuple[str, ...], env: tuple[str, ...], cwd: str | None, sentence: str
+) -> None:
+    with pytest.raises(InvalidCommand) as raised:
+        check_program(command, env, cwd)
+    assert str(raised.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("25%", "1/4"),
+        ("100%", "1/1"),
+        ("33.3%", "333/1000"),
+        ("0.0001%", "1/1000000"),
+        ("1/3", "1/3"),
+        ("2/4", "1/2"),
+        ("1", "1/1"),
+        ("0.25", "1/4"),
+    ],
+)
+def test_a_part_is_read_exactly_and_put_in_lowest_terms(text: str, part: str) -> None:
+    """Semantics C2."""
+    assert read_part(text) == part
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "%", "a", "1/0", "1/", "/2", "1/2/3", "nan", "inf", "-1/4", "-5%", "1e-3", "1e999999999", " 1/4", "1" * 5000],
+)
+def test_a_part_that_is_not_written_as_one_is_refused_at_once(text: str) -> None:
+    with pytest.raises(InvalidCommand, match=r"^a part of the cluster is written like 25% or 1/4, not '") as raised:
+        read_part(text)
+    assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "0/5", "101%", "3/2", "2"])
+def test_a_part_is_above_nothing_and_at_most_the_whole(text: str) -> None:
+    with pytest.raises(InvalidCommand, match=r"must be above 0% and at most 100%"):
+        read_part(text)
+
+
+def test_a_part_is_at_most_as_fine_as_a_millionth() -> None:
+    with pytest.raises(InvalidCommand, match=r"may be as fine as a millionth"):
+        read_part("1/1000001")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"min_executor_cores": 2, "max_executor_cores": 2},
+        {"min_executor_cores": 6, "max_executor_cores": 24},
+        {"min_executor_cores": 4, "max_executor_cores": 65536},
+        {"min_executor_memory_mb": 256},
+        {"min_executor_memory_mb": 16384},
+        {"max_executor_memory_mb": 2048},
+        {"app_policy": "sql-first", "occupancy": "granted", "placement": "pack"},
+        {"worker_selection": "memory-free-asc", "retained_apps": 0, "worker_timeout_s": 1},
+    ],
+)
+def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: dict[str, Any]) -> None:
+    assert changed_settings(DEFAULTS, changes).model_dump() == {**DEFAULTS.model_dump(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"max_cores": 4}, "no setting is called 'max_cores'; there are min_executor_cores, "),
+        ({"x" * 1000: 4}, "no setting is called 'xxx"),
+        (
+            {"max_executor_cores": 12},
+            "max_executor_cores must be min_executor_cores times a power of two, not 12 with 4",
+        ),
+        (
+            {"max_executor_cores": 10},
+            "max_executor_cores must be min_executor_cores times a power of two, not 10 with 4",
+        ),
+        ({"max_executor_cores": 2}, "max_executor_cores must be min_executor_cores times a power of two, not 2 with 4"),
+        ({"max_executor_cores": 0}, "max_executor_cores must be min_executor_cores times a power of two, not 0 with 4"),
+        ({"max_executor_cores": 1 << 17}, "max_executor_cores must be at most 65536, not 131072"),
+        ({"min_executor_cores": 5, "max_executor_cores": 5}, "min_executor_cores must be even, not 5"),
+        ({"min_executor_cores": 0}, "min_executor_cores must be at least 2, not 0"),
+        ({"min_executor_memory_mb": 2000}, "min_executor_memory_mb must be a multiple of 256 MiB, not 2000"),
+        ({"min_executor_memory_mb": 0}, "min_executor_memory_mb must be at least 256, not 0"),
+        ({"max_executor_memory_mb": 5000}, "max_executor_memory_mb must be a multiple of 256 MiB, not 5000"),
+        ({"max_executor_memory_mb": 0}, "max_executor_memory_mb must be a multiple of 256 MiB, not 0"),
+        ({"max_executor_memory_mb": 1024}, "max_executor_memory_mb must be at least min_executor_memory_mb (2048)"),
+        ({"default_cores": 0}, "default_cores must be at least 1, not 0"),
+        ({"default_memory_per_task_mb": 511}, "default_memory_per_task_mb must be at least 512, not 511"),
+        ({"max_executor_failures": 0}, "max_executor_failures must be at least 1, not 0"),
+        ({"worker_timeout_s": 0}, "worker_timeout_s must be at least 1, not 0"),
+        ({"retained_apps": -1}, "retained_apps must be at least 0, not -1"),
+        ({"worker_timeout_s": 1 << 31}, "worker_timeout_s must be at most 1073741824, not 2147483648"),
+        ({"default_cores": "8"}, "default_cores cannot be '8': it is a whole number"),
+        ({"default_cores": 8.0}, "default_cores cannot be 8.0: it is a whole number"),
+        ({"default_cores": True}, "default_cores cannot be True: it is a whole number"),
+        ({"default_cores": None}, "default_cores cannot be None: it is a whole number"),
+        ({"placement": 1}, "placement cannot be 1: it is one of spread, pack"),
+        ({"placement": "heap"}, "placement cannot be 'heap': it is one of spread, pack"),
+        ({"worker_selection": ""}, "worker_selection cannot be '': it is one of cores-free-desc, "),
+        ({"occupancy": "used"}, "occupancy cannot be 'used': it is one of requested, granted"),
+        ({"company_policy": "lottery"}, "company_policy cannot be 'lottery': it is one of dominant-share"),
+        ({"user_policy": "lottery"}, "user_policy cannot be 'lottery': it is one of longest-wait"),
+        ({"app_policy": "lifo"}, "app_policy cannot be 'lifo': it is one of fifo, sql-first"),
+    ],
+)
+def test_a_setting_that_breaks_a_check_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    """Semantics, Settings: checks."""
+    with pytest.raises(InvalidSetting) as raised:
+        changed_settings(DEFAULTS, changes)
+    assert str(raised.value).startswith(sentence)
+
+
+def test_values_are_quoted_whole_only_while_they_are_short() -> None:
+    assert shorten("a") == "'a'"
+    assert shorten("x" * 58) == repr("x" * 58)
+    assert len(shorten("x" * 59)) == 58
+    assert shorten("x" * 59).endswith("…")
