@@ -1,0 +1,6 @@
+"""`python -m fairlog`: the same as the `fairlog` command."""
+
+from fairlog.cli import main
+
+if __name__ == "__main__":
+    main()

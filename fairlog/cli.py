@@ -1,0 +1,157 @@
+"""The command line: one group of thin verbs, each loaded when it is used.
+
+A verb parses, calls and prints. Whatever goes wrong on purpose becomes one sentence on stderr:
+exit code 1 if the cluster refused or failed, 2 if the command line was wrong, 130 if interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from fairlog.options import Place, place_options
+
+LONGEST_SENTENCE = 600
+
+VERBS = {
+    "up": ("verbs_run", "Run a whole cluster on this machine: store, masters and workers."),
+    "down": ("verbs_run", "Stop a running `up`, its executors included."),
+    "status": ("verbs_cluster", "Tell who serves, who stands by and which workers there are."),
+    "demo": ("verbs_run", "Watch three companies' apps being admitted fairly, on a cluster of its own."),
+    "master": ("verbs_run", "Run a master: it serves, or stands by while another one does."),
+    "worker": ("verbs_run", "Offer this machine's cores and memory, and run what is granted on them."),
+    "company": ("verbs_cluster", "Add, change, remove or list the companies and their quotas."),
+    "settings": ("verbs_cluster", "Show the settings in force, or change some."),
+    "submit": ("verbs_apps", "Queue an app: N tasks, each one run of CMD."),
+    "kill": ("verbs_apps", "End apps, whatever they are doing."),
+    "apps": ("verbs_apps", "List the apps that have not ended, or all of them."),
+    "app": ("verbs_apps", "Show one app with its executors and tasks."),
+    "workers": ("verbs_cluster", "List the workers: what they offer and what of it is granted."),
+    "drain": ("verbs_cluster", "Grant nothing new on workers; what runs there goes on."),
+    "undrain": ("verbs_cluster", "Take drained workers back into service."),
+    "remove": ("verbs_cluster", "Take workers out once they are empty, or at once with --force."),
+    "shares": ("verbs_cluster", "Show what companies and users hold, and the companies' shares of their quotas."),
+    "logs": ("verbs_apps", "Print what the tasks of an app have printed."),
+    "log": ("verbs_log", "Print the log, one line per event, its chain of digests checked."),
+    "simulate": ("verbs_log", "Run a scenario through the rules, without a store."),
+}
+"""Every verb, the module that holds it, and its help in one line."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for, and whose failures are one sentence each."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """The verbs, in the order in which a newcomer meets them."""
+        return list(VERBS)
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb, imported now; None if there is none of that name."""
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(import_module(f"fairlog.{VERBS[cmd_name][0]}"), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs and their help without importing any of them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The verbs, and the group's own options, that begin with `incomplete`."""
+        verbs = [CompletionItem(name, help=text) for name, (_, text) in VERBS.items() if name.startswith(incomplete)]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (click's signature)
+        """What the verb returns. Raises: click.ClickException with one sentence for a failure."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except _failures() as error:
+            raise click.ClickException(_sentence(error)) from error
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002 (click's signature)
+        **extra: Any,  # noqa: ANN401 (likewise)
+    ) -> Any:  # noqa: ANN401 (likewise)
+        """As click's, but a failure is one line, without the usage, and an interrupt exits with 130."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            _say(error)
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(130)
+        except BrokenPipeError:
+            _stop_writing()
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(
+    "fairlog",
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@place_options(from_environment=True)
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Share a cluster among companies and their users, fairly and provably.
+
+    Start with `fairlog demo`, or with `fairlog up` and `fairlog company add acme`. The cluster is found
+    by --store, else FAIRLOG_STORE, else the `up` that runs on this machine.
+    """
+    ctx.ensure_object(Place)
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    cli.main(prog_name="fairlog")
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a verb may fail with on purpose; looked up only once something has failed."""
+    from redis.exceptions import RedisError  # noqa: PLC0415 (not needed while all goes well)
+
+    from scheduler.errors import FairlogError  # noqa: PLC0415 (likewise)
+
+    return FairlogError, RedisError, OSError
+
+
+def _sentence(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    elif type(error).__module__.startswith("redis."):
+        text = f"the store does not answer as it should: {text}"
+    return text if len(text) <= LONGEST_SENTENCE else f"{text[: LONGEST_SENTENCE - 200]} … {text[-200:]}"
+
+
+def _say(error: click.ClickException) -> None:
+    text = " ".join(error.format_message().split())
+    if isinstance(error, click.NoSuchOption | click.UsageError) and error.ctx is not None:
+        text = f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
+    click.echo(f"Error: {text}", err=True)
+
+
+def _stop_writing() -> NoReturn:
+    """Whoever read our output is gone: end quietly, and do not let Python flush into the void."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

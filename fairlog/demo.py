@@ -1,0 +1,260 @@
+"""The guided run: three companies, some forty apps of real work, and a check afterwards that it was fair.
+
+Everything is the real thing, an `up` of its own in a folder that is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from redis.exceptions import RedisError
+
+from fairlog import demo_tasks, render
+from fairlog.demo_checks import Broken, Story, check_end, read_story
+from fairlog.up import Plan, Tree
+from scheduler.client import Client
+from scheduler.commands import RegisterCompany, SubmitApp
+from scheduler.errors import CommandRejected, NoMaster
+from scheduler.eventlog import EventLog, connect
+from scheduler.keys import Keys
+from scheduler.worklist import Worklist
+
+WORKERS, CORES, MEMORY_MB = 2, 16, 8192
+"""The cluster: what it offers is shared by what the machine has, so it is the same everywhere."""
+QUOTAS = {"north": 512, "south": 128, "west": 1024}
+_SCALE = max(QUOTAS.values()) // (WORKERS * CORES)
+_USERS = {"north": ("ann", "ben", "cem"), "south": ("dora", "emil"), "west": ("fay", "gus", "hana", "ivo")}
+_ORDERS = {
+    "north": ((8, "words"), (4, "pi"), (8, "squeeze"), (8, "imports")) * 3,
+    "south": ((4, "pi"), (4, "words"), (4, "squeeze"), (4, "imports")) * 2,
+    "west": ((8, "imports"), (16, "pi"), (8, "words"), (8, "squeeze")) * 5,
+}
+"""Of each company: cores and work of its apps, its users taking turns."""
+DEADLINE_S = 110.0
+_LOOK_S = 0.25
+_LINE_EVERY_S = 2.0
+
+
+class Order(NamedTuple):
+    """One app of the run."""
+
+    app: str
+    company: str
+    user: str
+    cores: int
+    kind: str
+
+
+def run_demo() -> int:
+    """0 once all of it went well; prints what happens, who got what, and what was checked.
+
+    Raises: Broken naming what did not hold, FairlogError if the cluster does not come up.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:
+        plan = Plan(Path(folder), workers=WORKERS, cores=CORES, memory_mb=MEMORY_MB)
+        click.echo(f"Starting a store, 2 masters and {WORKERS} workers with {CORES} cores and {MEMORY_MB} MiB each …")
+        with Tree(plan, say=_say, findable=False) as tree, connect(tree.store.url) as store:
+            tree.wait_until_ready()
+            client = Client(store, plan.cluster)
+            orders = _submit(client)
+            _watch(tree, client, orders)
+            log = EventLog(store, Keys(plan.cluster))
+            story = read_story(list(log.read()))
+            check_end(story, [order.app for order in orders], client.view)
+            _print_story(story, orders)
+            _print_results(Worklist(store, plan.cluster), orders)
+            _print_checks(story, orders)
+    click.echo(f"Done after {time.monotonic() - started_s:.0f} s; everything was stopped and removed.")
+    return 0
+
+
+def _submit(client: Client) -> list[Order]:
+    """Register the companies and hand in all apps at once, one company's after the other's."""
+    for company, bought in QUOTAS.items():
+        cores = bought // _SCALE
+        client.send(RegisterCompany(company=company, cores=cores, memory_mb=cores * MEMORY_MB // CORES))
+    quotas = " : ".join(f"{name} {bought // _SCALE}" for name, bought in QUOTAS.items())
+    click.echo(f"Three companies have bought {quotas} cores (512 : 128 : 1024, scaled) of {WORKERS * CORES}.")
+    orders = [
+        Order(f"{company}-{number:02}", company, _USERS[company][number % len(_USERS[company])], cores, kind)
+        for company, asked in _ORDERS.items()
+        for number, (cores, kind) in enumerate(asked)
+    ]
+    for outcome in client.send_many([_command(order) for order in orders]):
+        if isinstance(outcome, CommandRejected):
+            raise Broken(f"an app was refused: {outcome}")
+    click.echo(f"{len(orders)} apps were submitted at once. Each company's next app waits until its turn comes.\n")
+    return orders
+
+
+def _command(order: Order) -> SubmitApp:
+    return SubmitApp(
+        app=order.app,
+        company=order.company,
+        user=order.user,
+        name=order.kind,
+        cores=order.cores,
+        command=(sys.executable, "-I", demo_tasks.__file__, order.kind),
+        cwd="/",
+    )
+
+
+def _watch(tree: Tree, client: Client, orders: Sequence[Order]) -> None:
+    """Show how it goes until every app has ended and nothing is held any more.
+
+    Raises: Broken if that takes too long.
+    """
+    began_s = time.monotonic()
+    with _display(len(orders)) as show:
+        for _ in count():
+            tree.tend()
+            elapsed_s = time.monotonic() - began_s
+            try:
+                apps, shares = client.view("apps", everything=True), client.view("shares")
+            except (NoMaster, RedisError):
+                apps, shares = [], None
+            if shares is not None:
+                show(elapsed_s, apps, shares)
+                held = shares["waitingApps"]
+                if all(app["endedAt"] for app in apps) and not held["grantedCores"]:
+                    return
+            if elapsed_s > DEADLINE_S:
+                left = sorted(app["app"] for app in apps if not app["endedAt"])
+                raise Broken(f"after {DEADLINE_S:.0f} s these apps had not ended: {', '.join(left)}")
+            time.sleep(_LOOK_S)
+
+
+Show = Callable[[float, list[dict[str, Any]], dict[str, Any]], None]
+
+
+@contextmanager
+def _display(total: int) -> Iterator[Show]:
+    """A live table where stdout is a terminal, a line now and then otherwise."""
+    next_line_s = 0.0
+
+    def line(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any]) -> None:
+        nonlocal next_line_s
+        if elapsed_s < next_line_s:
+            return
+        next_line_s = elapsed_s + _LINE_EVERY_S
+        ended = sum(app["endedAt"] is not None for app in apps)
+        held = ", ".join(
+            f"{each['company']} {each['occupiedCores']}/{each['quotaCores']}" for each in shares["companies"]
+        )
+        click.echo(f"{elapsed_s:5.1f} s  {ended:>2} of {total} apps ended; cores occupied: {held}")
+
+    if not sys.stdout.isatty():
+        yield line
+        return
+    from rich.live import Live  # noqa: PLC0415 (only terminals need it)
+
+    with Live(refresh_per_second=8) as live:
+        yield lambda elapsed_s, apps, shares: live.update(_picture(elapsed_s, apps, shares))
+
+
+def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any]) -> Any:  # noqa: ANN401 (rich's)
+    from rich.table import Table  # noqa: PLC0415 (only terminals need it)
+
+    table = Table("company", "share of quota", "cores", "pending", "admitted", "ended", title=f"{elapsed_s:.0f} s")
+    for each in shares["companies"]:
+        states = Counter(
+            "ended" if app["endedAt"] else "pending" if app["state"] == "pending" else "admitted"
+            for app in apps
+            if app["company"] == each["company"]
+        )
+        bar = "█" * round(24 * min(1.0, each["occupiedCores"] / each["quotaCores"]))
+        cores = f"{each['occupiedCores']}/{each['quotaCores']}"
+        numbers = (str(states[name]) for name in ("pending", "admitted", "ended"))
+        table.add_row(each["company"], f"{bar:<24} {render.percent(each['share'])}", cores, *numbers)
+    return table
+
+
+def _print_story(story: Story, orders: Sequence[Order]) -> None:
+    """Who got what and when: a line for each app in the order of admission, and one for each company."""
+    apps = sorted((story.state.apps[order.app] for order in orders), key=lambda app: app.admitted)
+    first_ms = min(app.submitted_at for app in apps)
+    click.echo()
+    render.print_table(
+        ("ADMITTED", "APP", "USER", "WORK", "CORES", "EXECUTORS", "WAITED", "RAN", "ENDED AFTER"),
+        [
+            (
+                f"{number}.",
+                app.spec.app,
+                app.spec.user,
+                app.spec.name,
+                app.requested_cores,
+                story.executors.get(app.spec.app, 0),
+                render.duration(app.admitted_at - app.submitted_at),
+                render.duration(app.ended_at - app.admitted_at),
+                render.duration(app.ended_at - first_ms),
+            )
+            for number, app in enumerate(apps, start=1)
+        ],
+        empty="",
+    )
+    click.echo()
+    rows = []
+    for company, users in _USERS.items():
+        mine = [app for app in apps if app.spec.company == company]
+        waits = [app.admitted_at - app.submitted_at for app in mine]
+        core_s = sum(story.core_ms.get(app.spec.app, 0) for app in mine) // 1000
+        quota = story.state.quota(company).cores
+        rows.append((company, quota, len(users), len(mine), core_s, *map(render.duration, _spread(waits))))
+    columns = ("COMPANY", "QUOTA", "USERS", "APPS", "CORE-SECONDS", "SHORTEST WAIT", "MEAN WAIT", "LONGEST WAIT")
+    render.print_table(columns, rows, empty="")
+
+
+def _spread(waits: Sequence[int]) -> tuple[int, int, int]:
+    return min(waits), sum(waits) // len(waits), max(waits)
+
+
+def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
+    """What one app of each kind has found out.
+
+    Raises: Broken if a task did not print what it should.
+    """
+    totals: dict[str, Counter[str]] = {}
+    for order in orders:
+        if order.kind in totals:
+            continue
+        total = totals[order.kind] = Counter()
+        for task in work.states(order.app):
+            try:
+                total.update(json.loads(work.output(order.app, task.task)))
+            except ValueError:
+                raise Broken(f"task {task.task} of {order.app} did not print its result") from None
+    squeezed = totals["squeeze"]
+    click.echo(
+        f"\nPython's own library: {totals['words']['words']:,} words and {totals['imports']['imports']:,} imports in "
+        f"{totals['words']['files']} files, {squeezed['bytes'] // 1024:,} KiB that compress to "
+        f"{squeezed['compressed'] // 1024:,} KiB; pi is about {4 * totals['pi']['hits'] / totals['pi']['darts']:.3f}."
+    )
+
+
+def _print_checks(story: Story, orders: Sequence[Order]) -> None:
+    held = (
+        f"all {len(orders)} apps finished, and nothing is held any more",
+        f"the chain of all {story.positions} log entries is whole, and folding them gives what the master says",
+        f"at each of the {story.positions} positions every ledger adds up and no worker is granted more than it offers",
+        f"each of the {story.admissions} admissions went to the lowest share that could take part, none past a quota",
+    )
+    click.echo("\nChecked from the log alone:")
+    for sentence in held:
+        click.echo(f"  ok  {sentence}")
+
+
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)

@@ -1,0 +1,128 @@
+"""What the guided run says of itself afterwards, from the log alone: who got what and when, and whether it was fair.
+
+The rules are worked out anew here, in the plainest way, so that a mistake in the scheduler shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from recovery.rebuild import fold
+from scheduler.errors import FairlogError
+from scheduler.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved, Record, decode
+from scheduler.state import App, ClusterState, Company
+from scheduler.views import look
+
+VIEWS: Sequence[tuple[str, dict[str, Any]]] = (
+    ("apps", {"everything": True}),
+    ("workers", {}),
+    ("companies", {}),
+    ("shares", {}),
+    ("settings", {}),
+)
+
+
+class Broken(FairlogError):
+    """The guided run found one of its own promises broken."""
+
+
+@dataclass
+class Story:
+    """What the log tells: the state at its end, what each app had, and how many checks held."""
+
+    state: ClusterState = field(default_factory=ClusterState)
+    core_ms: dict[str, int] = field(default_factory=dict)
+    executors: dict[str, int] = field(default_factory=dict)
+    positions: int = 0
+    admissions: int = 0
+
+
+def read_story(records: Sequence[Record]) -> Story:
+    """The story of the log, each position and each admission of it checked.
+
+    Raises: Broken naming the position and what is wrong there.
+    """
+    story, since = Story(), dict[str, int]()
+    for record in records:
+        event = decode(record)
+        if isinstance(event, AppAdmitted):
+            check_admission(story.state, event, record.seq)
+            story.admissions += 1
+        if isinstance(event, ExecutorRemoved):
+            cores = story.state.executors[event.executor].cores
+            story.core_ms[event.app] = story.core_ms.get(event.app, 0) + cores * (record.at - since[event.executor])
+        fold(story.state, record)
+        if isinstance(event, ExecutorAllocated):
+            since[event.executor] = record.at
+            story.executors[event.app] = story.executors.get(event.app, 0) + 1
+        check_workers(story.state, record.seq)
+        story.state.check()
+        story.positions += 1
+    return story
+
+
+def check_workers(state: ClusterState, seq: int) -> None:
+    """Raises: Broken if some worker's executors together have more than the worker offers (semantics O2)."""
+    for worker in state.workers.values():
+        cores = sum(executor.cores for executor in worker.executors.values())
+        memory_mb = sum(executor.memory_mb for executor in worker.executors.values())
+        if cores > worker.cores or memory_mb > worker.memory_mb:
+            raise Broken(
+                f"log position {seq}: worker {worker.id} is granted {cores} cores and {memory_mb} MiB "
+                f"of {worker.cores} and {worker.memory_mb}"
+            )
+
+
+def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int) -> None:
+    """Raises: Broken unless its company had the lowest share of those that take part (semantics C1, C3, C4)."""
+    taking_part = {
+        name: _share(state, name) for name, company in state.companies.items() if _fits(state, name, company)
+    }
+    if admitted.company not in taking_part:
+        raise Broken(f"log position {seq}: {admitted.app} was admitted past the quota of {admitted.company}")
+    lowest = min(taking_part, key=lambda name: taking_part[name])
+    if taking_part[lowest] < taking_part[admitted.company]:
+        raise Broken(
+            f"log position {seq}: {admitted.company} was chosen at a share of {taking_part[admitted.company]}, "
+            f"but {lowest} had {taking_part[lowest]}"
+        )
+
+
+def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) -> None:
+    """Raises: Broken unless every app finished, nothing is held any more, and `ask` sees what the log tells."""
+    state = story.state
+    for app in expected:
+        found = state.apps.get(app)
+        if found is None or found.state != "finished":
+            how = "unknown" if found is None else f"{found.state}: {found.detail}"
+            raise Broken(f"app {app} did not finish, it is {how}")
+    if state.executors or state.balance.requested_cores or state.balance.granted_cores:
+        raise Broken("something is still held although every app has ended")
+    for view, arguments in VIEWS:
+        if ask(view, **arguments) != look(state, view, arguments):
+            raise Broken(f"the master's view of the {view} is not what the log folds to")
+
+
+def _fits(state: ClusterState, name: str, company: Company) -> bool:
+    """Whether the first pending app of some user fits what is left of the company's quota."""
+    first: dict[str, App] = {}
+    for app in sorted(state.apps.values(), key=lambda app: app.submitted):
+        if app.state == "pending" and app.spec.company == name:
+            first.setdefault(app.spec.user, app)
+    quota, held = state.quota(name), company.balance
+    return any(
+        (held.requested_cores + app.requested_cores) * quota.denominator <= quota.cores
+        and (held.requested_memory_mb + app.requested_memory_mb) * quota.denominator <= quota.memory_mb
+        for app in first.values()
+    )
+
+
+def _share(state: ClusterState, name: str) -> Fraction:
+    quota, held = state.quota(name), state.companies[name].balance
+    return max(
+        Fraction(held.requested_cores * quota.denominator, quota.cores),
+        Fraction(held.requested_memory_mb * quota.denominator, quota.memory_mb),
+    )

@@ -1,0 +1,77 @@
+"""What the tasks of the guided run do: small real work on the sources of Python's own library.
+
+Run as a program: `demo_tasks.py words|imports|squeeze|pi`. Each task takes its part of the files by its
+index and prints one line of JSON, whose numbers can be added up over an app's tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import sysconfig
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+DARTS = 100_000
+_IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+[\w.]", re.MULTILINE)
+_STEP = 6_364_136_223_846_793_005
+_MODULUS = 1 << 64
+
+
+def words(files: list[Path], _index: int) -> dict[str, int]:
+    """How many words the files have."""
+    return {"files": len(files), "words": sum(len(re.findall(r"\w+", _text(file))) for file in files)}
+
+
+def imports(files: list[Path], _index: int) -> dict[str, int]:
+    """How many lines of the files begin an import."""
+    return {"files": len(files), "imports": sum(len(_IMPORT.findall(_text(file))) for file in files)}
+
+
+def squeeze(files: list[Path], _index: int) -> dict[str, int]:
+    """How many bytes the files have, how many once compressed, and how many different contents there are."""
+    contents = [file.read_bytes() for file in files]
+    return {
+        "files": len(files),
+        "bytes": sum(map(len, contents)),
+        "compressed": sum(len(zlib.compress(content, 9)) for content in contents),
+        "contents": len({hashlib.sha256(content).digest() for content in contents}),
+    }
+
+
+def pi(_files: list[Path], index: int) -> dict[str, int]:
+    """How many of some darts thrown at a square hit the circle in it; the same ones for the same index."""
+    hits, seed = 0, index + 1
+    for _ in range(DARTS):
+        seed = (seed * _STEP + 1_442_695_040_888_963_407) % _MODULUS
+        across, along = seed >> 48, (seed >> 32) & 0xFFFF
+        hits += across * across + along * along < 0xFFFF * 0xFFFF
+    return {"darts": DARTS, "hits": hits}
+
+
+KINDS: dict[str, Callable[[list[Path], int], dict[str, int]]] = {
+    "words": words,
+    "imports": imports,
+    "squeeze": squeeze,
+    "pi": pi,
+}
+
+
+def main() -> None:
+    """Do this task's part of the work that the command line names."""
+    index, count = int(os.environ["FAIRLOG_TASK_INDEX"]), int(os.environ["FAIRLOG_TASK_COUNT"])
+    library = Path(sysconfig.get_path("stdlib"))
+    files = sorted(library.glob("[a-z]*.py"))[index::count]
+    sys.stdout.write(json.dumps(KINDS[sys.argv[1]](files, index)) + "\n")
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+if __name__ == "__main__":
+    main()

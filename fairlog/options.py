@@ -1,0 +1,169 @@
+"""What the verbs' options have in common: sizes, durations, pairs, and which cluster is meant."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from fairlog.session import Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNORECASE | re.ASCII)
+_UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
+_DURATION = re.compile(r"(-?\d{1,30})\s*([smhd])?", re.IGNORECASE | re.ASCII)
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass
+class Place:
+    """Which cluster the command line means, as far as it says so."""
+
+    store: str | None = None
+    cluster: str | None = None
+    data: Path | None = None
+    unsafe_store: bool = False
+
+
+def read_size(text: str) -> int:
+    """An amount of memory in MiB, written `512M`, `2G`, `1T` or as plain MiB.
+
+    What is written well but makes no sense, such as a negative amount, is the rules' to refuse.
+
+    Raises: click.BadParameter naming the right forms.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    amount = Fraction(found[1]) * _UNIT_MB[(found[2] or "").upper()] if found else Fraction(1, 2)
+    if amount.denominator != 1:
+        raise click.BadParameter(f"{_short(text)} is not a size in whole MiB: write it like 512M, 2G or 512")
+    return int(amount)
+
+
+def read_duration(text: str) -> int:
+    """A time in seconds, written `90s`, `10m`, `2h`, `1d` or as plain seconds.
+
+    Raises: click.BadParameter naming the right forms.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{_short(text)} is not a duration: write it like 90s, 10m or 2h")
+    return int(found[1]) * _UNIT_S[(found[2] or "").lower()]
+
+
+def read_pair(text: str) -> tuple[str, str]:
+    """A name and a value, which may be empty, written `NAME=VALUE`.
+
+    Raises: click.BadParameter if there is no name or no `=`.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{_short(text)} is not of the form NAME=VALUE")
+    return name, value
+
+
+def read_text(text: str) -> str:
+    """The text. Raises: click.BadParameter if it is not Unicode: the log holds nothing else."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{_short(text)} is not valid UTF-8") from None
+    return text
+
+
+def place_options(*, from_environment: bool = False) -> Callable[[F], F]:
+    """The options that say which cluster is meant; with `from_environment` their variables are read as well.
+
+    They can stand before the verb and behind it; the latter wins.
+    """
+
+    def remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
+        place = ctx.ensure_object(Place)
+        if value is not None and value is not False and param.name is not None:
+            setattr(place, param.name, value)
+
+    def add(function: F) -> F:
+        for names, variable, settings, text in _PLACE:
+            function = click.option(
+                *names,
+                envvar=variable if from_environment else None,
+                show_envvar=from_environment,
+                expose_value=False,
+                callback=remember,
+                help=text,
+                **settings,
+            )(function)
+        return function
+
+    return add
+
+
+_PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
+    (
+        ("--unsafe-store",),
+        "FAIRLOG_UNSAFE_STORE",
+        {"is_flag": True, "default": None},
+        "Accept a store whose settings break the promises; for tests only.",
+    ),
+    (
+        ("--data",),
+        "FAIRLOG_DATA",
+        {"type": click.Path(file_okay=False, path_type=Path), "metavar": "DIR"},
+        "The data folder of the `up` that is meant; otherwise the one started last.",
+    ),
+    (
+        ("--cluster",),
+        "FAIRLOG_CLUSTER",
+        {"metavar": "NAME"},
+        'The cluster in the store; otherwise that of the `up`, or "default".',
+    ),
+    (
+        ("--store",),
+        "FAIRLOG_STORE",
+        {"metavar": "URL"},
+        "The store: redis://, rediss:// or unix://PATH; otherwise that of a running `up`.",
+    ),
+]
+
+
+def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
+    """A verb that gets a `Session` with the cluster that the command line means as its first argument."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from fairlog.session import Session  # noqa: PLC0415 (help and wrong usage need no store)
+
+        ctx = click.get_current_context()
+        session = Session(ctx.ensure_object(Place))
+        ctx.call_on_close(session.close)
+        return function(session, *args, **kwargs)
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__dict__.update(function.__dict__)
+    return place_options()(run)
+
+
+def as_json(function: F) -> F:
+    """The verb gets `as_json`: whether `--json` was asked for."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+
+
+def read_folder() -> str:
+    """The current folder. Raises: click.ClickException if it was deleted."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise click.ClickException(f"the current folder {os.environ.get('PWD', '')} does not exist any more") from None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

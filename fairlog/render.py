@@ -1,0 +1,100 @@
+"""How answers look: tables, sizes, times, JSON, and a line that says how far an app is."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from scheduler.events import Record
+
+_WIDE = 100_000
+"""Columns of what is no terminal: lines that programs read are never broken."""
+
+
+def print_json(value: object) -> None:
+    """Print `value` as JSON that people can read too."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print rows under their columns, numbers to the right, or the sentence `empty` if there are none.
+
+    Unlike rich's own tables it keeps each row on one line where the output is no terminal.
+    """
+    from rich.console import Console  # noqa: PLC0415 (JSON answers need none of it)
+    from rich.table import Table  # noqa: PLC0415 (likewise)
+
+    lines = [tuple("-" if cell is None else cell for cell in row) for row in rows]
+    if not lines:
+        click.echo(empty)
+        return
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _WIDE
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        right = all(isinstance(line[number], int) for line in lines)
+        table.add_column(name, justify="right" if right else "left", no_wrap=not console.is_terminal)
+    for line in lines:
+        table.add_row(*(str(cell) for cell in line))
+    with console.capture() as captured:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def size(memory_mb: int | str) -> str:
+    """Memory as people write it: `512M`, `2G`; a fraction of a MiB as "n/d M"."""
+    if isinstance(memory_mb, str):
+        return f"{memory_mb} M"
+    return f"{memory_mb // 1024}G" if memory_mb % 1024 == 0 else f"{memory_mb}M"
+
+
+def moment(at_ms: int | None) -> str:
+    """A time by the store's clock, in UTC."""
+    if not at_ms:
+        return "-"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def percent(share: str) -> str:
+    """A share "n/d" as a percentage; the exact one is in the JSON."""
+    numerator, denominator = (int(part) for part in share.split("/"))
+    return f"{100 * numerator / denominator:.1f}%" if denominator else "none bought"
+
+
+def duration(milliseconds: int | None) -> str:
+    """A span of time as `0.3s`, `4m12s` or `2h05m`."""
+    if milliseconds is None:
+        return "-"
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes = int(seconds) // 60
+    return f"{minutes}m{int(seconds) % 60:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+
+
+def log_line(record: Record) -> str:
+    """One event in one line: position, time, type, and what is not empty of its data."""
+    said = record.as_json()["data"]
+    parts = [f"{name}={words(value)}" for name, value in said.items() if value not in (None, "", [], False)]
+    return f"{record.seq:>7}  {moment(record.at)}  {record.type:<18} {' '.join(parts)}".rstrip()
+
+
+def log_json(record: Record) -> str:
+    """One event as an object on one line, its data's keys in stored order.
+
+    In ASCII: some characters of Unicode end a line for those who read lines.
+    """
+    return json.dumps(record.as_json(), separators=(",", ":"))
+
+
+def words(value: object) -> str:
+    """A value on one line: a command as the shell would take it, anything odd quoted."""
+    text = shlex.join(str(part) for part in value) if isinstance(value, list) else str(value)
+    return text if text.isprintable() and " " not in text else json.dumps(text)

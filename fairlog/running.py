@@ -1,0 +1,131 @@
+"""The `fairlog up`s that run on this machine for this user: how other commands find them.
+
+Each writes `up.json` into its data folder and holds a lock there as long as it lives, so one that was
+killed is never taken for a running one, whatever process has its number now. A link to the folder
+lies among the user's data.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import platformdirs
+
+from scheduler.errors import FairlogError
+
+RECORD = "up.json"
+_LOCK = "up.lock"
+_LOCK_S = 1.0
+
+
+class DataInUse(FairlogError):
+    """Another `up` works with the data folder."""
+
+    def __init__(self, data: Path, pid: int | None) -> None:
+        by = f" (process {pid})" if pid else ""
+        super().__init__(f"another `fairlog up`{by} already runs on the data in {data}; `fairlog down` stops it")
+
+
+class Running(NamedTuple):
+    """A running `up`: its process, its store and its data folder; `started_at` in seconds since the epoch.
+
+    `ready`: its cluster has come up.
+    """
+
+    pid: int
+    url: str
+    cluster: str
+    data: str
+    store_pid: int | None
+    started_at: float
+    ready: bool = False
+
+
+def default_data() -> Path:
+    """Where `up` keeps its data unless it is told otherwise."""
+    return platformdirs.user_data_path("fairlog") / "up"
+
+
+def lock(data: Path) -> int:
+    """The descriptor of the lock that says that we are the `up` on `data`; closing it gives it back.
+
+    Raises: DataInUse if another one holds it, OSError if the folder cannot be used.
+    """
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(data / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _LOCK_S
+    while not _try(descriptor, fcntl.LOCK_EX):
+        if time.monotonic() > deadline:
+            os.close(descriptor)
+            found = _read(data)
+            raise DataInUse(data, found.pid if found else None)
+        time.sleep(0.02)
+    return descriptor
+
+
+def announce(running: Running) -> None:
+    """Let other commands find the `up`; said again, it replaces what was said before."""
+    data = Path(running.data)
+    draft = data / f"{RECORD}.new"
+    draft.write_text(json.dumps(running._asdict(), indent=2) + "\n")
+    draft.replace(data / RECORD)
+    link = _link(data)
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(data)
+
+
+def withdraw(data: Path) -> None:
+    """Say that the `up` on `data` has ended."""
+    (data / RECORD).unlink(missing_ok=True)
+    _link(data).unlink(missing_ok=True)
+
+
+def find_running(data: Path | None = None) -> Running | None:
+    """The live `up` on `data`, or the one of this user that was started last; None if there is none."""
+    if data is not None:
+        return _alive(data.absolute())
+    links = _links()
+    folders = [default_data(), *(sorted(links.iterdir()) if links.is_dir() else [])]
+    found = [running for folder in folders if (running := _alive(folder)) is not None]
+    return max(found, key=lambda running: running.started_at, default=None)
+
+
+def _alive(data: Path) -> Running | None:
+    try:
+        descriptor = os.open(data / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return None if _try(descriptor, fcntl.LOCK_SH) else _read(data)
+    finally:
+        os.close(descriptor)
+
+
+def _read(data: Path) -> Running | None:
+    try:
+        return Running(**json.loads((data / RECORD).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _try(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _links() -> Path:
+    return platformdirs.user_data_path("fairlog") / "running"
+
+
+def _link(data: Path) -> Path:
+    return _links() / blake2b(os.fsencode(data), digest_size=8).hexdigest()

@@ -1,0 +1,133 @@
+"""One cluster, found and reached: what every verb that talks to the store works with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from redis.exceptions import RedisError
+
+from fairlog.running import find_running
+from recovery.lease import Member, members
+from recovery.rebuild import rebuild
+from scheduler.client import Client
+from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
+from scheduler.eventlog import EventLog, check_store, connect
+from scheduler.keys import Keys
+from scheduler.views import look
+
+if TYPE_CHECKING:
+    from fairlog.options import Place
+    from fairlog.running import Running
+    from scheduler.state import ClusterState
+
+ANSWER_S = 10
+"""How long the store may take for one answer before a verb gives up."""
+VIEW_S = 2.0
+"""How long a master may take for a view before the log is folded here instead."""
+
+
+class NoStore(FairlogError):
+    """Nothing says which store is meant."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no cluster is known: start one with `fairlog up`, or name a store by --store or FAIRLOG_STORE"
+        )
+
+
+class Session:
+    """A connection to the cluster that `place` means: `client` sends commands, `log` reads.
+
+    Raises: NoStore if nothing says where it is, UnsuitableStore if it does not answer.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.url, self.cluster, self.up = locate(place)
+        self.keys = Keys(self.cluster)
+        self.store = connect(patient(self.url))
+        self.client = Client(self.store, self.cluster)
+        self.log = EventLog(self.store, self.keys)
+        self._unsafe = place.unsafe_store
+        try:
+            self.store.ping()
+        except RedisError as error:
+            raise UnsuitableStore(f"the store at {without_password(self.url)} does not answer: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self.store.close()
+
+    def check(self) -> None:
+        """Refuse a store on which no master would serve, while none does.
+
+        Raises: UnsuitableStore saying why.
+        """
+        if members(self.store, self.keys)[0] is None:
+            check_store(self.store, unsafe=self._unsafe)
+
+    def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
+        """What the serving master answers (`scheduler.views`); if none does, what the log says.
+
+        Raises: CommandRejected if it asks for what is not there, UnreadableRecord if the log cannot be read.
+        """
+        answer = self.ask_master(view, **arguments)
+        return answer if answer is not None else look(self.folded(), view, arguments)
+
+    def ask_master(self, view: str, **arguments: object) -> Any | None:  # noqa: ANN401 (JSON)
+        """What the serving master answers, None if there is none.
+
+        Raises: CommandRejected if it asks for what is not there.
+        """
+        if members(self.store, self.keys)[0] is None:
+            return None
+        try:
+            return Client(self.store, self.cluster, timeout_s=VIEW_S).view(view, **arguments)
+        except NoMaster:
+            return None
+
+    def masters(self) -> tuple[Member | None, list[Member]]:
+        """Who has the lease, and who stands by."""
+        return members(self.store, self.keys)
+
+    def folded(self) -> ClusterState:
+        """The state that the log tells.
+
+        Raises: UnsuitableStore if no master would use the store, UnreadableRecord if the log cannot be read.
+        """
+        self.check()
+        return rebuild(self.log)[0]
+
+
+def locate(place: Place) -> tuple[str, str, Running | None]:
+    """The store's URL, the cluster's name, and the `up` that both are from.
+
+    Raises: NoStore if nothing says where the store is.
+    """
+    up = None if place.store else find_running(place.data)
+    url = place.store or (up.url if up else None)
+    if url is None:
+        raise NoStore
+    try:
+        _ = urlsplit(url).port
+    except ValueError as error:
+        raise UnsuitableStore(f"the store's URL {url!r} cannot be read: {error}") from None
+    return url, place.cluster or (up.cluster if up else "default"), up
+
+
+def patient(url: str) -> str:
+    """The URL with a limit on how long one answer may take, unless it has one of its own."""
+    if "socket_timeout=" in url or not url.startswith(("redis://", "rediss://", "unix://")):
+        return url
+    return f"{url}{'&' if '?' in url else '?'}socket_timeout={ANSWER_S}"
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    try:
+        parts = urlsplit(url)
+        if parts.password is None:
+            return url
+    except ValueError:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))

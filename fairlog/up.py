@@ -1,0 +1,330 @@
+"""All of a cluster in one process tree: the embedded store, masters and workers, each started again if it dies.
+
+The tree ends as one. Its processes end with the one that runs it, even if that is killed, and
+executors end with their agents.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self, cast
+
+import click
+from redis.exceptions import RedisError
+
+from fairlog import running
+from fairlog.render import size
+from fairlog.running import Running
+from fairlog.store import EmbeddedStore
+from recovery.lease import members
+from scheduler.client import Client
+from scheduler.errors import FairlogError, NoMaster
+from scheduler.eventlog import connect
+from scheduler.keys import Keys
+
+READY_S = 60.0
+STOP_S = 12.0
+LOOK_S = 0.1
+SHORT_LIFE_S = 5.0
+"""A process that lived shorter than this is started again with a growing pause."""
+HOPELESS = 4
+"""So many failures of masters before the first one serves mean that a human must act."""
+PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
+_POLL_S = 0.05
+_ANSWER_S = 2.0
+
+
+class NotReady(FairlogError):
+    """The cluster did not come up."""
+
+
+class Plan(NamedTuple):
+    """What is to run; `cores` and `memory_mb` are each worker's offer."""
+
+    data: Path
+    cluster: str = "default"
+    masters: int = 2
+    workers: int = 2
+    cores: int = 4
+    memory_mb: int = 2048
+
+
+class Child:
+    """A process that is started again whenever it ends; its output goes to the end of `log`.
+
+    `failures`: how often it has ended with an exit code that says so.
+    """
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self._short_lives = 0
+        self.failures = 0
+        self._start_at_s = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    def start(self) -> None:
+        """Start it. Its session is its own, so that a terminal's Ctrl-C reaches only the one that runs the tree."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._started_s = time.monotonic()
+
+    def tend(self) -> str | None:
+        """Start it again if it has ended and its pause is over; a sentence whenever it has ended."""
+        now = time.monotonic()
+        if self._process is None:
+            if now >= self._start_at_s:
+                self.start()
+            return None
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._process = None
+        self._short_lives = self._short_lives + 1 if now - self._started_s < SHORT_LIFE_S else 0
+        pause_s = PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)]
+        self._start_at_s = now + pause_s
+        self.failures += code > 0
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        words = f" ({self.last_words()})" if code > 0 else ""
+        return f"{self.name} {how}{words}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
+
+    def has_ended(self) -> bool:
+        """Whether it was started and has ended."""
+        return self._process is not None and self._process.poll() is not None
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def wait(self, deadline: float) -> None:
+        """Return once it has ended; it is killed at `deadline`."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def last_words(self) -> str:
+        """The last line that it has printed."""
+        lines = self.log.read_bytes()[-4096:].decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), f"see {self.log}")
+
+
+class Tree:
+    """The processes of `plan`; a context manager. `say` gets a sentence for whatever has to be started again.
+
+    Start it from the main thread: its processes end with the thread that started them.
+    """
+
+    def __init__(self, plan: Plan, *, say: Callable[[str], None], findable: bool = True) -> None:
+        self.plan = plan._replace(data=plan.data.absolute())
+        self._say = say
+        self._findable = findable
+        self._started_at = time.time()
+        self._ready = False
+        self._logs = self.plan.data / "logs"
+        self._lock: int | None = None
+        self.store = EmbeddedStore(self.plan.data / "store")
+        self.masters = [self._child(f"master-{number}", ["master"]) for number in range(1, plan.masters + 1)]
+        self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything; returns before a master serves.
+
+        Raises: DataInUse if another tree works with the data, StoreUnavailable if the store cannot run.
+        """
+        with ExitStack() as undo:
+            undo.callback(self.stop)
+            self._lock = running.lock(self.plan.data)
+            self._logs.mkdir(mode=0o700, exist_ok=True)
+            self.store.start()
+            self._announce()
+            for child in self._children():
+                child.start()
+            undo.pop_all()
+
+    def tend(self) -> None:
+        """Start again whatever has died since the last call."""
+        if self.store.pid is None:
+            self._say("the store has ended; starting it again")
+            self.store.restart()
+            self._announce()
+        for child in self._children():
+            said = child.tend()
+            if said is not None:
+                self._say(said)
+
+    def wait_until_ready(self, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Return once a master serves and every worker is registered, or `should_stop()`.
+
+        Raises: NotReady with the last words of a process if that takes too long, or the masters fail.
+        """
+        deadline = time.monotonic() + READY_S
+        while not (should_stop() or self.is_ready()):
+            hopeless = sum(master.failures for master in self.masters) >= HOPELESS
+            if hopeless or time.monotonic() > deadline:
+                stuck = next((child for child in self._children() if child.failures), self.masters[0])
+                raise NotReady(f"the cluster does not come up; {stuck.name} says: {stuck.last_words()}")
+            self.tend()
+            time.sleep(_POLL_S)
+        self._ready = True
+        self._announce()
+
+    def is_ready(self) -> bool:
+        """Whether one of our masters answers and all our workers are registered."""
+        keys = Keys(self.plan.cluster)
+        try:
+            with connect(self.store.url) as store:
+                serving = members(store, keys)[0]
+                agents = cast("dict[bytes, bytes]", store.hgetall(keys.agents))
+                registered = {name.decode(): json.loads(text)["pid"] for name, text in agents.items()}
+                if serving is None or any(registered.get(worker.name) != worker.pid for worker in self.workers):
+                    return False
+                Client(store, self.plan.cluster, timeout_s=_ANSWER_S).view("cluster")
+        except (RedisError, NoMaster):
+            return False
+        return serving.pid in {master.pid for master in self.masters}
+
+    def _children(self) -> tuple[Child, ...]:
+        return (*self.masters, *self.workers)
+
+    def stop(self) -> None:
+        """End everything in order: workers with their executors, masters, the store."""
+        deadline = time.monotonic() + STOP_S
+        for layer in (self.workers, self.masters):
+            for child in layer:
+                child.ask_to_stop()
+            for child in layer:
+                child.wait(deadline)
+        self.store.stop()
+        if self._lock is not None:
+            running.withdraw(self.plan.data)
+            os.close(self._lock)
+            self._lock = None
+
+    def _announce(self) -> None:
+        if self._findable:
+            running.announce(
+                Running(
+                    pid=os.getpid(),
+                    url=self.store.url,
+                    cluster=self.plan.cluster,
+                    data=str(self.plan.data),
+                    store_pid=self.store.pid,
+                    started_at=self._started_at,
+                    ready=self._ready,
+                )
+            )
+
+    def _worker(self, number: int) -> Child:
+        name = f"worker-{number}"
+        offer = ["--id", name, "--cores", str(self.plan.cores), "--memory", str(self.plan.memory_mb)]
+        return self._child(name, ["worker", *offer, "--run-dir", str(self.plan.data / "workers"), "--no-outlive"])
+
+    def _child(self, name: str, arguments: Sequence[str]) -> Child:
+        where = ["--store", self.store.url, "--cluster", self.plan.cluster]
+        command = [sys.executable, "-m", "fairlog", *arguments, *where, "--end-with", str(os.getpid())]
+        return Child(name, command, self._logs / f"{name}.log")
+
+
+def run_up(plan: Plan, say: Callable[[str], None]) -> None:
+    """Run the tree of `plan` in the foreground until SIGTERM, SIGINT or SIGHUP; `say` gets what people want to know.
+
+    Raises: as `Tree.start` and `Tree.wait_until_ready`.
+    """
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    with Tree(plan, say=say) as tree:
+        tree.wait_until_ready(lambda: stopped)
+        if not stopped:
+            click.echo(describe(tree.plan))
+        while not stopped:
+            tree.tend()
+            time.sleep(LOOK_S)
+        say("stopping")
+    say("stopped")
+
+
+def describe(plan: Plan) -> str:
+    """What an `up` of `plan` consists of and how to go on, for its user."""
+    offer = f"{plan.cores} cores and {size(plan.memory_mb)}"
+    masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 serves, the others wait)"
+    return (
+        f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"
+        "  fairlog company add acme\n"
+        "  fairlog submit --company acme --user ann --wait -- echo hello\n"
+        "  fairlog status; fairlog shares; fairlog log; fairlog down"
+    )
+
+
+def start_detached(plan: Plan) -> Running:
+    """Start `up` in the background; returns once the cluster is ready.
+
+    Raises: DataInUse if one runs on the data already, NotReady with its last words if it ends.
+    """
+    data = plan.data.absolute()
+    os.close(running.lock(data))
+    logs = data / "logs"
+    logs.mkdir(mode=0o700, exist_ok=True)
+    options = [
+        *("--data", str(data), "--cluster", plan.cluster, "--masters", str(plan.masters)),
+        *("--workers", str(plan.workers), "--cores", str(plan.cores), "--memory", str(plan.memory_mb)),
+    ]
+    up = Child("up", [sys.executable, "-m", "fairlog", "up", *options], logs / "up.log")
+    up.start()
+    while True:
+        found = running.find_running(data)
+        if found is not None and found.pid == up.pid and found.ready:
+            return found
+        if up.has_ended():
+            raise NotReady(up.last_words().removeprefix("Error: "))
+        time.sleep(_POLL_S)
+
+
+def stop_running(found: Running) -> None:
+    """Return once the `up` has ended, and all of it with it.
+
+    Raises: NotReady if it takes too long.
+    """
+    os.kill(found.pid, signal.SIGTERM)
+    deadline = time.monotonic() + 3 * STOP_S
+    while running.find_running(Path(found.data)) is not None:
+        if time.monotonic() > deadline:
+            raise NotReady(f"`fairlog up` (process {found.pid}) was asked to stop but is still there")
+        time.sleep(_POLL_S)

@@ -1,0 +1,259 @@
+"""The verbs about apps: submit, kill, apps, app, logs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import click
+
+from fairlog import render
+from fairlog.follow import appended, follow, patiently
+from fairlog.options import as_json, on_cluster, read_duration, read_folder, read_pair, read_size, read_text
+from scheduler.commands import Command, KillApp, SubmitApp
+from scheduler.errors import CommandRejected
+from scheduler.validate import MAX_NAME
+
+if TYPE_CHECKING:
+    from fairlog.session import Session
+    from scheduler.worklist import TaskState, Worklist
+
+_LOOK_S = 0.3
+_OVER = ("succeeded", "failed", "stopped")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--company", required=True, metavar="C", type=read_text, help="The company that pays.")
+@click.option("--user", required=True, metavar="U", type=read_text, help="Who submits; has one queue in the company.")
+@click.option("--cores", type=int, metavar="N", help="How many tasks may run at once.  [default: the cluster's, 8]")
+@click.option("--memory-per-task", type=read_size, metavar="SIZE", help="Memory a task needs: 512M, 2G or plain MiB.")
+@click.option("--tasks", type=int, metavar="N", help="How often CMD is run.  [default: as many as cores]")
+@click.option("--name", type=read_text, metavar="S", help="What the app is called.  [default: the command's name]")
+@click.option("--kind", type=click.Choice(["batch", "sql"]), default="batch", show_default=True)
+@click.option("--retries", type=int, default=0, metavar="N", show_default=True, help="Further attempts a task has.")
+@click.option("--time-limit", type=read_duration, metavar="TIME", help="How long a task may run: 90s, 10m or 2h.")
+@click.option("--env", type=read_pair, multiple=True, metavar="K=V", help="A variable for the tasks; may be repeated.")
+@click.option("--wait", is_flag=True, help="Wait for the app's end and exit with its result.")
+@click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
+@on_cluster
+def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 (the options as click gives them)
+    """Queue an app: N tasks, each one run of CMD.
+
+    CMD runs in the current folder of the machine that it is given to. The app's id is printed once it is in the
+    log, which survives any crash from then on. The values of --env never enter the log.
+    """
+    app = f"app-{uuid4().hex[:12]}"
+    name = asked["name"]
+    secrets = dict(asked["env"])
+    request = SubmitApp(
+        app=app,
+        company=asked["company"],
+        user=asked["user"],
+        name=_name_of(command[0]) if name is None else name,
+        kind=asked["kind"],
+        cores=asked["cores"],
+        memory_per_task_mb=asked["memory_per_task"],
+        tasks=asked["tasks"],
+        command=command,
+        env=tuple(sorted(secrets)),
+        cwd=read_folder(),
+        retries=asked["retries"],
+        time_limit_s=asked["time_limit"],
+    )
+    if name == "":
+        raise click.BadParameter("a name must not be empty", param_hint="--name")
+    session.check()
+    receipt = session.client.submit(request, secrets)
+    click.echo(app)
+    sys.stdout.flush()
+    if not wait:
+        return 0
+    from fairlog.waiting import wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
+
+    return wait_for(session, app, receipt.seq)
+
+
+@click.command()
+@click.argument("app", nargs=-1, required=True, type=read_text)
+@on_cluster
+def kill(session: Session, *, app: tuple[str, ...]) -> int:
+    """End apps, whatever they are doing.
+
+    What they hold is free as soon as their workers say that it is gone.
+    """
+    return send_each(session, app, lambda name: KillApp(app=name), "killed")
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Also those that have ended, as far as they are remembered.")
+@as_json
+@on_cluster
+def apps(session: Session, *, everything: bool, as_json: bool) -> None:
+    """List the apps that have not ended, or all of them."""
+    found = session.ask("apps", everything=everything)
+    if as_json:
+        render.print_json(found)
+        return
+    render.print_table(
+        ("APP", "COMPANY", "USER", "NAME", "STATE", "TASKS", "REQUESTED", "GRANTED", "SUBMITTED"),
+        [
+            (
+                app["app"],
+                app["company"],
+                app["user"],
+                app["name"],
+                app["state"],
+                app["tasks"],
+                _amount(app["requestedCores"], app["requestedMemory"]),
+                _amount(app["grantedCores"], app["grantedMemory"]),
+                render.moment(app["submittedAt"]),
+            )
+            for app in found
+        ],
+        empty="No app is known." if everything else "No app is pending, waiting or running.",
+    )
+
+
+@click.command()
+@click.argument("app", type=read_text)
+@as_json
+@on_cluster
+def app(session: Session, *, app: str, as_json: bool) -> None:
+    """Show one app with its executors and tasks."""
+    found = session.ask("app", app=app)
+    tasks = _worklist(session).states(app)
+    if as_json:
+        render.print_json({**found, "taskStates": [_task_json(task) for task in tasks]})
+        return
+    for name, value in found.items():
+        if name != "executors" and value not in (None, "", []):
+            shown = render.moment(value) if name.endswith("At") else render.words(value)
+            click.echo(f"{name:<16} {shown}")
+    click.echo()
+    render.print_table(
+        ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS"),
+        [
+            (each["executor"], each["worker"], each["cores"], render.size(each["memory"]), each["status"])
+            for each in found["executors"]
+        ],
+        empty="It has no executor now.",
+    )
+    click.echo()
+    render.print_table(
+        ("TASK", "STATE", "EXIT", "ATTEMPTS", "EXECUTOR", "STARTED", "ENDED", "MESSAGE"),
+        [
+            (
+                task.task,
+                task.state,
+                task.exit_code,
+                task.attempts,
+                task.executor,
+                render.moment(task.started_at),
+                render.moment(task.ended_at),
+                task.message,
+            )
+            for task in tasks
+        ],
+        empty="None of its tasks has been handed out yet.",
+    )
+
+
+@click.command()
+@click.argument("app", type=read_text)
+@click.option("--task", type=click.IntRange(min=0), metavar="I", help="Only this task, counted from 0.")
+@click.option("--follow", "following", is_flag=True, help="Go on printing until the app ends.")
+@on_cluster
+def logs(session: Session, *, app: str, task: int | None, following: bool) -> None:
+    """Print what the tasks of an app have printed.
+
+    Task by task, the last 64 KiB of each; all of it lies in files at the workers.
+    """
+    found = session.ask("app", app=app)
+    if task is not None and task >= found["tasks"]:
+        raise click.ClickException(f"app {app!r} has {found['tasks']} tasks, numbered from 0: there is no task {task}")
+    work = _worklist(session)
+    chosen = range(found["tasks"]) if task is None else [task]
+    if following:
+        _follow_output(session, work, app, chosen)
+        return
+    before = b""
+    for index in chosen:
+        output = work.output(app, index)
+        if output:
+            _write(b"\n" + output if before and not before.endswith(b"\n") else output)
+            before = output
+
+
+def send_each(session: Session, names: Sequence[str], command: Callable[[str], Command], done: str) -> int:
+    """Send one command for each name and say what became of it; 1 if any was refused, else 0."""
+    session.check()
+    code = 0
+    for name in names:
+        try:
+            session.client.send(command(name))
+            click.echo(f"{name} {done}")
+        except CommandRejected as refusal:
+            click.echo(f"Error: {refusal}", err=True)
+            code = 1
+    return code
+
+
+def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[int]) -> None:
+    """Print each task's output as it comes, task by task, until each has ended or the app has."""
+    from scheduler.worklist import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
+
+    ticks = follow(session.log, session.log.head(), wait_s=_LOOK_S)
+    ended = session.ask("app", app=app)["endedAt"] is not None
+    for index in tasks:
+        shown = b""
+        while True:
+            over = ended or _is_over(patiently(partial(work.states, app)), index)
+            output = patiently(partial(work.output, app, index))
+            _write(appended(shown, output, kept=OUTPUT_BYTES))
+            shown = output
+            if over:
+                break
+            while (record := next(ticks)) is not None:
+                ended = ended or (record.type == "AppRemoved" and record.as_json()["data"]["app"] == app)
+
+
+def _worklist(session: Session) -> Worklist:
+    from scheduler.worklist import Worklist  # noqa: PLC0415 (loads RQ, which most verbs do without)
+
+    return Worklist(session.store, session.cluster)
+
+
+def _is_over(states: Sequence[TaskState], index: int) -> bool:
+    return index < len(states) and states[index].state in _OVER
+
+
+def _name_of(program: str) -> str:
+    """A name for the app that the rules accept, from the command's; empty where nothing is left of it."""
+    name = "".join(character for character in PurePath(program).name if character.isprintable())
+    return name[:MAX_NAME].strip()
+
+
+def _amount(cores: int, memory_mb: int) -> str:
+    return f"{cores} cores, {render.size(memory_mb)}"
+
+
+def _task_json(task: TaskState) -> dict[str, object]:
+    return {
+        "task": task.task,
+        "state": task.state,
+        "exitCode": task.exit_code,
+        "executor": task.executor,
+        "attempts": task.attempts,
+        "startedAt": task.started_at,
+        "endedAt": task.ended_at,
+        "message": task.message,
+    }
+
+
+def _write(output: bytes) -> None:
+    sys.stdout.buffer.write(output)
+    sys.stdout.buffer.flush()

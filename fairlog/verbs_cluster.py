@@ -1,0 +1,293 @@
+"""The verbs about the cluster itself: status, company, settings, workers, drain, undrain, remove, shares."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from fairlog import render
+from fairlog.options import as_json, on_cluster, place_options, read_pair, read_size, read_text
+from fairlog.session import without_password
+from fairlog.verbs_apps import send_each
+from scheduler.commands import (
+    ChangeCompany,
+    ConfigureCluster,
+    DrainWorker,
+    RegisterCompany,
+    RemoveCompany,
+    RemoveWorker,
+    UndrainWorker,
+)
+from scheduler.errors import InvariantViolated, UnreadableRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlog.session import Session
+
+
+@click.command()
+@as_json
+@on_cluster
+def status(session: Session, *, as_json: bool) -> int:
+    """Tell who serves, who stands by and which workers there are.
+
+    Exits with 0 only when a master serves.
+    """
+    seen = session.ask_master("cluster")
+    serving, standbys = session.masters()
+    if seen is None:
+        serving = None
+        seen = _cluster_without_master(session)
+    stored = cast("dict[bytes, bytes]", session.store.hgetall(session.keys.agents))
+    agents = {name.decode(): json.loads(text) for name, text in stored.items()}
+    said = {
+        "cluster": session.cluster,
+        "head": seen["head"],
+        "master": serving and serving._asdict(),
+        "standbys": [member._asdict() for member in standbys],
+        "workers": [
+            {
+                "worker": worker["worker"],
+                "pid": agents.get(worker["worker"], {}).get("pid"),
+                "host": agents.get(worker["worker"], {}).get("host"),
+                "status": worker["status"],
+            }
+            for worker in seen["workers"]
+        ],
+        "store": {"url": without_password(session.url), "pid": session.up.store_pid if session.up else None},
+    }
+    if as_json:
+        render.print_json(said)
+    else:
+        _print_status(said)
+    return 0 if serving else 1
+
+
+def _cluster_without_master(session: Session) -> dict[str, Any]:
+    """The cluster's view from the log; where that cannot be read, no more than where it ends."""
+    try:
+        found = session.ask("cluster")
+    except (UnreadableRecord, InvariantViolated) as error:
+        click.echo(f"Error: {error}", err=True)
+        return {"head": session.log.head().seq, "workers": []}
+    return dict(found)
+
+
+def _print_status(said: dict[str, Any]) -> None:
+    master = said["master"]
+    store = f" (process {said['store']['pid']})" if said["store"]["pid"] else ""
+    click.echo(f"cluster   {said['cluster']}, log at {said['head']}")
+    click.echo(f"store     {said['store']['url']}{store}")
+    click.echo(f"master    {_member(master) if master else 'none serves'}")
+    for member in said["standbys"]:
+        click.echo(f"standby   {_member(member)}")
+    for worker in said["workers"]:
+        where = f", process {worker['pid']} on {worker['host']}" if worker["pid"] else ""
+        click.echo(f"worker    {worker['worker']} {worker['status']}{where}")
+
+
+def _member(member: dict[str, Any]) -> str:
+    return f"{member['id']}, process {member['pid']} on {member['host']}"
+
+
+@click.group()
+@place_options()
+def company() -> None:
+    """Add, change, remove or list the companies and their quotas."""
+
+
+def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
+    options = (
+        click.option("--cores", type=int, metavar="N", help="The quota's cores; goes with --memory."),
+        click.option("--memory", type=read_size, metavar="SIZE", help="The quota's memory: 2G, 512M or plain MiB."),
+        click.option("--part", type=read_text, metavar="PART", help="Instead: a part of the live cluster, 25% or 1/4."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@company.command("add")
+@click.argument("name", type=read_text)
+@_quota
+@on_cluster
+def company_add(session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None) -> None:
+    """Register a company; without a quota it has an equal part of the live cluster."""
+    session.check()
+    session.client.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part))
+    click.echo(f"company {name} added")
+
+
+@company.command("set")
+@click.argument("name", type=read_text)
+@_quota
+@on_cluster
+def company_set(session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None) -> None:
+    """Replace a company's quota by the one given, in full."""
+    session.check()
+    session.client.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part))
+    click.echo(f"company {name} changed")
+
+
+@company.command("remove")
+@click.argument("name", nargs=-1, required=True, type=read_text)
+@on_cluster
+def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
+    """Remove companies that have no app left."""
+    return send_each(session, name, lambda each: RemoveCompany(company=each), "removed")
+
+
+@company.command("list")
+@as_json
+@on_cluster
+def company_list(session: Session, *, as_json: bool) -> None:
+    """List the companies, what they bought and what that is now."""
+    found = session.ask("companies")
+    if as_json:
+        render.print_json(found)
+        return
+    render.print_table(
+        ("COMPANY", "QUOTA", "CORES", "MEMORY", "USERS", "APPS"),
+        [
+            (
+                each["company"],
+                each["quota"],
+                each["quotaCores"],
+                render.size(each["quotaMemory"]),
+                each["users"],
+                each["apps"],
+            )
+            for each in found
+        ],
+        empty="No company is registered; `fairlog company add NAME` adds one.",
+    )
+
+
+@click.group(invoke_without_command=True)
+@as_json
+@place_options()
+@click.pass_context
+def settings(ctx: click.Context, *, as_json: bool) -> None:
+    """Show the settings in force, or change some."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(settings_show, as_json=as_json)
+
+
+@settings.command("show")
+@as_json
+@on_cluster
+def settings_show(session: Session, *, as_json: bool) -> None:
+    """Show every setting in force."""
+    found = session.ask("settings")
+    if as_json:
+        render.print_json(found)
+    else:
+        render.print_table(("SETTING", "VALUE"), [(name, str(value)) for name, value in found.items()], empty="")
+
+
+@settings.command("set")
+@click.argument("change", nargs=-1, required=True, type=read_pair, metavar="NAME=VALUE...")
+@on_cluster
+def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
+    """Change settings, all of them or none; they are in force from the next turn on."""
+    session.check()
+    changes = {read_text(name): _value(name, text) for name, text in change}
+    receipt = session.client.send(ConfigureCluster(settings=changes))
+    click.echo("settings changed" if receipt.seq else "nothing to change")
+
+
+def _value(name: str, text: str) -> int | str:
+    """The value as its setting is likely to want it; whether it does is the rules' to say."""
+    if name.endswith("_mb"):
+        return read_size(text)
+    try:
+        return int(text)
+    except ValueError:
+        return read_text(text)
+
+
+@click.command()
+@as_json
+@on_cluster
+def workers(session: Session, *, as_json: bool) -> None:
+    """List the workers: what they offer and what of it is granted."""
+    found = session.ask("workers")
+    if as_json:
+        render.print_json(found)
+        return
+    render.print_table(
+        ("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED", "EXECUTORS"),
+        [
+            (
+                each["worker"],
+                each["host"],
+                each["rack"],
+                each["status"],
+                each["cores"],
+                each["grantedCores"],
+                render.size(each["memory"]),
+                render.size(each["grantedMemory"]),
+                each["executors"],
+            )
+            for each in found
+        ],
+        empty="No worker is registered; `fairlog worker` offers this machine.",
+    )
+
+
+@click.command()
+@click.argument("worker", nargs=-1, required=True, type=read_text)
+@on_cluster
+def drain(session: Session, *, worker: tuple[str, ...]) -> int:
+    """Grant nothing new on workers; what runs there goes on."""
+    return send_each(session, worker, lambda name: DrainWorker(worker=name), "draining")
+
+
+@click.command()
+@click.argument("worker", nargs=-1, required=True, type=read_text)
+@on_cluster
+def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
+    """Take drained workers back into service."""
+    return send_each(session, worker, lambda name: UndrainWorker(worker=name), "back in service")
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="At once: its executors are lost, their tasks run again elsewhere.")
+@click.argument("worker", nargs=-1, required=True, type=read_text)
+@on_cluster
+def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
+    """Take workers out once they are empty, or at once with --force."""
+    done = "removed" if force else "leaves once it is empty"
+    return send_each(session, worker, lambda name: RemoveWorker(worker=name, force=force), done)
+
+
+@click.command()
+@as_json
+@on_cluster
+def shares(session: Session, *, as_json: bool) -> None:
+    """Show what companies and users hold, and the companies' shares of their quotas."""
+    found = session.ask("shares")
+    if as_json:
+        render.print_json(found)
+        return
+    everybody = found["waitingApps"]
+    rows = [("all", "", *_held(everybody), "", "")]
+    for each in found["companies"]:
+        quota = f"{each['quotaCores']} cores, {render.size(each['quotaMemory'])}"
+        rows.append((each["company"], "", *_held(each), quota, render.percent(each["share"])))
+        rows += [("", user["user"], *_held(user), "", "") for user in found["users"] if _same_company(user, each)]
+    render.print_table(("COMPANY", "USER", "OCCUPIED", "GRANTED", "QUOTA", "SHARE"), rows, empty="")
+
+
+def _same_company(user: dict[str, Any], company: dict[str, Any]) -> bool:
+    return bool(user["company"] == company["company"])
+
+
+def _held(balance: dict[str, Any]) -> tuple[str, str]:
+    return (
+        f"{balance['occupiedCores']} cores, {render.size(balance['occupiedMemory'])}",
+        f"{balance['grantedCores']} cores, {render.size(balance['grantedMemory'])}",
+    )

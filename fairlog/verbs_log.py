@@ -1,0 +1,111 @@
+"""The verbs about what was decided, or would be: log, simulate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from fairlog import render
+from fairlog.follow import follow, position_of
+from fairlog.options import as_json, on_cluster, read_text
+from scheduler.errors import InvalidCommand, UnknownApp
+from scheduler.simulate import run_scenario
+
+if TYPE_CHECKING:
+    from fairlog.session import Session
+    from scheduler.events import Record
+
+_SEQ = click.IntRange(min=1)
+
+
+@click.command()
+@click.option("--from", "first", type=_SEQ, default=1, metavar="SEQ", help="The first position.  [default: 1]")
+@click.option("--to", "last", type=_SEQ, metavar="SEQ", help="The last position.  [default: the log's end]")
+@click.option("--app", type=read_text, metavar="A", help="Only what is about this app.")
+@click.option("--follow", "following", is_flag=True, help="Go on as the log grows.")
+@as_json
+@on_cluster
+def log(session: Session, *, first: int, last: int | None, app: str | None, following: bool, as_json: bool) -> None:
+    """Print the log, one line per event, its chain of digests checked.
+
+    With --json each line is an object with seq, type, v, at, turn, cause, data and digest. The digest
+    is BLAKE2b-128 over the previous one and these fields, joined with newlines.
+    """
+    show = render.log_json if as_json else render.log_line
+    found = False
+    for record in _records(session, first, last, following=following):
+        if app is None or _is_about(record, app):
+            found = True
+            click.echo(show(record))
+    if app is not None and not found and first == 1 and last is None:
+        raise UnknownApp(app)
+
+
+def _records(session: Session, first: int, last: int | None, *, following: bool) -> Iterator[Record]:
+    after = position_of(session.log, first - 1)
+    if after.seq < first - 1 and not following:
+        return
+    if not following:
+        yield from session.log.read(after, to=last)
+        return
+    for record in follow(session.log, after):
+        if record is not None and record.seq >= first:
+            if last is None or record.seq <= last:
+                yield record
+            if last is not None and record.seq >= last:
+                return
+
+
+def _is_about(record: Record, app: str) -> bool:
+    said = record.as_json()["data"]
+    return bool(said.get("app") == app or str(said.get("executor", "")).rpartition(".")[0] == app)
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@as_json
+def simulate(*, file: IO[bytes], as_json: bool) -> None:
+    """Run a scenario through the rules, without a store.
+
+    FILE (- is stdin) holds it as JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Printed are the decisions in
+    their order and the state that they lead to.
+    """
+    result = run_scenario(_scenario(file), check=True)
+    if as_json:
+        render.print_json(result)
+    else:
+        _print_result(result)
+
+
+def _scenario(file: IO[bytes]) -> dict[str, Any]:
+    try:
+        scenario: dict[str, Any] = json.loads(file.read())
+    except (ValueError, RecursionError) as error:
+        raise InvalidCommand(f"{getattr(file, 'name', 'the scenario')} is not JSON: {error}") from None
+    return scenario
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    rows = []
+    for number, decision in enumerate(result["decisions"], start=1):
+        if "admitted" in decision:
+            rows.append((number, "admitted", decision["admitted"], "", "", ""))
+        else:
+            size = render.size(decision["memory_mb"])
+            rows.append((number, "allocated", decision["allocated"], decision["worker"], decision["cores"], size))
+    render.print_table(("", "DECISION", "APP", "WORKER", "CORES", "MEMORY"), rows, empty="Nothing was decided.")
+    final = result["final"]
+    click.echo()
+    click.echo(f"waiting   {' '.join(final['waiting']) or 'none'}")
+    click.echo(f"pending   {' '.join(final['pending']) or 'none'}")
+    for name in ("occupied", "granted"):
+        click.echo(f"{name:<9} {_amount(final[name])}")
+    for name, amount in final["companies"].items():
+        click.echo(f"company   {name}: {_amount(amount)}")
+
+
+def _amount(amount: list[int]) -> str:
+    return f"{amount[0]} cores, {render.size(amount[1])}"

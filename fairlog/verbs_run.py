@@ -1,0 +1,182 @@
+"""The verbs that run something: up, down, demo, master, worker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlog.options import Place, place_options, read_size, read_text
+from fairlog.running import default_data, find_running
+from scheduler.errors import FairlogError
+from scheduler.validate import MAX_CORES, MAX_MEMORY_MB
+
+_CORES = click.IntRange(1, MAX_CORES)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_SMALLEST_CORES = 4
+_SMALLEST_MB = 2048
+
+
+class NotRunning(FairlogError):
+    """There is no `up` to stop."""
+
+    def __init__(self, data: Path | None) -> None:
+        super().__init__(f"no `fairlog up` is running{f' on the data in {data}' if data else ''}")
+
+
+def _memory(text: str) -> int:
+    memory_mb = read_size(text)
+    if not 1 <= memory_mb <= MAX_MEMORY_MB:
+        raise click.BadParameter(f"a worker offers between 1 and {MAX_MEMORY_MB} MiB, not {memory_mb}")
+    return memory_mb
+
+
+@click.command()
+@click.option("--detach", is_flag=True, help="Return once a master serves; `fairlog down` stops it.")
+@click.option("--workers", type=click.IntRange(0, 1000), default=2, show_default=True, metavar="N", help="How many.")
+@click.option("--cores", type=_CORES, metavar="N", help="Cores of each worker.  [default: the machine's, shared out]")
+@click.option("--memory", type=_memory, metavar="SIZE", help="Memory of each worker.  [default: likewise]")
+@click.option("--masters", type=click.IntRange(1, 9), default=2, show_default=True, metavar="N", help="One serves.")
+@click.option("--data", type=_FOLDER, metavar="DIR", help="Where to keep everything.  [default: the user's data]")
+@click.option("--cluster", type=read_text, metavar="NAME", help='The cluster\'s name.  [default: "default"]')
+@click.pass_obj
+def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None, **asked: Any) -> None:  # noqa: ANN401
+    """Run a whole cluster on this machine: store, masters and workers.
+
+    Whatever of it dies is started again. Everything that was acknowledged lies in the data folder and is there again
+    after the next `up`. A worker offers at least what the smallest executor needs.
+    """
+    from fairlog.up import Plan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
+    from workers.offer import default_cores, default_memory_mb  # noqa: PLC0415 (likewise)
+
+    if place.store is not None:
+        raise click.UsageError("`up` runs a store of its own: leave --store and FAIRLOG_STORE out")
+    each = max(1, asked["workers"])
+    plan = Plan(
+        data=data or place.data or default_data(),
+        cluster=cluster or place.cluster or "default",
+        masters=asked["masters"],
+        workers=asked["workers"],
+        cores=asked["cores"] or max(_SMALLEST_CORES, default_cores() // each // 2 * 2),
+        memory_mb=asked["memory"] or max(_SMALLEST_MB, default_memory_mb() // each // 512 * 512),
+    )
+    if detach:
+        started = start_detached(plan)
+        click.echo(f"fairlog is up (process {started.pid}); data in {started.data}; `fairlog down` stops it")
+    else:
+        run_up(plan, _say)
+
+
+@click.command()
+@place_options()
+@click.pass_obj
+def down(place: Place) -> None:
+    """Stop a running `up`, its executors included.
+
+    It is the one started last, or the one on --data.
+    """
+    from fairlog.up import stop_running  # noqa: PLC0415 (the other verbs need none of it)
+
+    found = find_running(place.data)
+    if found is None:
+        raise NotRunning(place.data)
+    stop_running(found)
+    click.echo(f"stopped; the data stays in {found.data}")
+
+
+@click.command()
+def demo() -> int:
+    """Watch three companies' apps being admitted fairly, on a cluster of its own."""
+    from fairlog.demo import run_demo  # noqa: PLC0415 (the other verbs need none of it)
+
+    return run_demo()
+
+
+def _until_the_parent_ends(ctx: click.Context, _param: click.Parameter, parent: int | None) -> None:
+    if parent is not None and not ctx.resilient_parsing:
+        from fairlog.parent import end_with  # noqa: PLC0415 (only `up` asks for it)
+
+        end_with(parent)
+
+
+def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
+    """How `up` starts it: it ends with the process of that number."""
+    option = click.option("--end-with", type=int, hidden=True, expose_value=False, callback=_until_the_parent_ends)
+    return option(function)
+
+
+@click.command()
+@_is_child
+@place_options()
+@click.pass_obj
+def master(place: Place) -> None:
+    """Run a master: it serves, or stands by while another one does.
+
+    SIGTERM ends it; another one takes over at once.
+    """
+    from fairlog.session import locate  # noqa: PLC0415 (help needs no store)
+    from recovery.failover import run_master  # noqa: PLC0415 (likewise)
+
+    url, cluster, _ = locate(place)
+    _log_to_stderr()
+    run_master(url, cluster, unsafe=place.unsafe_store)
+
+
+@click.command()
+@click.option("--cores", type=_CORES, metavar="N", help="Cores to offer.  [default: the machine's]")
+@click.option("--memory", type=_memory, metavar="SIZE", help="Memory to offer.  [default: the machine's]")
+@click.option("--id", "worker", type=read_text, metavar="ID", help="The worker's id.  [default: the host's name]")
+@click.option("--rack", type=read_text, default="", metavar="RACK", help="Where the machine stands.")
+@click.option("--instances", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N", help="How many.")
+@click.option(
+    "--run-dir",
+    type=_FOLDER,
+    metavar="DIR",
+    help="Where executors keep their files, the whole output of tasks among them.",
+)
+@click.option("--no-outlive", is_flag=True, hidden=True)
+@_is_child
+@place_options()
+@click.pass_obj
+def worker(place: Place, /, *, no_outlive: bool, memory: int | None, **asked: Any) -> None:  # noqa: ANN401 (the options as click gives them)
+    """Offer this machine's cores and memory, and run what is granted on them.
+
+    SIGTERM ends it; executors go on and are found again by the next one with the same id.
+    """
+    from fairlog.session import locate  # noqa: PLC0415 (help needs no store)
+    from scheduler.eventlog import check_store, connect  # noqa: PLC0415 (likewise)
+    from workers.agent import run_agent  # noqa: PLC0415 (likewise)
+    from workers.offer import make_offers  # noqa: PLC0415 (likewise)
+
+    url, cluster, _ = locate(place)
+    _log_to_stderr()
+    with connect(url) as store:
+        check_store(store, unsafe=place.unsafe_store)
+    offers = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
+    if offers[0].cores < _SMALLEST_CORES or offers[0].memory_mb < _SMALLEST_MB:
+        _say(
+            f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the smallest executor takes by "
+            f"default ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); --cores and --memory offer more"
+        )
+    run_agent(url, cluster, offers)
+
+
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)
+
+
+def _log_to_stderr() -> None:
+    """Program logs on stderr, one line each; stdout is for answers."""
+    import structlog  # noqa: PLC0415 (takes long to load)
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,103 @@
+"""`submit --wait`: how far an app is, on stderr, and how it ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from fairlog import render
+from fairlog.follow import follow, patiently, position_of
+from scheduler.worklist import Progress, Worklist
+
+if TYPE_CHECKING:
+    from fairlog.session import Session
+    from scheduler.events import Record
+
+_LOOK_S = 0.2
+_LINE_EVERY_S = 5.0
+_STATES = {"AppRegistered": "pending", "AppAdmitted": "admitted", "ExecutorChanged": "running"}
+
+
+class _Display(Protocol):
+    def show(self, state: str, tasks: Progress) -> None: ...
+
+
+def wait_for(session: Session, app: str, seq: int) -> int:
+    """0 once the app finished, 1 if it failed or was killed; `seq` is the position of its registration.
+
+    Read from the log, so that it works through any change of masters.
+    """
+    with _display(app) as display:
+        began_at, end = _watch(session, app, seq, display)
+    return _say_end(app, end, end.at - began_at)
+
+
+def _watch(session: Session, app: str, seq: int, display: _Display) -> tuple[int, Record]:
+    """When the app was registered, and the record of its end, once there is one."""
+    work = Worklist(session.store, session.cluster)
+    state, began_at = "pending", 0
+    for record in follow(session.log, position_of(session.log, seq - 1), wait_s=_LOOK_S):
+        if record is None:
+            display.show(state, patiently(lambda: work.progress(app)))
+        elif app in record.data and _is_about(record, app):
+            began_at = began_at or record.at
+            if record.type == "AppRemoved":
+                return began_at, record
+            state = _STATES.get(record.type, state)
+    raise AssertionError("following the log never ends by itself")
+
+
+def _is_about(record: Record, app: str) -> bool:
+    said = record.as_json()["data"]
+    return bool(said.get("app", said.get("executor", "").rpartition(".")[0]) == app)
+
+
+def _say_end(app: str, record: Record, took_ms: int) -> int:
+    said = record.as_json()["data"]
+    why = f": {' '.join(said['detail'].split())}" if said["detail"] else ""
+    click.echo(f"{app} {said['reason']} after {render.duration(took_ms)}{why}", err=True)
+    return 0 if said["reason"] == "finished" else 1
+
+
+@contextmanager
+def _display(app: str) -> Iterator[_Display]:
+    """A bar where stderr is a terminal, a line now and then otherwise."""
+    if not sys.stderr.isatty():
+        yield _Lines(app)
+        return
+    from rich.console import Console  # noqa: PLC0415 (only terminals need it)
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 (likewise)
+    from rich.progress import Progress as Bars  # noqa: PLC0415 (likewise)
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        number = bars.add_task(f"{app} pending", total=None)
+
+        class Bar:
+            def show(self, state: str, tasks: Progress) -> None:
+                bars.update(number, description=f"{app} {state}", completed=tasks.succeeded, total=tasks.tasks or None)
+
+        yield Bar()
+
+
+class _Lines:
+    """Says something when the state changes, and how many tasks are done every few seconds."""
+
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._said: tuple[str, int] = ("", 0)
+        self._next_s = 0.0
+
+    def show(self, state: str, tasks: Progress) -> None:
+        """Print a line if there is something new to say."""
+        before = self._said
+        if (state, tasks.succeeded) == before or (state == before[0] and time.monotonic() < self._next_s):
+            return
+        self._said, self._next_s = (state, tasks.succeeded), time.monotonic() + _LINE_EVERY_S
+        done = f", {tasks.succeeded} of {tasks.tasks} tasks done" if tasks.tasks else ""
+        click.echo(f"{self._app} {state}{done}", err=True)

@@ -1,0 +1,112 @@
+"""`fairlog` as people run it: a process of its own, with a home folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 40.0
+
+
+class Answer(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """What it printed, as JSON."""
+        return json.loads(self.out)
+
+
+class Shell:
+    """Runs `fairlog` with `home` as its user's home; nothing of the tester's environment reaches it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.env = {
+            "HOME": str(home),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "LANG": "C.UTF-8",
+        }
+        home.mkdir(parents=True, exist_ok=True)
+
+    def run(self, *arguments: str, text: str | None = None, timeout_s: float = 90) -> Answer:
+        """One `fairlog` command to its end."""
+        return self._finish([sys.executable, "-m", "fairlog", *arguments], text, timeout_s)
+
+    def ok(self, *arguments: str, **options: Any) -> str:
+        """What a command that must succeed prints."""
+        answer = self.run(*arguments, **options)
+        assert answer.code == 0, answer
+        return answer.out
+
+    def sh(self, script: str) -> Answer:
+        """A script in a real shell in which `fairlog` is a command."""
+        return self._finish(["bash", "-c", f'fairlog() {{ "{sys.executable}" -m fairlog "$@"; }}\n{script}'], None, 90)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """A `fairlog` command that goes on."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "fairlog", *arguments],
+            env=self.env,
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def status(self) -> Any:
+        """What `status --json` prints, whether a master serves or not."""
+        return self.run("status", "--json").json()
+
+    def head(self) -> int:
+        """The log's last position."""
+        return int(self.status()["head"])
+
+    def _finish(self, command: list[str], text: str | None, timeout_s: float) -> Answer:
+        done = subprocess.run(
+            command,
+            env=self.env,
+            cwd=self.home,
+            input=text or "",
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Return as soon as `condition` holds; fail naming `what` if it never does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def tree_of(pid: int) -> list[psutil.Process]:
+    """The process and everything that it started, directly or not."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether the process has ended."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -1,0 +1,365 @@
+"""Every verb against a running cluster, and every wrong input that is not the command line's own to refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from fairlog import Client
+from fairlog.store import EmbeddedStore, bundled_server
+from scheduler.eventlog import EventLog
+from tests.integration.cli_rig import Shell, wait_until
+
+LONG = "x" * 100_000
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A cluster of two workers with 8 cores each, and the companies acme (no quota of its own) and small (8 cores)."""
+    shell = Shell(tmp_path_factory.mktemp("cli") / "home")
+    shell.ok("up", "--detach", "--workers", "2", "--cores", "8", "--memory", "8G")
+    shell.ok("company", "add", "acme")
+    shell.ok("company", "add", "small", "--cores", "8", "--memory", "4G")
+    yield shell
+    shell.ok("down")
+
+
+@pytest.fixture(scope="module")
+def client(shell: Shell) -> Iterator[Client]:
+    """A program's connection to the cluster."""
+    client = Client(shell.status()["store"]["url"])
+    yield client
+    client.store.close()
+
+
+def submit(shell: Shell, *arguments: str) -> str:
+    return shell.ok("submit", "--company", "acme", "--user", "ann", *arguments).strip()
+
+
+def test_submit_prints_the_apps_id_alone_and_the_app_is_in_the_log_by_then(shell: Shell) -> None:
+    printed = shell.ok("submit", "--company", "acme", "--user", "ann", "--", "true")
+    assert re.fullmatch(r"app-[0-9a-f]{12}\n", printed)
+    first = json.loads(shell.ok("log", "--json", "--app", printed.strip()).splitlines()[0])
+    assert first["type"] == "AppRegistered"
+    assert first["data"]["command"] == ["true"]
+    assert first["data"]["cwd"] == str(shell.home)
+    assert first["data"]["name"] == "true"
+
+
+def test_every_option_of_submit_reaches_the_log(shell: Shell) -> None:
+    options = ["--cores", "6", "--memory-per-task", "1G", "--tasks", "2", "--name", "Ü 1", "--kind", "sql"]
+    app = submit(shell, *options, "--retries", "3", "--time-limit", "10m", "--env", "K=v", "--env", "A=", "--", "true")
+    data = json.loads(shell.ok("log", "--json", "--app", app).splitlines()[0])["data"]
+    wanted = {"cores": 6, "requested_cores": 8, "memory_per_task_mb": 1024, "tasks": 2, "name": "Ü 1", "kind": "sql"}
+    assert data.items() >= {**wanted, "retries": 3, "time_limit_s": 600}.items()
+    assert data["env"] == ["A", "K"]
+
+
+def test_wait_exits_with_0_when_the_app_finished(shell: Shell) -> None:
+    answer = shell.run("submit", "--company", "acme", "--user", "ann", "--wait", "--", "true")
+    assert answer.code == 0
+    assert re.fullmatch(r"app-\w+\n", answer.out)
+    assert re.search(r"^app-\w+ finished after ", answer.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [(["sh", "-c", "exit 3"], "3"), (["no-such-program"], "command 'no-such-program' does not exist on worker")],
+)
+def test_wait_exits_with_1_and_says_why_when_the_app_failed(shell: Shell, command: list[str], why: str) -> None:
+    answer = shell.run("submit", "--company", "acme", "--user", "ann", "--tasks", "1", "--wait", "--", *command)
+    assert answer.code == 1
+    ended = re.search(r"^app-\w+ failed after .*: (.*)$", answer.err, re.MULTILINE)
+    assert ended is not None, answer.err
+    assert why in ended[1]
+
+
+def test_a_killed_app_ends_at_once_and_wait_exits_with_1(shell: Shell) -> None:
+    waiting = shell.start("submit", "--company", "acme", "--user", "ann", "--wait", "--", "sleep", "600")
+    assert waiting.stdout is not None
+    app = waiting.stdout.readline().strip()
+    assert shell.run("kill", app) == (0, f"{app} killed\n", "")
+    rest, _ = waiting.communicate(timeout=60)
+    assert waiting.returncode == 1
+    assert f"{app} killed" in rest
+    again = shell.run("kill", app)
+    assert again == (1, "", f"Error: app {app!r} has already ended: killed\n")
+    wait_until(lambda: shell.ok("app", app, "--json").find('"executors": []') > 0, "its executors to be gone")
+
+
+def test_several_apps_are_killed_together_and_one_unknown_stops_none(shell: Shell) -> None:
+    one, two = (submit(shell, "--", "sleep", "600") for _ in range(2))
+    answer = shell.run("kill", one, "nope", two)
+    assert answer.code == 1
+    assert answer.out == f"{one} killed\n{two} killed\n"
+    assert answer.err.startswith("Error: no app 'nope' is known")
+
+
+def test_logs_prints_the_tasks_output_in_their_order(shell: Shell) -> None:
+    app = submit(shell, "--tasks", "3", "--wait", "--", "sh", "-c", "printf 'task %s' $FAIRLOG_TASK_INDEX; echo x >&2")
+    assert shell.ok("logs", app) == "task 0x\ntask 1x\ntask 2x\n"
+    assert shell.ok("logs", app, "--task", "1") == "task 1x\n"
+    none = shell.run("logs", app, "--task", "3")
+    assert none == (1, "", f"Error: app {app!r} has 3 tasks, numbered from 0: there is no task 3\n")
+
+
+def test_logs_follow_prints_what_comes_until_the_app_ends(shell: Shell, tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+    app = submit(
+        shell, "--tasks", "1", "--", "sh", "-c", f"echo one; while ! [ -e {flag} ]; do sleep 0.05; done; echo two"
+    )
+    following = shell.start("logs", "--follow", app)
+    assert following.stdout is not None
+    assert following.stdout.readline() == "one\n"
+    flag.touch()
+    rest, _ = following.communicate(timeout=60)
+    assert (rest, following.returncode) == ("two\n", 0)
+
+
+def test_values_of_the_environment_reach_the_task_and_never_the_log(shell: Shell) -> None:
+    app = submit(shell, "--tasks", "1", "--env", "TOKEN=hush-hush", "--wait", "--", "sh", "-c", "echo $TOKEN")
+    assert shell.ok("logs", app) == "hush-hush\n"
+    assert "hush-hush" not in shell.ok("log", "--json").replace("echo $TOKEN", "")
+
+
+def test_status_has_the_fields_that_programs_rely_on(shell: Shell) -> None:
+    status = shell.status()
+    assert list(status) == ["cluster", "head", "master", "standbys", "workers", "store"]
+    assert set(status["master"]) == {"id", "pid", "host"}
+    assert [set(standby) for standby in status["standbys"]] == [{"id", "pid", "host"}]
+    assert [worker["worker"] for worker in status["workers"]] == ["worker-1", "worker-2"]
+    assert all(set(worker) == {"worker", "pid", "host", "status"} for worker in status["workers"])
+    assert status["store"]["url"].startswith("unix://")
+    assert Path(f"/proc/{status['store']['pid']}").exists()
+    assert "master " in shell.ok("status")
+
+
+def test_apps_lists_those_that_have_not_ended_and_all_of_them_on_request(shell: Shell) -> None:
+    app = submit(shell, "--cores", "4", "--", "sleep", "600")
+    listed = {each["app"]: each for each in json.loads(shell.ok("apps", "--json"))}
+    wanted = {"company": "acme", "user": "ann", "name": "sleep", "requestedCores": 4, "requestedMemory": 2048}
+    assert listed[app].items() >= wanted.items()
+    assert set(listed[app]) >= {"state", "grantedCores", "grantedMemory", "submittedAt"}
+    assert app in shell.ok("apps")
+    shell.ok("kill", app)
+    assert app not in shell.ok("apps", "--json")
+    assert {each["app"]: each["state"] for each in json.loads(shell.ok("apps", "--all", "--json"))}[app] == "killed"
+
+
+def test_app_shows_its_executors_and_tasks(shell: Shell) -> None:
+    app = submit(shell, "--tasks", "2", "--wait", "--", "true")
+    shown = json.loads(shell.ok("app", app, "--json"))
+    assert shown["state"] == "finished"
+    assert [(task["state"], task["exitCode"]) for task in shown["taskStates"]] == [("succeeded", 0)] * 2
+    assert re.search(r"state +finished", shell.ok("app", app))
+
+
+def test_shares_has_the_ledgers_at_all_three_levels(shell: Shell) -> None:
+    shares = json.loads(shell.ok("shares", "--json"))
+    balance = {"occupiedCores", "occupiedMemory", "grantedCores", "grantedMemory"}
+    assert set(shares["waitingApps"]) == balance
+    assert set(shares["companies"][0]) == balance | {"company", "quotaCores", "quotaMemory", "share"}
+    assert all(re.fullmatch(r"\d+/\d+", company["share"]) for company in shares["companies"])
+    assert balance | {"company", "user"} == set(shares["users"][0])
+    assert "acme" in shell.ok("shares")
+
+
+def test_the_logs_chain_can_be_recomputed_from_its_json(shell: Shell) -> None:
+    digest, seq = "0" * 32, 0
+    for line in shell.ok("log", "--json").splitlines():
+        entry = json.loads(line)
+        assert list(entry) == ["seq", "type", "v", "at", "turn", "cause", "data", "digest"]
+        data = json.dumps(entry["data"], ensure_ascii=False, separators=(",", ":"))
+        parts = [digest, *(str(entry[name]) for name in ("seq", "type", "v", "at", "turn", "cause")), data]
+        digest = blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+        assert entry["digest"] == digest
+        assert entry["seq"] == seq + 1
+        seq = entry["seq"]
+    assert seq > 10
+
+
+def test_a_part_of_the_log_can_be_read(shell: Shell) -> None:
+    entries = [json.loads(line)["seq"] for line in shell.ok("log", "--from", "3", "--to", "5", "--json").splitlines()]
+    assert entries == [3, 4, 5]
+    assert shell.ok("log", "--from", "1000000") == ""
+    assert shell.ok("log", "--to", "1").split()[:1] == ["1"]
+
+
+def test_log_follow_prints_events_as_they_come(shell: Shell) -> None:
+    head = shell.head()
+    following = shell.start("log", "--follow", "--from", str(head + 1), "--to", str(head + 1), "--json")
+    shell.ok("company", "add", "late")
+    printed, _ = following.communicate(timeout=60)
+    assert json.loads(printed)["data"]["company"] == "late"
+    assert following.returncode == 0
+
+
+def test_companies_are_added_changed_listed_and_removed(shell: Shell) -> None:
+    shell.ok("company", "add", "beta", "--part", "25%")
+    assert {each["company"]: each["quota"] for each in json.loads(shell.ok("company", "list", "--json"))}[
+        "beta"
+    ] == "1/4"
+    shell.ok("company", "set", "beta", "--cores", "8", "--memory", "4G")
+    listed = {each["company"]: each for each in json.loads(shell.ok("company", "list", "--json"))}
+    assert (listed["beta"]["quotaCores"], listed["beta"]["quotaMemory"]) == (8, 4096)
+    assert "beta" in shell.ok("company", "list")
+    shell.ok("company", "remove", "beta")
+    assert "beta" not in shell.ok("company", "list")
+
+
+def test_settings_are_shown_and_changed_without_a_restart(shell: Shell) -> None:
+    assert json.loads(shell.ok("settings", "--json"))["default_cores"] == 8
+    shell.ok("settings", "set", "default_cores=4", "max_executor_memory_mb=8G")
+    changed = json.loads(shell.ok("settings", "show", "--json"))
+    assert (changed["default_cores"], changed["max_executor_memory_mb"]) == (4, 8192)
+    shell.ok("settings", "set", "default_cores=8", "max_executor_memory_mb=16G")
+    assert "nothing to change" in shell.ok("settings", "set", "default_cores=8")
+
+
+def test_a_worker_is_drained_and_taken_back(shell: Shell) -> None:
+    def states() -> dict[str, str]:
+        return {each["worker"]: each["status"] for each in json.loads(shell.ok("workers", "--json"))}
+
+    shell.ok("drain", "worker-2")
+    assert states() == {"worker-1": "alive", "worker-2": "draining"}
+    app = submit(shell, "--cores", "16", "--", "true")
+    wait_until(lambda: '"finished"' in shell.ok("app", app, "--json"), "the app to finish on the other worker")
+    assert "worker=worker-2" not in shell.ok("log", "--app", app)
+    shell.ok("undrain", "worker-2")
+    assert states() == {"worker-1": "alive", "worker-2": "alive"}
+    assert "worker-2" in shell.ok("workers")
+
+
+SUBMIT = ("submit", "--company", "acme", "--user", "ann")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("submit", "--company", "nope", "--user", "u", "--", "true"), "no company 'nope'"),
+        ((*SUBMIT, "--cores", "0", "--", "true"), "cores must be between"),
+        ((*SUBMIT, "--cores", "-1", "--", "true"), "cores must be between"),
+        ((*SUBMIT, "--cores", "1000000000", "--", "true"), "cores must be between"),
+        ((*SUBMIT, "--memory-per-task", "0", "--", "true"), "memory per task"),
+        ((*SUBMIT, "--tasks", "0", "--", "true"), "tasks must be"),
+        ((*SUBMIT, "--retries", "-1", "--", "true"), "retries must be"),
+        ((*SUBMIT, "--time-limit", "0", "--", "true"), "time limit"),
+        ((*SUBMIT, "--name", LONG, "--", "true"), "at most 128 characters"),
+        ((*SUBMIT, "--name", "a\nb", "--", "true"), "control characters"),
+        ((*SUBMIT, "--env", "A\x01=1", "--", "true"), "environment variable"),
+        ((*SUBMIT, "--", ""), "needs a command"),
+        (("submit", "--company", LONG, "--user", "u", "--", "true"), "no company"),
+        (("submit", "--company", "acme", "--user", LONG, "--", "true"), "at most 128 characters"),
+        (("submit", "--company", "acme", "--user", "\x1b[31m", "--", "true"), "control characters"),
+        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "12 cores but the quota"),
+        (("company", "add", "acme"), "registered already"),
+        (("company", "add", "tiny", "--cores", "2", "--memory", "4G"), "quota"),
+        (("company", "add", "tiny", "--cores", "8"), "both cores and memory"),
+        (("company", "add", "tiny", "--part", "101%"), "at most 100%"),
+        (("company", "add", LONG), "at most 128 characters"),
+        (("company", "add", "a\tb"), "control characters"),
+        (("company", "set", "nope", "--part", "1/2"), "no company 'nope'"),
+        (("company", "remove", "nope"), "no company 'nope'"),
+        (("settings", "set", "nope=1"), "no setting is called"),
+        (("settings", "set", "min_executor_cores=3"), "even"),
+        (("settings", "set", "max_executor_cores=12"), "power of two"),
+        (("settings", "set", "min_executor_memory_mb=300"), "multiple of 256"),
+        (("settings", "set", "placement=anywhere"), "one of"),
+        (("settings", "set", "default_cores=many"), "whole number"),
+        (("kill", "nope"), "no app 'nope'"),
+        (("app", "nope"), "no app 'nope'"),
+        (("logs", "nope"), "no app 'nope'"),
+        (("log", "--app", "nope"), "no app 'nope'"),
+        (("drain", "nope"), "no worker 'nope'"),
+        (("undrain", "nope"), "no worker 'nope'"),
+        (("remove", "nope"), "no worker 'nope'"),
+        (("apps", "--cluster", "a b"), "cluster's name"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else " ".join(value)[:60],
+)
+def test_what_the_rules_refuse_is_one_sentence_and_changes_nothing(
+    shell: Shell, client: Client, arguments: tuple[str, ...], why: str
+) -> None:
+    def at_rest() -> bool:
+        return all(worker["executors"] == 0 for worker in client.view("workers"))
+
+    def head() -> int:
+        return EventLog(client.store, client.keys).head().seq
+
+    wait_until(at_rest, "the cluster to be at rest")
+    before = head()
+    answer = shell.run(*arguments)
+    assert (answer.code, answer.out) == (1, "")
+    assert re.fullmatch(r"Error: [ -~…]+\n", answer.err)
+    assert why in answer.err
+    assert len(answer.err) < 700
+    assert head() == before
+
+
+def test_a_reader_that_goes_away_is_no_error(shell: Shell) -> None:
+    answer = shell.sh("fairlog log | head -n 1; fairlog apps --all --json | head -n 1")
+    assert answer.code == 0
+    assert answer.err == ""
+
+
+def test_the_verbs_work_together_in_a_shell(shell: Shell) -> None:
+    script = 'app=$(fairlog submit --company acme --user ann --tasks 2 -- echo "a b") && fairlog logs --follow "$app"'
+    assert shell.sh(script) == (0, "a b\na b\n", "")
+
+
+@pytest.fixture
+def lone(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    """A durable store that no master serves."""
+    with EmbeddedStore(tmp_path / "lone") as store:
+        yield store
+
+
+def test_without_a_master_what_can_be_read_is_read_from_the_log(lone: EmbeddedStore, tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    status = shell.run("status", "--json", "--store", lone.url)
+    assert status.code == 1
+    assert status.json() == {
+        "cluster": "default",
+        "head": 0,
+        "master": None,
+        "standbys": [],
+        "workers": [],
+        "store": {"url": lone.url, "pid": None},
+    }
+    assert shell.ok("apps", "--json", "--store", lone.url) == "[]\n"
+    assert json.loads(shell.ok("settings", "--json", "--store", lone.url))["default_cores"] == 8
+    assert "none serves" in shell.run("status", "--store", lone.url).out
+
+
+def test_a_log_that_cannot_be_read_is_named_with_its_position(lone: EmbeddedStore, tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    with Redis.from_url(lone.url) as store:
+        store.xadd("fairlog:{default}:log", {"type": "Nonsense"}, id="1-0")
+    for verb in ("apps", "log", "shares"):
+        answer = shell.run(verb, "--store", lone.url)
+        assert (answer.code, answer.out) == (1, "")
+        assert answer.err.startswith("Error: log position 1: ")
+    assert shell.run("status", "--json", "--store", lone.url).json()["head"] == 1
+
+
+@pytest.mark.parametrize("verb", [("status",), ("apps",), (*SUBMIT, "--", "true"), ("master",), ("worker",)])
+def test_a_store_whose_settings_break_the_promises_is_refused_with_the_setting(
+    tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    socket = tmp_path / "s"
+    settings = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(tmp_path)]
+    with subprocess.Popen([str(bundled_server()), *settings], stdout=subprocess.DEVNULL) as server:
+        try:
+            wait_until(socket.exists, "the store")
+            answer = Shell(tmp_path / "home").run(verb[0], "--store", f"unix://{socket}", *verb[1:])
+        finally:
+            server.terminate()
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == "Error: the store has appendonly no; fairlog needs `appendonly yes` to keep its promises\n"

@@ -1,0 +1,111 @@
+"""The guided run, and that it would notice what it checks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairlog.demo_checks import Broken, check_admission, check_end, check_workers, read_story
+from scheduler.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.events import AppAdmitted, Record, encode
+from scheduler.state import ClusterState, Executor
+from scheduler.turn import Entry, Turn
+from scheduler.views import look
+from tests.integration.cli_rig import Shell
+
+
+def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    shell.env["TMPDIR"] = str(tmp_path / "temporary")
+    (tmp_path / "temporary").mkdir()
+    answer = shell.run("demo", timeout_s=170)
+    assert answer.code == 0, answer
+    assert len(re.findall(r"^ +ok  ", answer.out, re.MULTILINE)) == 4
+    assert len(re.findall(r"^\d+\. ", answer.out, re.MULTILINE)) == 40
+    assert "pi is about 3.14" in answer.out
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert "no `fairlog up`" in shell.run("down").err
+
+
+def _cluster(*more: Command) -> tuple[ClusterState, list[Entry]]:
+    """A worker of 16 cores, the companies rich and poor, and one turn with `more`."""
+    turn = Turn(ClusterState(), 1)
+    for command in (
+        RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384),
+        RegisterCompany(company="rich", cores=32, memory_mb=16384),
+        RegisterCompany(company="poor", cores=8, memory_mb=8192),
+        *more,
+    ):
+        turn.take(command)
+    turn.settle()
+    return turn.state, turn.entries
+
+
+def _submit(state: ClusterState, *apps: SubmitApp) -> None:
+    """Queue `apps`; nobody is admitted yet."""
+    turn = Turn(state, 2)
+    for app in apps:
+        turn.take(app)
+
+
+def _app(name: str, company: str, cores: int = 8) -> SubmitApp:
+    return SubmitApp(app=name, company=company, user="ann", cores=cores, command=("true",))
+
+
+def _admission(name: str, company: str) -> AppAdmitted:
+    return AppAdmitted(app=name, company=company, user="ann", share="0/1")
+
+
+def _records(entries: list[Entry]) -> list[Record]:
+    records: list[Record] = []
+    for seq, entry in enumerate(entries, start=1):
+        previous = records[-1].digest if records else "0" * 32
+        records.append(encode(entry.event, seq=seq, at=1, turn=1, cause="", previous=previous))
+    return records
+
+
+def test_the_story_of_a_fair_log_is_told() -> None:
+    state, entries = _cluster(_app("a", "rich"), _app("b", "poor"))
+    story = read_story(_records(entries))
+    assert story.state.digest() == state.digest()
+    assert (story.positions, story.admissions) == (len(entries), 2)
+
+
+def test_an_admission_that_passes_over_a_lower_share_is_found() -> None:
+    state, _ = _cluster(_app("a", "rich"), _app("b", "rich"))
+    _submit(state, _app("c", "rich"), _app("d", "poor"))
+    check_admission(state, _admission("d", "poor"), 9)
+    with pytest.raises(Broken, match="log position 9: rich was chosen at a share of 1/2, but poor had 0"):
+        check_admission(state, _admission("c", "rich"), 9)
+
+
+def test_an_admission_past_a_quota_is_found() -> None:
+    state, _ = _cluster(_app("a", "poor"))
+    _submit(state, _app("b", "poor"))
+    with pytest.raises(Broken, match="log position 9: b was admitted past the quota of poor"):
+        check_admission(state, _admission("b", "poor"), 9)
+
+
+def test_a_worker_that_is_granted_more_than_it_offers_is_found() -> None:
+    state, _ = _cluster(_app("a", "rich"))
+    check_workers(state, 5)
+    state.workers["w"].executors["x.0"] = Executor("x.0", "x", "w", 16, 1)
+    with pytest.raises(Broken, match="log position 5: worker w is granted 24 cores"):
+        check_workers(state, 5)
+
+
+def test_an_app_that_did_not_finish_is_found() -> None:
+    _, entries = _cluster(_app("a", "rich"))
+    story = read_story(_records(entries))
+    with pytest.raises(Broken, match="app a did not finish, it is waiting"):
+        check_end(story, ["a"], lambda view, **asked: look(story.state, view, asked))
+
+
+def test_a_master_that_says_something_else_than_the_log_is_found() -> None:
+    _, entries = _cluster()
+    story = read_story(_records(entries))
+    check_end(story, [], lambda view, **asked: look(story.state, view, asked))
+    with pytest.raises(Broken, match="view of the workers"):
+        check_end(story, [], lambda view, **asked: [] if view == "workers" else look(story.state, view, asked))

@@ -1,0 +1,144 @@
+"""`fairlog up`: one process tree that keeps itself whole and ends as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+from redis import Redis
+
+from tests.integration.cli_rig import Shell, is_gone, tree_of, wait_until
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """A home in which an `up` may be started; whatever runs there at the end is stopped."""
+    shell = Shell(tmp_path / "home")
+    yield shell
+    shell.run("down")
+
+
+def up(shell: Shell, *arguments: str) -> int:
+    """Start it in the background with two workers of 4 cores; its process id."""
+    shell.ok("up", "--detach", "--cores", "4", "--memory", "4G", *arguments)
+    return int(json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())["pid"])
+
+
+def run_one(shell: Shell) -> None:
+    shell.ok("submit", "--company", "acme", "--user", "ann", "--cores", "4", "--wait", "--", "true")
+
+
+def test_what_dies_is_started_again_and_the_cluster_goes_on(shell: Shell) -> None:
+    up(shell)
+    shell.ok("company", "add", "acme")
+    before = shell.status()
+    killed = [before["master"]["pid"], before["workers"][0]["pid"], before["store"]["pid"]]
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+        run_one(shell)
+
+    def is_whole() -> bool:
+        status = shell.status()
+        members = [status["master"], *status["standbys"], *status["workers"], status["store"]]
+        pids = {member["pid"] for member in members if member}
+        return len(pids) == 5 and pids.isdisjoint(killed) and all(map(psutil.pid_exists, pids))
+
+    wait_until(is_whole, "the store, 1 master, 1 standby and 2 workers, none of them one that was killed")
+
+
+def test_a_second_up_on_the_same_data_is_refused(shell: Shell) -> None:
+    pid = up(shell)
+    data = shell.home / ".local/share/fairlog/up"
+    sentence = (
+        f"Error: another `fairlog up` (process {pid}) already runs on the data in {data}; `fairlog down` stops it\n"
+    )
+    assert shell.run("up") == (1, "", sentence)
+    assert shell.run("up", "--detach", "--data", str(data)) == (1, "", sentence)
+    assert shell.run("status").code == 0
+
+
+def test_down_ends_everything_executors_included_and_the_data_is_there_again_afterwards(shell: Shell) -> None:
+    pid = up(shell)
+    shell.ok("company", "add", "acme")
+    app = shell.ok("submit", "--company", "acme", "--user", "ann", "--tasks", "1", "--", "sleep", "611").strip()
+    wait_until(lambda: any("611" in child.cmdline() for child in tree_of(pid) if not is_gone(child)), "the task")
+    everything = tree_of(pid)
+    assert "stopped" in shell.ok("down")
+    assert [process for process in everything if not is_gone(process)] == []
+    assert shell.run("down") == (1, "", "Error: no `fairlog up` is running\n")
+    assert shell.run("status").code == 1
+    pid = up(shell)
+    wait_until(lambda: any("611" in child.cmdline() for child in tree_of(pid) if not is_gone(child)), "the task again")
+    assert app in shell.ok("apps")
+
+
+def test_nothing_is_left_when_up_itself_is_killed_and_the_next_one_takes_over_its_data(shell: Shell) -> None:
+    pid = up(shell)
+    shell.ok("company", "add", "acme")
+    everything = tree_of(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: all(map(is_gone, everything)), "the whole tree to end")
+    assert "no cluster is known" in shell.run("status").err
+    up(shell)
+    run_one(shell)
+
+
+def test_in_the_foreground_an_interrupt_ends_it_in_good_order(shell: Shell, tmp_path: Path) -> None:
+    running = shell.start("up", "--data", str(tmp_path / "elsewhere"), "--masters", "1", "--workers", "1")
+    assert running.stdout is not None
+    first = running.stdout.readline()
+    assert first.startswith("fairlog is up: 1 master, 1 workers")
+    assert shell.status()["standbys"] == []
+    everything = tree_of(running.pid)[1:]
+    running.send_signal(signal.SIGINT)
+    rest, _ = running.communicate(timeout=30)
+    assert rest.splitlines()[-2:] == ["stopping", "stopped"]
+    assert running.returncode == 0
+    assert all(map(is_gone, everything))
+
+
+def test_several_ups_are_told_apart_by_their_data(shell: Shell, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    up(shell, "--workers", "0", "--masters", "1")
+    shell.ok("company", "add", "first")
+    shell.ok("up", "--detach", "--workers", "0", "--masters", "1", "--data", other, "--cluster", "two")
+    assert shell.status()["cluster"] == "two"
+    shell.ok("company", "add", "second")
+    default = str(shell.home / ".local/share/fairlog/up")
+    assert [each["company"] for each in json.loads(shell.ok("company", "list", "--json"))] == ["second"]
+    listed = json.loads(shell.ok("--data", default, "company", "list", "--json"))
+    assert [each["company"] for each in listed] == ["first"]
+    shell.ok("down", "--data", other)
+    assert shell.status()["cluster"] == "default"
+
+
+def test_up_says_at_which_position_the_log_cannot_be_read(shell: Shell) -> None:
+    up(shell, "--workers", "0")
+    with Redis.from_url(shell.status()["store"]["url"]) as store:
+        entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", store.xrange("fairlog:{default}:log"))
+        fields = {**entries[1][1], b"data": b"{}"}
+        store.xdel("fairlog:{default}:log", entries[1][0])
+        store.rename("fairlog:{default}:log", "whole")
+        for entry, stored in (entries[0], (entries[1][0], fields), *entries[2:]):
+            store.xadd("fairlog:{default}:log", dict(stored), id=entry)
+    shell.ok("down")
+    answer = shell.run("up", "--workers", "0")
+    assert (answer.code, answer.out) == (1, "")
+    assert re.search(
+        r"^Error: the cluster does not come up; master-. says: .*log position 2: ", answer.err, re.MULTILINE
+    )
+
+
+def test_a_data_folder_that_cannot_be_used_is_one_sentence(shell: Shell) -> None:
+    (shell.home / "file").touch()
+    for arguments in (("up",), ("up", "--detach")):
+        answer = shell.run(*arguments, "--data", str(shell.home / "file" / "below"))
+        assert (answer.code, answer.out) == (1, "")
+        assert answer.err == f"Error: {shell.home}/file/below: Not a directory\n"
