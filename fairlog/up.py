@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +18,11 @@ from types import TracebackType
 from typing import NamedTuple, Self, cast
 
 import click
+import psutil
 from redis.exceptions import RedisError
 
 from fairlog import running
+from fairlog.child import Child
 from fairlog.render import size
 from fairlog.running import Running
 from fairlog.store import EmbeddedStore
@@ -34,11 +35,8 @@ from scheduler.keys import Keys
 READY_S = 60.0
 STOP_S = 12.0
 LOOK_S = 0.1
-SHORT_LIFE_S = 5.0
-"""A process that lived shorter than this is started again with a growing pause."""
 HOPELESS = 4
 """So many failures of masters before the first one serves mean that a human must act."""
-PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _POLL_S = 0.05
 _ANSWER_S = 2.0
 
@@ -56,79 +54,6 @@ class Plan(NamedTuple):
     workers: int = 2
     cores: int = 4
     memory_mb: int = 2048
-
-
-class Child:
-    """A process that is started again whenever it ends; its output goes to the end of `log`.
-
-    `failures`: how often it has ended with an exit code that says so.
-    """
-
-    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
-        self.name = name
-        self.log = log
-        self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
-        self._started_s = 0.0
-        self._short_lives = 0
-        self.failures = 0
-        self._start_at_s = 0.0
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id while it runs."""
-        return self._process.pid if self._process and self._process.returncode is None else None
-
-    def start(self) -> None:
-        """Start it. Its session is its own, so that a terminal's Ctrl-C reaches only the one that runs the tree."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self._started_s = time.monotonic()
-
-    def tend(self) -> str | None:
-        """Start it again if it has ended and its pause is over; a sentence whenever it has ended."""
-        now = time.monotonic()
-        if self._process is None:
-            if now >= self._start_at_s:
-                self.start()
-            return None
-        code = self._process.poll()
-        if code is None:
-            return None
-        self._process = None
-        self._short_lives = self._short_lives + 1 if now - self._started_s < SHORT_LIFE_S else 0
-        pause_s = PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)]
-        self._start_at_s = now + pause_s
-        self.failures += code > 0
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        words = f" ({self.last_words()})" if code > 0 else ""
-        return f"{self.name} {how}{words}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
-
-    def has_ended(self) -> bool:
-        """Whether it was started and has ended."""
-        return self._process is not None and self._process.poll() is not None
-
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM."""
-        if self._process is not None:
-            self._process.terminate()
-
-    def wait(self, deadline: float) -> None:
-        """Return once it has ended; it is killed at `deadline`."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def last_words(self) -> str:
-        """The last line that it has printed."""
-        lines = self.log.read_bytes()[-4096:].decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), f"see {self.log}")
 
 
 class Tree:
@@ -191,10 +116,11 @@ class Tree:
         """
         deadline = time.monotonic() + READY_S
         while not (should_stop() or self.is_ready()):
-            hopeless = sum(master.failures for master in self.masters) >= HOPELESS
+            hopeless = sum(len(master.failures) for master in self.masters) >= HOPELESS
             if hopeless or time.monotonic() > deadline:
-                stuck = next((child for child in self._children() if child.failures), self.masters[0])
-                raise NotReady(f"the cluster does not come up; {stuck.name} says: {stuck.last_words()}")
+                failed = [f"{child.name} failed: {child.failures[-1]}" for child in self._children() if child.failures]
+                why = failed[0] if failed else f"{self.masters[0].name} says: {self.masters[0].last_words()}"
+                raise NotReady(f"the cluster does not come up; {why}")
             self.tend()
             time.sleep(_POLL_S)
         self._ready = True
@@ -313,7 +239,7 @@ def start_detached(plan: Plan) -> Running:
         if found is not None and found.pid == up.pid and found.ready:
             return found
         if up.has_ended():
-            raise NotReady(up.last_words().removeprefix("Error: "))
+            raise NotReady(up.last_words())
         time.sleep(_POLL_S)
 
 
@@ -324,7 +250,15 @@ def stop_running(found: Running) -> None:
     """
     os.kill(found.pid, signal.SIGTERM)
     deadline = time.monotonic() + 3 * STOP_S
-    while running.find_running(Path(found.data)) is not None:
+    while running.find_running(Path(found.data)) is not None or not _has_ended(found.pid):
         if time.monotonic() > deadline:
             raise NotReady(f"`fairlog up` (process {found.pid}) was asked to stop but is still there")
         time.sleep(_POLL_S)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the process is gone; one that its parent has yet to bury has ended, too."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True

@@ -76,6 +76,12 @@ def _indexes(state: ClusterState) -> Iterator[str]:
     total = sum(w.cores for w in state.workers.values() if w.status == "alive")
     if state.fleet.total_cores != total:
         yield f"the fleet counts {state.fleet.total_cores} cores where the live workers offer {total}"
+    memory_mb = sum(w.memory_mb for w in state.workers.values() if w.status == "alive")
+    if state.fleet.total_memory_mb != memory_mb:
+        yield f"the fleet counts {state.fleet.total_memory_mb} MiB where the live workers offer {memory_mb}"
+    owed = [app.admitted for app in state.waiting.values() if app.left_cores > 0]
+    if state.unsatisfied != owed:
+        yield f"placement would serve the apps admitted at {state.unsatisfied} where it owes those at {owed}"
     pending = {app.spec.app for app in state.apps.values() if not app.admitted and app.ended is None}
     queued = {
         item.app

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
+from pydantic_core import PydanticSerializationError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from scheduler import errors
-from scheduler.errors import CommandRejected, DuplicateApp, InternalError, NoMaster
+from scheduler.errors import CommandRejected, DuplicateApp, InternalError, InvalidCommand, NoMaster
 from scheduler.eventlog import connect
 from scheduler.keys import Keys, bell_id, queue_key
 
@@ -68,7 +70,7 @@ class Client:
         Raises: CommandRejected (its subclass says why), NoMaster if no answer came within `timeout_s`.
         """
         identity = command_id or uuid4().hex
-        answer = self._ask(identity, "command", command.model_dump_json())
+        answer = self._ask(identity, "command", _body(command))
         return _receipt(identity, answer)
 
     def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
@@ -85,7 +87,7 @@ class Client:
             [
                 part
                 for identity, command in zip(identities, commands, strict=True)
-                for part in (identity, "command", command.model_dump_json(), together)
+                for part in (identity, "command", _body(command), together)
             ]
         )
         answers = self._await_all(together, len(commands), deadline)
@@ -93,7 +95,7 @@ class Client:
 
     def notify(self, *commands: Command) -> None:
         """Put `commands` into the inbox, in their order and in one go, without waiting for an answer."""
-        self._put([part for command in commands for part in (uuid4().hex, "command", command.model_dump_json(), "")])
+        self._put([part for command in commands for part in (uuid4().hex, "command", _body(command), "")])
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
         """What the serving master answers to the question `name` (`scheduler.views`), as JSON values.
@@ -113,7 +115,7 @@ class Client:
             return self.send(command)
         if not self.store.hsetnx(key, "", ""):
             raise DuplicateApp(command.app)
-        self.store.hset(key, items=[part for item in secrets.items() for part in item])
+        self.store.hset(key, items=[os.fsencode(part) for item in secrets.items() for part in item])
         self.store.expire(key, UNCLAIMED_SECRETS_S)
         try:
             return self.send(command)
@@ -159,6 +161,17 @@ class Client:
 
     def _no_master(self) -> NoMaster:
         return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` tells whether one serves")
+
+
+def _body(command: Command) -> str:
+    """The command as the inbox holds it.
+
+    Raises: InvalidCommand if a text of it cannot be written as UTF-8.
+    """
+    try:
+        return command.model_dump_json()
+    except PydanticSerializationError:
+        raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
 
 
 def _left(deadline: float, at_most: float) -> float:

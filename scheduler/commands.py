@@ -92,7 +92,10 @@ class LoseWorker(_Request):
 
 
 class SubmitApp(_Request):
-    """Queue an app for its user. `env` names the variables whose values the client has put aside."""
+    """Queue an app for its user, under an id that was never used before.
+
+    `env` names the variables whose values the client has put aside.
+    """
 
     type: Literal["SubmitApp"] = "SubmitApp"
     app: str

@@ -245,6 +245,8 @@ def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Eve
 def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     """The grant returns; tasks that came back undo what was done (S6), too many failures end the app (W5)."""
     executor = _executor(state, command.executor)
+    if command.done and command.reason != "exited":
+        raise InvalidCommand(f"an executor that found no task left has exited, it has not {command.reason}")
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     events: list[Event] = [
         ExecutorRemoved(

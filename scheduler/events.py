@@ -256,7 +256,10 @@ def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: 
 
 def chain_digest(previous: str, seq: int, name: str, v: int, at: int, turn: int, cause: str, data: str) -> str:
     """Hex of BLAKE2b-128 over the previous digest and the entry's fields, joined with newlines (schema 1)."""
-    text = f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}"
+    return _digest(f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}")
+
+
+def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -288,22 +291,15 @@ def decode(record: Record) -> Event:
 def read_record(seq: int, fields: Mapping[str, str], previous: str) -> Record:
     """The record of a stream entry, its place in the chain checked.
 
-    Raises: UnreadableRecord if a field is missing or misshapen, or the digest does not follow from `previous`.
+    Raises: UnreadableRecord if a field is missing, foreign or misshapen, or the digest does not follow from `previous`.
     """
+    if tuple(fields) != FIELDS:
+        raise UnreadableRecord(seq, f"the entry has the fields {', '.join(fields)} instead of {', '.join(FIELDS)}")
+    name, v, at, turn, cause, data, digest = fields.values()
+    due = _digest(f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}")
+    if digest != due:
+        raise UnreadableRecord(seq, f"the digest is {digest} where the chain gives {due}: the entry was altered")
     try:
-        record = Record(
-            seq,
-            fields["type"],
-            int(fields["v"]),
-            int(fields["at"]),
-            int(fields["turn"]),
-            fields["cause"],
-            fields["data"],
-            fields["digest"],
-        )
-    except (KeyError, ValueError) as error:
-        raise UnreadableRecord(seq, f"the entry lacks a readable field: {error}") from error
-    due = chain_digest(previous, *record[:-1])
-    if record.digest != due:
-        raise UnreadableRecord(seq, f"the digest is {record.digest} where the chain gives {due}: the entry was altered")
-    return record
+        return Record(seq, name, int(v), int(at), int(turn), cause, data, digest)
+    except ValueError as error:
+        raise UnreadableRecord(seq, f"the entry has a number that is none: {error}") from error

@@ -69,7 +69,9 @@ class Quota(NamedTuple):
         quota_cores, quota_mb, denominator = self
         if not quota_cores or not quota_mb:
             exceeded = (cores and not quota_cores) or (memory_mb and not quota_mb)
-            return Share(1, 0) if exceeded else max(_ratio(cores, quota_cores), _ratio(memory_mb, quota_mb))
+            if exceeded:
+                return Share(1, 0)
+            return max(_ratio(cores * denominator, quota_cores), _ratio(memory_mb * denominator, quota_mb))
         cores *= denominator
         memory_mb *= denominator
         if cores * quota_mb < memory_mb * quota_cores:

@@ -52,6 +52,10 @@ class Shell:
         assert answer.code == 0, answer
         return answer.out
 
+    def installed(self, *arguments: str) -> Answer:
+        """As `run`, but the way the installed command starts: the current folder is not looked into."""
+        return self._finish([sys.executable, "-P", "-m", "fairlog", *arguments], None, 90)
+
     def sh(self, script: str) -> Answer:
         """A script in a real shell in which `fairlog` is a command."""
         return self._finish(["bash", "-c", f'fairlog() {{ "{sys.executable}" -m fairlog "$@"; }}\n{script}'], None, 90)

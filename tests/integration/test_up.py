@@ -132,8 +132,18 @@ def test_up_says_at_which_position_the_log_cannot_be_read(shell: Shell) -> None:
     answer = shell.run("up", "--workers", "0")
     assert (answer.code, answer.out) == (1, "")
     assert re.search(
-        r"^Error: the cluster does not come up; master-. says: .*log position 2: ", answer.err, re.MULTILINE
+        r"^Error: the cluster does not come up; master-. failed: .*log position 2: ", answer.err, re.MULTILINE
     )
+
+
+def test_a_folder_with_packages_that_are_called_like_ours_does_no_harm(shell: Shell) -> None:
+    for name in ("scheduler", "workers", "fairlog"):
+        (shell.home / name).mkdir()
+        (shell.home / name / "__init__.py").write_text("raise SystemExit(3)")
+    answer = shell.installed("up", "--detach", "--workers", "1", "--cores", "4", "--memory", "4G")
+    assert answer.code == 0, answer
+    assert [worker["status"] for worker in shell.installed("status", "--json").json()["workers"]] == ["alive"]
+    assert shell.installed("down").code == 0
 
 
 def test_a_data_folder_that_cannot_be_used_is_one_sentence(shell: Shell) -> None:
