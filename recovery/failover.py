@@ -83,8 +83,11 @@ class Master:
     def answer(self) -> None:
         """A ring or a tick: keep the lease and take turns until the inbox is empty."""
         self._keep_lease()
-        while self.scheduler.turn():
-            self._keep_lease()
+        self.scheduler.work_off_inbox(self._may_go_on)
+
+    def _may_go_on(self) -> bool:
+        self._keep_lease()
+        return not self.worker.stopping
 
     def _may_serve(self) -> bool:
         self.lease.appear()

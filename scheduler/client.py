@@ -113,9 +113,10 @@ class Client:
         key = self.keys.secrets(command.app)
         if not secrets:
             return self.send(command)
-        if not self.store.hsetnx(key, "", ""):
+        encoded = [os.fsencode(part) for item in secrets.items() for part in item]
+        if not self.store.hsetnx(key, encoded[0], encoded[1]):
             raise DuplicateApp(command.app)
-        self.store.hset(key, items=[os.fsencode(part) for item in secrets.items() for part in item])
+        self.store.hset(key, items=encoded)
         self.store.expire(key, UNCLAIMED_SECRETS_S)
         try:
             return self.send(command)

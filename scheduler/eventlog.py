@@ -33,11 +33,11 @@ local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local id, digest = '0-0', ARGV[3]
 if last then id = last[1]; digest = last[2][#last[2]] end
 if id ~= ARGV[1] or digest ~= ARGV[2] then return {0, id, digest} end
-local at = 6
+local at = 8
 for _ = 1, tonumber(ARGV[5]) do
-  redis.call('XADD', log, ARGV[at], 'type', ARGV[at+1], 'v', ARGV[at+2], 'at', ARGV[at+3], 'turn', ARGV[at+4],
-    'cause', ARGV[at+5], 'data', ARGV[at+6], 'digest', ARGV[at+7])
-  at = at + 8
+  redis.call('XADD', log, ARGV[at], 'type', ARGV[at+1], 'v', ARGV[at+2], 'at', ARGV[6], 'turn', ARGV[7],
+    'cause', ARGV[at+3], 'data', ARGV[at+4], 'digest', ARGV[at+5])
+  at = at + 6
 end
 if ARGV[4] ~= '' then redis.call('XTRIM', inbox, 'MINID', ARGV[4]) end
 local key = 5
@@ -58,8 +58,8 @@ end
 return {1}
 """
 """KEYS: log, inbox, heartbeats, agents, then the grants key of each change. ARGV: expected last id, expected
-last digest, digest of an empty log, first inbox id to keep (or empty), number of events, the events'
-id and fields, then triples (what, name, value) that change the grants and heartbeats."""
+last digest, digest of an empty log, first inbox id to keep (or empty), number of events, their time and turn,
+the events' id and other fields, then triples (what, name, value) that change the grants and heartbeats."""
 
 
 class Position(NamedTuple):
@@ -84,6 +84,55 @@ def connect(url: str) -> Redis:
         return Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=5, health_check_interval=0)
     except ValueError as error:
         raise UnsuitableStore(f"the store's URL must begin with redis://, rediss:// or unix://, not {url!r}") from error
+
+
+class CommitUnderWay:
+    """A commit that was sent and not answered yet. While the store works on it, the master may think ahead."""
+
+    def __init__(self, store: Redis, script: str, arguments: Sequence[str | int], after: Position) -> None:
+        self._store = store
+        self._arguments = arguments
+        self._after = after
+        self._error: RedisError | None = None
+        self._connection: Any = None
+        try:
+            self._connection = store.connection_pool.get_connection()
+            self._connection.send_command("EVALSHA", script, *arguments)
+        except RedisError as error:
+            self._error = error
+
+    def finish(self) -> None:
+        """Wait for the answer.
+
+        Raises: StaleLog if the log did not end where it should; redis-py's errors if the outcome is unknown.
+        """
+        try:
+            done = self._answer()
+        except BaseException:
+            self.abandon()
+            raise
+        self._store.connection_pool.release(self._connection)
+        if not done[0]:
+            raise StaleLog(f"the log ends at {done[1].decode()}, not at {self._after.seq}-0")
+
+    def abandon(self) -> None:
+        """Never mind the answer."""
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._store.connection_pool.release(self._connection)
+
+    def _answer(self) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        try:
+            answer = self._connection.read_response()
+        except NoScriptError:
+            self._connection.send_command("EVAL", COMMIT_LUA, *self._arguments)
+            answer = self._connection.read_response()
+        if isinstance(answer, RedisError):
+            raise answer
+        done: list[Any] = answer
+        return done
 
 
 class EventLog:
@@ -113,23 +162,30 @@ class EventLog:
         keep_inbox_from: str = "",
         changes: GrantChanges | None = None,
     ) -> None:
-        """Append `records` behind `after`, trim the inbox and change the grants: all of it or nothing.
+        """Append `records`, of one turn, behind `after`, trim the inbox and change the grants: all of it or nothing.
 
         Raises: StaleLog if the log does not end at `after`; redis-py's errors if the outcome is unknown.
         """
+        self.begin_commit(after, records, keep_inbox_from=keep_inbox_from, changes=changes).finish()
+
+    def begin_commit(
+        self,
+        after: Position,
+        records: Sequence[Record],
+        *,
+        keep_inbox_from: str = "",
+        changes: GrantChanges | None = None,
+    ) -> CommitUnderWay:
+        """Send the same commit, and leave waiting for its answer to the caller. Raises nothing yet."""
         keys: list[str] = [self.keys.log, self.keys.inbox, self.keys.heartbeats, self.keys.agents]
-        arguments: list[str | int] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST, keep_inbox_from, len(records)]
-        for record in records:
-            arguments.append(f"{record.seq}-0")
-            arguments.extend(record[1:])
+        at, turn = (records[0].at, records[0].turn) if records else (0, 0)
+        arguments: list[str | int] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST, keep_inbox_from]
+        arguments += [len(records), at, turn]
+        for seq, name, v, _, _, cause, data, digest in records:
+            arguments += (f"{seq}-0", name, v, cause, data, digest)
         if changes is not None:
             self._append_changes(changes, keys, arguments)
-        try:
-            done = self._commit(keys=keys, args=arguments)
-        except NoScriptError:
-            done = self._commit(keys=keys, args=arguments)
-        if not done[0]:
-            raise StaleLog(f"the log ends at {done[1].decode()}, not at {after.seq}-0")
+        return CommitUnderWay(self.store, self._commit.sha, (len(keys), *keys, *arguments), after)
 
     def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
         """The records behind `after`, each checked to follow from the one before, up to position `to`.

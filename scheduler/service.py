@@ -21,7 +21,7 @@ from rq.utils import as_text
 from scheduler.commands import COMMAND, Command, LoseWorker
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.errors import CommandRejected, Deposed, FairlogError, InternalError, InvalidCommand, StaleLog
-from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position
 from scheduler.events import (
     AppRegistered,
     AppRemoved,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 BATCH = 1_000
 """How many messages of the inbox one turn takes at most."""
+AHEAD_FROM = 50
+"""From how many messages a turn is large enough for the next one to be decided while the store commits it."""
 REPLY_KEPT_MS = 60_000
 MAX_STALE = 5
 RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -75,11 +77,20 @@ class Message(NamedTuple):
     reply_to: str
 
 
-class _Batch(NamedTuple):
-    """The messages of a turn and what became of each command: nothing yet means that it was carried out."""
+class _Decided(NamedTuple):
+    """A turn that was decided: what is committed, and what follows once it is."""
 
-    messages: Sequence[Message]
-    refusals: dict[str, CommandRejected]
+    records: list[Record]
+    position: Position
+    """Where the log ends once it is committed."""
+    taken: str
+    """The last inbox entry that it took, empty if it took none."""
+    changes: GrantChanges
+    answers: dict[str, list[str]]
+    put_back: list[tuple[str, str]]
+    """(app, executor) whose begun tasks come back."""
+    over: list[str]
+    """Apps of which nothing runs any more."""
 
 
 class Scheduler:
@@ -98,8 +109,14 @@ class Scheduler:
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.position = GENESIS
-        self._ahead_of_log = False
-        """Whether the state has folded events of a turn that is not committed: it must not be built upon."""
+        self._under_way: tuple[_Decided, CommitUnderWay] | None = None
+        self._taken = ""
+        """The last inbox entry that a turn has taken, though perhaps not yet committed."""
+        self._read_ahead: tuple[list[Message], int] | None = None
+        """What the next turn takes, read before the store was given a long commit to work on."""
+        self._sound = True
+        """Whether the state is what the log, with the commit under way, tells."""
+        self._refused_in_a_row = 0
         self._rebuild = rebuild
         self._reply = store.register_script(REPLY_LUA)
         self._ring = store.register_script(RING_LUA)
@@ -120,8 +137,10 @@ class Scheduler:
             if not self.state.configured:
                 turn.record(ClusterConfigured())
             turn.settle()
+            records, position = _records(turn, self.position)
             try:
-                self._commit(turn, [], self._every_grant())
+                self.log.commit(self.position, records, changes=self._every_grant())
+                self.position = position
                 break
             except StaleLog:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
@@ -133,61 +152,101 @@ class Scheduler:
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
     def turn(self) -> int:
-        """Take one turn with what is in the inbox and what time has brought; how many messages it took.
+        """Take one turn with what is in the inbox and what time has brought; how many inputs these were.
 
         Raises: Deposed if another master was elected, UnreadableRecord if the log cannot be read,
         redis-py's errors if the store is away; the turn is dropped then and the inbox is as it was.
         """
-        if self._ahead_of_log:
-            self._fold_again()
-            self._step_down_if_deposed()
-        entries, now = self._look()
-        messages = [_message(entry, fields) for entry, fields in entries]
-        lost = self._silent_workers(now)
-        if not messages and not lost:
-            return 0
-        for _ in range(MAX_STALE):
-            try:
-                self._run(messages, lost, now)
-                return len(messages)
-            except StaleLog:
-                self._fold_again()
-                self._step_down_if_deposed()
-        raise StaleLog("the log kept moving although no other master was elected")
+        while (taken := self._unless_refused(self._whole_turn)) is None:
+            pass
+        return taken
 
-    def _look(self) -> tuple[list[tuple[bytes, dict[bytes, bytes]]], int]:
+    def work_off_inbox(self, between: Callable[[], bool]) -> None:
+        """Take turns until the inbox is empty or `between` turns says to stop, deciding ahead of the store.
+
+        While the store makes a turn durable, the next one is decided on top of it; if the commit is
+        refused, both are thrown away. Nobody is told anything before the commit is answered.
+
+        Raises: as `turn`.
+        """
+        while True:
+            taken = self._unless_refused(self._step)
+            if taken == 0 or (taken and not between() and self._unless_refused(self._finish) is not None):
+                return
+
+    def _unless_refused(self, action: Callable[[], int]) -> int | None:
+        """What `action` returns; None if a commit was refused and the log was folded again.
+
+        The inbox still holds what the refused turns had taken.
+        """
+        try:
+            return action()
+        except StaleLog:
+            self._refused_in_a_row += 1
+            if self._refused_in_a_row > MAX_STALE:
+                raise
+        self._fold_again()
+        if self.state.master != self.master:
+            raise Deposed(str(self.state.master))
+        return None
+
+    def _whole_turn(self) -> int:
+        taken = self._step()
+        self._finish()
+        return taken
+
+    def _step(self) -> int:
+        """Decide a turn, finish the one before it, send its commit; how many inputs it took."""
+        if not self._sound:
+            raise StaleLog("a turn was broken off")
+        messages, now = self._read_ahead or self._look()
+        self._read_ahead = None
+        lost = self._silent_workers(now)
+        if messages or lost:
+            self._run(messages, lost, now)
+        else:
+            self._finish()
+            self._refused_in_a_row = 0
+        return len(messages) + len(lost)
+
+    def _look(self) -> tuple[list[Message], int]:
+        """The oldest messages that no turn has taken yet, and the store's time in ms."""
         pipeline = self.store.pipeline(transaction=False)
-        pipeline.xrange(self.keys.inbox, count=BATCH)
+        pipeline.xrange(self.keys.inbox, min=f"({self._taken}" if self._taken else "-", count=BATCH)
         pipeline.time()
         entries, (seconds, micros) = pipeline.execute()
-        return entries, seconds * 1000 + micros // 1000
+        return [_message(entry, fields) for entry, fields in entries], seconds * 1000 + micros // 1000
 
     def _run(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> None:
         """One turn; if a command makes it raise, again with one command a turn, and that one put aside."""
         try:
-            turn, batch = self._decide(messages, lost, now)
+            decided = self._decide(messages, lost, now)
         except (FairlogError, StoreConnectionError, StoreTimeoutError):
             raise
         except Exception:
-            self._fold_again()
-            self._step_down_if_deposed()
             if not messages:
                 raise
+            trace = traceback.format_exc()
+            self._finish()
+            self._fold_again()
             if len(messages) == 1:
-                self._put_aside(messages[0], traceback.format_exc())
+                self._put_aside(messages[0], trace)
             else:
                 for message in messages:
                     self._run([message], (), now)
+                    self._finish()
             return
-        changes = changed_grants((entry.event for entry in turn.entries), self.state)
-        self._keep_secrets(turn)
-        self._commit(turn, messages, changes)
-        self._tell(turn, batch, changes)
+        self._finish()
+        self._taken = decided.taken or self._taken
+        if len(messages) >= AHEAD_FROM:
+            self._read_ahead = self._look()
+        self._begin(decided)
 
-    def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> tuple[Turn, _Batch]:
-        self._ahead_of_log = True
+    def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> _Decided:
+        """The turn, folded into the state; from here on the state is sound only once the commit was sent."""
+        self._sound = False
         turn = Turn(self.state, now)
-        batch = _Batch(messages, {})
+        refusals: dict[str, CommandRejected] = {}
         for command in lost:
             if command.worker in self.state.workers:
                 turn.take(command)
@@ -197,22 +256,54 @@ class Scheduler:
             try:
                 turn.take(_command(message), message.id)
             except CommandRejected as refusal:
-                batch.refusals[message.id] = refusal
+                refusals[message.id] = refusal
         turn.settle()
-        return turn, batch
+        answers: dict[str, list[str]] = {}
+        for message in messages:
+            if message.reply_to:
+                answers.setdefault(message.reply_to, []).append(self._answer(message, refusals.get(message.id)))
+        return self._decided(turn, answers, messages[-1].entry if messages else "")
 
-    def _commit(self, turn: Turn, messages: Sequence[Message], changes: GrantChanges) -> None:
-        """Append the turn's events and take its messages out of the inbox, all at once (or know that it failed)."""
+    def _decided(self, turn: Turn, answers: dict[str, list[str]], taken: str) -> _Decided:
+        events = [event for event, _ in turn.entries]
+        touched = dict.fromkeys(event.app for event in events if isinstance(event, ExecutorRemoved | AppRemoved))
         records, position = _records(turn, self.position)
-        keep_from = _next_entry(messages[-1].entry) if messages else ""
+        return _Decided(
+            records,
+            position,
+            taken,
+            changed_grants(events, self.state),
+            answers,
+            [(event.app, event.executor) for event in events if isinstance(event, ExecutorRemoved) and not event.done],
+            [name for name in touched if self._is_over(name)],
+        )
+
+    def _begin(self, decided: _Decided) -> None:
+        """Send the commit: append the events and take their messages out of the inbox, all at once."""
+        self._keep_secrets(decided.records)
+        keep_from = _next_entry(decided.taken) if decided.taken else ""
+        commit = self.log.begin_commit(
+            self.position, decided.records, keep_inbox_from=keep_from, changes=decided.changes
+        )
+        self._under_way = decided, commit
+        self.position = decided.position
+        self._sound = True
+
+    def _finish(self) -> int:
+        """Wait for the commit under way, if there is one, and tell everybody concerned; how many there were."""
+        if self._under_way is None:
+            return 0
+        decided, commit = self._under_way
+        self._under_way = None
         try:
-            self.log.commit(self.position, records, keep_inbox_from=keep_from, changes=changes)
+            commit.finish()
         except (StoreConnectionError, StoreTimeoutError) as error:
-            _log.warning("a commit got no answer", head=position.seq, error=str(error))
-            if not records or not self._was_committed(position):
+            _log.warning("a commit got no answer", head=decided.position.seq, error=str(error))
+            if not decided.records or not self._was_committed(decided.position):
                 raise StaleLog("a commit that got no answer did not take place") from error
-        self.position = position
-        self._ahead_of_log = False
+        self._refused_in_a_row = 0
+        self._tell(decided)
+        return 1
 
     def _was_committed(self, position: Position) -> bool:
         """Settle a commit without an answer by the log's tail, as soon as the store can be asked."""
@@ -224,34 +315,23 @@ class Scheduler:
                 time.sleep(pause_s)
         return self.log.ends_with(position)
 
-    def _keep_secrets(self, turn: Turn) -> None:
+    def _keep_secrets(self, records: Sequence[Record]) -> None:
         """Before the commit, so that no app is in the log whose values could still expire."""
-        for event, _ in turn.entries:
-            if isinstance(event, AppRegistered) and event.env:
-                self.store.persist(self.keys.secrets(event.app))
+        for record in records:
+            if record.type == AppRegistered.__name__ and '"env":[]' not in record.data:
+                self.store.persist(self.keys.secrets(json.loads(record.data)["app"]))
 
-    def _tell(self, turn: Turn, batch: _Batch, changes: GrantChanges) -> None:
+    def _tell(self, decided: _Decided) -> None:
         """After the commit: answers, rings, and what follows for tasks.
 
         Whatever a crash leaves undone here is made up for: clients ask again, the tick replaces rings,
         and the next master reconciles the tasks.
         """
-        answers: dict[str, list[str]] = {}
-        for message in batch.messages:
-            if message.reply_to:
-                text = self._answer(message, batch.refusals.get(message.id))
-                answers.setdefault(message.reply_to, []).append(text)
-        self._send_answers(answers)
-        self._ring_workers(dict.fromkeys((*changes.by_worker, *changes.left)))
-        touched: dict[str, None] = {}
-        for event, _ in turn.entries:
-            if isinstance(event, ExecutorRemoved):
-                touched[event.app] = None
-                if not event.done:
-                    self.worklist.put_back(event.app, event.executor)
-            elif isinstance(event, AppRemoved):
-                touched[event.app] = None
-        self.worklist.forget(*(name for name in touched if self._is_over(name)))
+        self._send_answers(decided.answers)
+        self._ring_workers(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
+        for app, executor in decided.put_back:
+            self.worklist.put_back(app, executor)
+        self.worklist.forget(*decided.over)
 
     def _answer(self, message: Message, refusal: CommandRejected | None) -> str:
         if refusal is None and message.kind == "view":
@@ -299,12 +379,13 @@ class Scheduler:
         return [LoseWorker(worker=worker.decode(), last_seen=int(seen)) for worker, seen in silent]
 
     def _fold_again(self) -> None:
+        if self._under_way is not None:
+            self._under_way[1].abandon()
+            self._under_way = None
         self.state, self.position = self._rebuild()
-        self._ahead_of_log = False
-
-    def _step_down_if_deposed(self) -> None:
-        if self.state.master != self.master:
-            raise Deposed(str(self.state.master))
+        self._taken = ""
+        self._read_ahead = None
+        self._sound = True
 
     def _every_grant(self) -> GrantChanges:
         """What makes the store's grants those of the state, whatever they are now: a lost tail may have left others."""

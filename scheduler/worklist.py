@@ -8,6 +8,7 @@ of RQ's, so its clean-up, which comes late and calls abandoned jobs failed, neve
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -249,7 +250,7 @@ class Worklist:
     def secrets(self, app: str) -> dict[str, str]:
         """The environment variables that the submitter put aside for the app's tasks."""
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.secrets(app)))
-        return {name.decode(): value.decode() for name, value in stored.items()}
+        return {os.fsdecode(name): os.fsdecode(value) for name, value in stored.items()}
 
     def _return(self, app: str, which: str, executors: Collection[str]) -> int:
         places = [self._queue(app), self._keys.tasks(app), self._keys.begun(app)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler import eventlog
-from scheduler.eventlog import EventLog, Position
+from scheduler.eventlog import CommitUnderWay, EventLog, Position
 from scheduler.events import Record
 from scheduler.state import ClusterState
 from tests.simulation.world import World
@@ -48,16 +48,16 @@ def test_a_command_taken_twice_would_be_caught(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_answer_before_the_commit_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted bug: one commit empties the inbox but appends nothing, its commands are answered all the same."""
-    commit = EventLog.commit
+    begin = EventLog.begin_commit
     dropped: list[Position] = []
 
-    def forgetful(log: EventLog, after: Position, records: Sequence[Record], **rest: Any) -> None:
+    def forgetful(log: EventLog, after: Position, records: Sequence[Record], **rest: Any) -> CommitUnderWay:
         lose = not dropped and any(record.type == "AppRegistered" for record in records)
-        commit(log, after, [] if lose else records, **rest)
         if lose:
             dropped.append(after)
+        return begin(log, after, [] if lose else records, **rest)
 
-    monkeypatch.setattr(EventLog, "commit", forgetful)
+    monkeypatch.setattr(EventLog, "begin_commit", forgetful)
     assert _is_caught(SEEDS[0])
 
 

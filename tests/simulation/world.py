@@ -29,7 +29,7 @@ from scheduler.commands import (
 )
 from scheduler.doorbell import bell_id, queue_key
 from scheduler.errors import Deposed
-from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position
 from scheduler.events import AppRegistered, decode
 from scheduler.grants import STOP
 from scheduler.keys import Keys
@@ -69,6 +69,18 @@ class FaultyStore(fakeredis.FakeRedis):
         answer = call()
         strike("after")
         return answer
+
+
+class FaultyCommit:
+    """A commit under way that a fault may strike once it was sent, and once it was answered."""
+
+    def __init__(self, commit: CommitUnderWay, store: FaultyStore) -> None:
+        self.commit = commit
+        self.store = store
+        self.abandon = commit.abandon
+
+    def finish(self) -> None:
+        self.store._struck(self.commit.finish)
 
 
 class Agent:
@@ -127,6 +139,15 @@ class World:
 
     def __init__(self, seed: int, patch: pytest.MonkeyPatch) -> None:
         self.random = Random(seed)
+        patch.setattr("scheduler.service.BATCH", 3)
+        patch.setattr("scheduler.service.AHEAD_FROM", 2)
+        begin = EventLog.begin_commit
+
+        def begin_struck(log: EventLog, *args: Any, **options: Any) -> Any:
+            commit = begin(log, *args, **options)
+            return FaultyCommit(commit, log.store) if isinstance(log.store, FaultyStore) else commit
+
+        patch.setattr(EventLog, "begin_commit", begin_struck)
         self.now_ms = 1_700_000_000_000
         patch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: self.now_ms / 1000))
         patch.setattr("scheduler.service.time", SimpleNamespace(sleep=lambda _: None))
@@ -258,7 +279,10 @@ class World:
         assert isinstance(store, FaultyStore)
         store.strike = self._fault() if faulty else None
         try:
-            master.turn()
+            if faulty and self.random.random() < 0.5:
+                master.turn()
+            else:
+                master.work_off_inbox(lambda: not faulty or self.random.random() < 0.7)
         except Killed:
             serving = master is self.masters[-1]
             self.masters.remove(master)
