@@ -29,12 +29,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.option(
+    "--warn-at",
+    type=click.IntRange(0, 100),
+    default=50,
+    show_default=True,
+    metavar="PERCENT",
+    help="Warn when the log takes more than this part of the store's memory.",
+)
 @as_json
 @on_cluster
-def status(session: Session, *, as_json: bool) -> int:
+def status(session: Session, *, as_json: bool, warn_at: int) -> int:
     """Tell who serves, who stands by and which workers there are.
 
-    Exits with 0 only when a master serves.
+    Exits with 0 only when a master serves. Warns, on stderr, of a log that fills the store's memory.
     """
     seen = session.ask_master("cluster")
     serving, standbys = session.masters()
@@ -63,7 +71,17 @@ def status(session: Session, *, as_json: bool) -> int:
         render.print_json(said)
     else:
         _print_status(said)
+    _warn_of_log(session, warn_at)
     return 0 if serving else 1
+
+
+def _warn_of_log(session: Session, percent: int) -> None:
+    taken = session.store.memory_usage(session.keys.log) or 0
+    memory: Any = session.store.info("memory")
+    limit = int(memory.get("maxmemory") or memory.get("total_system_memory") or 0)
+    if limit and taken * 100 > limit * percent:
+        sizes = f"{render.size(taken >> 20)} of {render.size(limit >> 20)}"
+        click.echo(f"Warning: the log takes {sizes}, more than {percent}% of the store's memory", err=True)
 
 
 def _cluster_without_master(session: Session) -> dict[str, Any]:

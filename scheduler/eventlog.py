@@ -108,7 +108,7 @@ class CommitUnderWay:
         """
         try:
             done = self._answer()
-        except BaseException:
+        except RedisError:
             self.abandon()
             raise
         self._store.connection_pool.release(self._connection)

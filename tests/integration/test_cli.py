@@ -129,6 +129,13 @@ def test_values_of_the_environment_reach_the_task_and_never_the_log(shell: Shell
     assert "hush-hush" not in shell.ok("log", "--json").replace("echo $TOKEN", "")
 
 
+def test_status_warns_of_a_log_that_fills_the_store_and_not_before(shell: Shell) -> None:
+    assert shell.run("status").err == ""
+    warned = shell.run("status", "--warn-at", "0")
+    assert warned.code == 0
+    assert warned.err.startswith("Warning: the log takes ")
+
+
 def test_status_has_the_fields_that_programs_rely_on(shell: Shell) -> None:
     status = shell.status()
     assert list(status) == ["cluster", "head", "master", "standbys", "workers", "store"]
