@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+import structlog
 from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
 
@@ -56,6 +57,12 @@ def submission(number: int, prefix: str) -> SubmitApp:
         cores=APP_CORES,
         command=("true",),
     )
+
+
+def serve(url: str) -> None:
+    """The master process; what it has to say goes to stderr, the figures have stdout for themselves."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    run_master(url)
 
 
 def submit_until(url: str, prefix: str, stop: Flag) -> None:
@@ -183,7 +190,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="how long the load is kept up")
     seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
-        master = multiprocessing.get_context("spawn").Process(target=run_master, args=(store.url,), daemon=True)
+        master = multiprocessing.get_context("spawn").Process(target=serve, args=(store.url,), daemon=True)
         master.start()
         client = Client(store.url)
         client.send_many([RegisterCompany(company=f"company{number}") for number in range(COMPANIES)])
