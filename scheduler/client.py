@@ -151,11 +151,11 @@ class Client:
         answers: dict[str, dict[str, Any]] = {}
         while len(answers) < count:
             popped: Any = self.store.blmpop(
-                _left(deadline, self.timeout_s), 1, self.keys.reply(together), direction="LEFT", count=count
+                _left(deadline, RESEND_S), 1, self.keys.reply(together), direction="LEFT", count=count
             )
-            if popped is None:
+            if popped is None and time.monotonic() >= deadline:
                 raise self._no_master()
-            for text in popped[1]:
+            for text in popped[1] if popped else ():
                 answer = _answer(text)
                 answers[answer["id"]] = answer
         return answers

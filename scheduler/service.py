@@ -138,18 +138,26 @@ class Scheduler:
                 turn.record(ClusterConfigured())
             turn.settle()
             records, position = _records(turn, self.position)
+            open_apps = self.worklist.open_apps()
             try:
-                self.log.commit(self.position, records, changes=self._every_grant())
-                self.position = position
+                self._commit_election(records, position)
                 break
             except StaleLog:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
         else:
             raise StaleLog("the log kept moving while this master tried to be elected")
         self._watching_since_ms = self._looked_at_ms = self._store_time_ms()
-        self._reconcile_tasks()
+        self._reconcile_tasks(open_apps)
         self._ring_workers(self.state.workers)
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
+
+    def _commit_election(self, records: Sequence[Record], position: Position) -> None:
+        try:
+            self.log.commit(self.position, records, changes=self._every_grant())
+        except (StoreConnectionError, StoreTimeoutError):
+            if not self._was_committed(position):
+                raise
+        self.position = position
 
     def turn(self) -> int:
         """Take one turn with what is in the inbox and what time has brought; how many inputs these were.
@@ -185,9 +193,7 @@ class Scheduler:
             self._refused_in_a_row += 1
             if self._refused_in_a_row > MAX_STALE:
                 raise
-        self._fold_again()
-        if self.state.master != self.master:
-            raise Deposed(str(self.state.master))
+        self._fold_again_as_master()
         return None
 
     def _whole_turn(self) -> int:
@@ -228,7 +234,7 @@ class Scheduler:
                 raise
             trace = traceback.format_exc()
             self._finish()
-            self._fold_again()
+            self._fold_again_as_master()
             if len(messages) == 1:
                 self._put_aside(messages[0], trace)
             else:
@@ -251,7 +257,7 @@ class Scheduler:
             if command.worker in self.state.workers:
                 turn.take(command)
         for message in messages:
-            if message.kind == "view" or message.id in self.state.commands:
+            if message.kind == "view" or message.id in self.state.commands or message.id in refusals:
                 continue
             try:
                 turn.take(_command(message), message.id)
@@ -295,6 +301,7 @@ class Scheduler:
             return 0
         decided, commit = self._under_way
         self._under_way = None
+        sound, self._sound = self._sound, False
         try:
             commit.finish()
         except (StoreConnectionError, StoreTimeoutError) as error:
@@ -302,6 +309,7 @@ class Scheduler:
             if not decided.records or not self._was_committed(decided.position):
                 raise StaleLog("a commit that got no answer did not take place") from error
         self._refused_in_a_row = 0
+        self._sound = sound
         self._tell(decided)
         return 1
 
@@ -378,6 +386,11 @@ class Scheduler:
         silent: Any = self.store.zrangebyscore(self.keys.heartbeats, "-inf", f"({now - timeout_ms}", withscores=True)
         return [LoseWorker(worker=worker.decode(), last_seen=int(seen)) for worker, seen in silent]
 
+    def _fold_again_as_master(self) -> None:
+        self._fold_again()
+        if self.state.master != self.master:
+            raise Deposed(str(self.state.master))
+
     def _fold_again(self) -> None:
         if self._under_way is not None:
             self._under_way[1].abandon()
@@ -400,12 +413,20 @@ class Scheduler:
         seen = {as_text(member) for member in members}
         return GrantChanges(by_worker, sorted(granted.keys() - seen), sorted((stored | seen) - granted.keys()))
 
-    def _reconcile_tasks(self) -> None:
-        """What an earlier master left undone: tasks of gone executors come back, ended apps are cleared away."""
-        for name in self.worklist.open_apps():
+    def _reconcile_tasks(self, open_apps: Iterable[str]) -> None:
+        """What an earlier master left undone: tasks of gone executors come back, ended apps are cleared away.
+
+        Another master may serve by now without this one knowing. So it acts only on what its own fold
+        proves: `open_apps` were read before its election, and an executor is gone only if this log
+        granted it and took it back.
+        """
+        for name in open_apps:
             app = self.state.apps.get(name)
             if app is not None and app.ended is None:
-                self.worklist.reconcile(name, list(app.executors))
+                begun: Any = self.store.hvals(self.keys.begun(name))
+                for executor in sorted({as_text(value) for value in begun} - app.executors.keys()):
+                    if int(executor.rpartition(".")[2]) < app.next_executor:
+                        self.worklist.put_back(name, executor)
             elif self._is_over(name):
                 self.worklist.forget(name)
 

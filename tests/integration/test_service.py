@@ -225,6 +225,23 @@ def test_a_command_that_makes_a_turn_raise_is_put_aside_and_the_others_are_carri
     assert client.store.xlen(client.keys.inbox) == 0
 
 
+def test_a_deposed_master_that_meets_a_poisoned_command_appends_nothing(
+    scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide_or_break(state: Any, command: Command) -> list[Event]:
+        if isinstance(command, RegisterCompany) and command.company == "poison":
+            raise ZeroDivisionError("planted")
+        return decide(state, command)
+
+    master(scheduler.store, keys, "second")
+    monkeypatch.setattr(turn_module, "decide", decide_or_break)
+    ask(client, ACME, RegisterCompany(company="poison"))
+    before = scheduler.log.head()
+    with pytest.raises(Deposed, match="second"):
+        scheduler.turn()
+    assert scheduler.log.head() == before
+
+
 def test_grants_are_written_with_the_commit_and_taken_back_with_it(scheduler: Scheduler, client: Client) -> None:
     client.notify(ACME, WORKER, submission("a", env=("TOKEN",), tasks=3))
     scheduler.turn()
