@@ -91,6 +91,8 @@ class _Decided(NamedTuple):
     """(app, executor) whose begun tasks come back."""
     over: list[str]
     """Apps of which nothing runs any more."""
+    with_secrets: list[str]
+    """Apps registered by it whose variables the client has put aside."""
 
 
 class Scheduler:
@@ -282,11 +284,12 @@ class Scheduler:
             answers,
             [(event.app, event.executor) for event in events if isinstance(event, ExecutorRemoved) and not event.done],
             [name for name in touched if self._is_over(name)],
+            [event.app for event in events if isinstance(event, AppRegistered) and event.env],
         )
 
     def _begin(self, decided: _Decided) -> None:
         """Send the commit: append the events and take their messages out of the inbox, all at once."""
-        self._keep_secrets(decided.records)
+        self._keep_secrets(decided.with_secrets)
         keep_from = _next_entry(decided.taken) if decided.taken else ""
         commit = self.log.begin_commit(
             self.position, decided.records, keep_inbox_from=keep_from, changes=decided.changes
@@ -323,11 +326,10 @@ class Scheduler:
                 time.sleep(pause_s)
         return self.log.ends_with(position)
 
-    def _keep_secrets(self, records: Sequence[Record]) -> None:
+    def _keep_secrets(self, apps: Iterable[str]) -> None:
         """Before the commit, so that no app is in the log whose values could still expire."""
-        for record in records:
-            if record.type == AppRegistered.__name__ and '"env":[]' not in record.data:
-                self.store.persist(self.keys.secrets(json.loads(record.data)["app"]))
+        for app in apps:
+            self.store.persist(self.keys.secrets(app))
 
     def _tell(self, decided: _Decided) -> None:
         """After the commit: answers, rings, and what follows for tasks.
