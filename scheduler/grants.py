@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 
 from scheduler.events import AppRemoved, Event, ExecutorAllocated, ExecutorRemoved, WorkerRegistered, WorkerRemoved
 
@@ -33,7 +34,7 @@ class Grant(BaseModel):
     time_limit_s: int | None
 
 
-STOP: Literal[""] = ""
+STOP = ""
 """In the place of a grant: the executor must not run any more, and its worker still owes the word that it is gone.
 
 Without it, an executor that was revoked before its worker had seen the grant would hold its cores for ever."""
@@ -53,33 +54,38 @@ def diff(granted: Mapping[str, Grant], running: Collection[str]) -> Difference:
     return Difference(start, stop)
 
 
-def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> Grant:
-    """The grant of an executor of `app`."""
+def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> str:
+    """The grant of an executor of `app`, as the JSON text that `Grant` reads.
+
+    Every grant is written by a commit and most are read elsewhere, so no model is made of it here.
+    """
     spec = app.spec
-    return Grant(
-        executor=executor,
-        app=spec.app,
-        company=spec.company,
-        user=spec.user,
-        name=spec.name,
-        cores=cores,
-        memory_mb=memory_mb,
-        tasks=spec.tasks,
-        command=spec.command,
-        env=spec.env,
-        cwd=spec.cwd,
-        retries=spec.retries,
-        time_limit_s=spec.time_limit_s,
-    )
+    return to_json(
+        {
+            "executor": executor,
+            "app": spec.app,
+            "company": spec.company,
+            "user": spec.user,
+            "name": spec.name,
+            "cores": cores,
+            "memory_mb": memory_mb,
+            "tasks": spec.tasks,
+            "command": spec.command,
+            "env": spec.env,
+            "cwd": spec.cwd,
+            "retries": spec.retries,
+            "time_limit_s": spec.time_limit_s,
+        }
+    ).decode()
 
 
 class GrantChanges(NamedTuple):
-    """What a turn changes of the workers' grants: granted, to `STOP`, or None = the worker owes nothing any more.
+    """What a turn changes of the workers' grants: a grant's text, `STOP`, or None = the worker owes nothing any more.
 
     `left` and then `joined` are the workers whose heartbeat the commit stops and starts to expect.
     """
 
-    by_worker: dict[str, dict[str, Grant | Literal[""] | None]]
+    by_worker: dict[str, dict[str, str | None]]
     joined: list[str]
     left: list[str]
 
@@ -111,9 +117,9 @@ def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges
     return changes
 
 
-def all_grants(state: ClusterState) -> dict[str, dict[str, Grant | Literal[""]]]:
+def all_grants(state: ClusterState) -> dict[str, dict[str, str]]:
     """Every worker with what it should run, and `STOP` for the executors of removed apps."""
-    grants: dict[str, dict[str, Grant | Literal[""]]] = {worker: {} for worker in state.workers}
+    grants: dict[str, dict[str, str]] = {worker: {} for worker in state.workers}
     for executor in state.executors.values():
         there = grants[executor.worker]
         if executor.status == "stopping":

@@ -272,10 +272,12 @@ class ClusterState:
             raise InvariantViolated(self.head, violation)
 
     def _remember(self, command: str) -> None:
-        self.commands[command] = self.head
-        self.commands.move_to_end(command)
-        if len(self.commands) > KNOWN_COMMANDS:
-            self.commands.popitem(last=False)
+        commands = self.commands
+        if command in commands:
+            commands.move_to_end(command)
+        commands[command] = self.head
+        if len(commands) > KNOWN_COMMANDS:
+            commands.popitem(last=False)
 
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import Literal
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +33,7 @@ from scheduler.events import (
     encode,
     read_record,
 )
-from scheduler.grants import Grant, all_grants, changed_grants
+from scheduler.grants import all_grants, changed_grants
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from tests.property import reference
@@ -43,7 +42,7 @@ from tests.property.histories import HISTORIES, History, Step, command_for, play
 
 ROOT = Path(__file__).parents[2]
 
-Written = dict[str, Grant | Literal[""]]
+Written = dict[str, str]
 """What is written down for one worker."""
 
 
@@ -246,6 +245,6 @@ def _folded(log: list[Logged], state: ClusterState | None = None) -> ClusterStat
     return folded
 
 
-def _changed(grants: Written, changes: Mapping[str, Grant | Literal[""] | None]) -> Written:
+def _changed(grants: Written, changes: Mapping[str, str | None]) -> Written:
     after = {**grants, **changes}
     return {executor: grant for executor, grant in after.items() if grant is not None}
