@@ -206,6 +206,9 @@ def settings_show(session: Session, *, as_json: bool) -> None:
         render.print_table(("SETTING", "VALUE"), [(name, str(value)) for name, value in found.items()], empty="")
 
 
+_WORDS = {"true": True, "false": False, "none": None}
+
+
 @settings.command("set")
 @click.argument("change", nargs=-1, required=True, type=read_pair, metavar="NAME=VALUE...")
 @on_cluster
@@ -217,8 +220,10 @@ def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> No
     click.echo("settings changed" if receipt.seq else "nothing to change")
 
 
-def _value(name: str, text: str) -> int | str:
+def _value(name: str, text: str) -> int | str | None:
     """The value as its setting is likely to want it; whether it does is the rules' to say."""
+    if text in _WORDS:
+        return _WORDS[text]
     if name.endswith("_mb"):
         return read_size(text)
     try:
