@@ -31,7 +31,7 @@ def _balances(state: ClusterState) -> Iterator[str]:
         accounts = cluster, companies[company], users[company, user]
         if app.admitted and app.ended is None:
             add_request(accounts, app.requested_cores, app.requested_memory_mb)
-        add_grant(accounts, *_sum(_slices(app)))
+        add_grant(accounts, *_sum(app.slices()))
     if state.balance != cluster:
         yield f"waitingApps counts {state.balance} where its apps make {cluster}"
     for name, company_state in state.companies.items():
@@ -52,7 +52,7 @@ def _worker(worker: Worker) -> Iterator[str]:
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:
     name = app.spec.app
-    cores, memory_mb = _sum(_slices(app))
+    cores, memory_mb = _sum(app.slices())
     if (app.granted_cores, app.granted_memory_mb) != (cores, memory_mb):
         yield f"app {name!r} counts {(app.granted_cores, app.granted_memory_mb)} granted, not {(cores, memory_mb)}"
     if cores + app.done_cores > app.requested_cores or memory_mb > app.requested_memory_mb:
@@ -115,11 +115,6 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         yield "the drivers differ from those of the apps"
     if state.drivers.keys() != {driver for worker in state.workers.values() for driver in worker.drivers}:
         yield "the drivers differ from those of the workers"
-
-
-def _slices(app: App) -> list[Executor]:
-    """All that the app is granted, its driver included."""
-    return [*app.executors.values()] if app.driver is None else [*app.executors.values(), app.driver]
 
 
 def _sum(executors: Iterable[Executor]) -> tuple[int, int]:

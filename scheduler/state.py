@@ -150,6 +150,10 @@ class App:
         """How many more executors the app may have (semantics P5)."""
         return UNLIMITED_CORES if self.executor_limit is None else self.executor_limit - len(self.executors)
 
+    def slices(self) -> list[Executor]:
+        """All that the app is granted, its driver included."""
+        return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
+
     @property
     def left_memory_mb(self) -> int:
         """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
@@ -425,12 +429,10 @@ class ClusterState:
     def _app_removed(self, event: AppRemoved) -> None:
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
-        for executor in app.executors.values():
-            executor.status = "stopping"
+        for held in app.slices():
+            held.status = "stopping"
         app.running = 0
-        if app.driver is not None:
-            app.driver.status = "stopping"
-        elif app.spec.driver and app.admitted:
+        if app.spec.driver and app.driver is None and app.admitted:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
