@@ -110,6 +110,8 @@ class App:
     requested_memory_mb: int
     executor_limit: int | None
     """The most executors it may have at once (semantics P5), None = no limit."""
+    plain: bool
+    """Whether the scheduler sizes its executors and it has no driver, as most do."""
     admitted: int = 0
     admitted_at: int = 0
     ended: Literal["finished", "failed", "killed"] | None = None
@@ -140,10 +142,12 @@ class App:
     @property
     def left_cores(self) -> int:
         """Cores that placement still owes the app's executors (semantics S2, S6, D1)."""
+        left = self.requested_cores - self.granted_cores - self.done_cores
+        if self.plain:
+            return left
         if self.spec.unlimited:
             return UNLIMITED_CORES - self.granted_cores
-        left = self.requested_cores - self.granted_cores - self.done_cores
-        return left - self.spec.driver_cores if self.spec.driver and self.driver is None else left
+        return left - self.spec.driver_cores if self.driver is None else left
 
     @property
     def left_executors(self) -> int:
@@ -277,14 +281,17 @@ class ClusterState:
 
     def wants_executors(self, app: App) -> bool:
         """Whether placement is to look at the app: it owes it a unit (P4), within its limit (P5), its driver placed."""
-        unit = 1 if app.spec.executor_cores is None or self.settings.placement in CLASSIC else app.spec.executor_cores
-        return (
-            app.ended is None
-            and app.admitted > 0
-            and app.left_cores >= unit
-            and app.left_executors > 0
-            and (not app.spec.driver or (app.driver is not None and app.driver.status != "stopping"))
-        )
+        if app.ended is not None or not app.admitted:
+            return False
+        limit = app.executor_limit
+        if limit is not None and limit <= len(app.executors):
+            return False
+        if app.plain:
+            return app.left_cores > 0
+        if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+            return False
+        unit = 1 if self.settings.placement in CLASSIC else app.spec.executor_cores or 1
+        return app.left_cores >= unit
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2)."""
@@ -396,6 +403,7 @@ class ClusterState:
             requested_cores=event.requested_cores,
             requested_memory_mb=event.requested_memory_mb,
             executor_limit=event.executor_limit,
+            plain=event.sizing == "computed" and not event.driver,
         )
         company.apps += 1
         self.apps[event.app] = app
@@ -432,7 +440,7 @@ class ClusterState:
         for held in app.slices():
             held.status = "stopping"
         app.running = 0
-        if app.spec.driver and app.driver is None and app.admitted:
+        if not app.plain and app.spec.driver and app.driver is None and app.admitted:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
@@ -512,7 +520,8 @@ class ClusterState:
         app.granted_cores += cores
         app.granted_memory_mb += memory_mb
         add_grant(app.accounts, cores, memory_mb)
-        if cores > 0 or memory_mb > 0:
+        beyond = app.granted_cores + app.done_cores > app.requested_cores
+        if beyond or app.granted_memory_mb > app.requested_memory_mb:
             self._raise_request(app)
         if self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
@@ -520,29 +529,31 @@ class ClusterState:
 
     def _raise_request(self, app: App) -> None:
         """A grant beyond the request raises it: of unlimited cores (A6), or of one executor a worker (S5, O4)."""
+        if app.ended is not None:
+            return
         cores = max(0, app.granted_cores + app.done_cores - app.requested_cores)
         memory_mb = max(0, app.granted_memory_mb - app.requested_memory_mb)
-        if cores or memory_mb:
-            app.requested_cores += cores
-            app.requested_memory_mb += memory_mb
-            add_request(app.accounts, cores, memory_mb)
-            self.queue.touch(app.spec.company, app.spec.user)
+        app.requested_cores += cores
+        app.requested_memory_mb += memory_mb
+        add_request(app.accounts, cores, memory_mb)
+        self.queue.touch(app.spec.company, app.spec.user)
 
     def _reconsider(self, app: App) -> None:
         owed = self.wants_executors(app)
         if owed == app.owed:
             return
         app.owed = owed
-        indexes = [self.unsatisfied] if app.spec.sizing == "computed" else [self.unsatisfied, self.unsatisfied_as_asked]
-        for positions in indexes:
-            if owed:
-                insort(positions, app.admitted)
-            else:
-                del positions[bisect_left(positions, app.admitted)]
         if owed:
+            insort(self.unsatisfied, app.admitted)
             self._by_admission[app.admitted] = app
         else:
+            del self.unsatisfied[bisect_left(self.unsatisfied, app.admitted)]
             del self._by_admission[app.admitted]
+        if not app.plain and app.spec.sizing != "computed":
+            if owed:
+                insort(self.unsatisfied_as_asked, app.admitted)
+            else:
+                del self.unsatisfied_as_asked[bisect_left(self.unsatisfied_as_asked, app.admitted)]
 
     def _settle_end(self, app: App) -> None:
         """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from scheduler.commands import SubmitApp
 from scheduler.errors import DuplicateApp, InvalidCommand, QuotaExceeded
 from scheduler.events import AppRegistered, Sizing
@@ -39,11 +41,6 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_name("the app's name", name)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app is batch or sql, not {command.kind[:40]!r}")
-    _check_executors(command)
-    sizing = _sizing(command)
-    unlimited = command.cores == "unlimited"
-    if unlimited:
-        _check_unlimited(state, command, sizing)
     cores, tasks = _cores_and_tasks(state, command)
     if command.memory_per_task_mb is not None:
         check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
@@ -51,14 +48,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     check_program(command.command, command.env, command.cwd)
-    executor_mb = SPARK_MEMORY_MB if command.executor_memory_mb is None else command.executor_memory_mb
-    driver = _driver(command)
-    if unlimited:
-        request = driver
-    elif sizing == "computed":
-        request = _sum(requested_resources(state.settings, cores, command.memory_per_task_mb), driver)
-    else:
-        request = _sum(resources_as_asked(cores, command.executor_cores, executor_mb, state.fleet.live), driver)
+    more = _more(state, command) if _says_more(command) else _NOTHING_MORE
+    request = _request(state, command, cores, more)
     if state.settings.admission == "fair":
         _check_against_purchase(company, request.cores, request.memory_mb)
     return AppRegistered(
@@ -77,16 +68,67 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         cwd=command.cwd,
         retries=command.retries,
         time_limit_s=command.time_limit_s,
-        sizing=sizing,
-        executor_cores=command.executor_cores,
-        executor_memory_mb=None if sizing == "computed" else executor_mb,
-        executor_limit=command.executor_limit,
-        driver=command.driver,
-        driver_cores=driver.cores,
-        driver_memory_mb=driver.memory_mb,
-        supervise=command.supervise,
-        unlimited=unlimited,
+        **more,
     )
+
+
+class _More(TypedDict, total=False):
+    """What of `AppRegistered` only an app states that asks for executors of its own kind, or for a driver."""
+
+    sizing: Sizing
+    executor_cores: int | None
+    executor_memory_mb: int | None
+    executor_limit: int | None
+    driver: bool
+    driver_cores: int
+    driver_memory_mb: int
+    supervise: bool
+    unlimited: bool
+
+
+_NOTHING_MORE: _More = {}
+
+
+def _says_more(command: SubmitApp) -> bool:
+    asked = (command.sizing, command.executor_cores, command.executor_memory_mb, command.executor_limit)
+    beside = (command.driver_cores, command.driver_memory_mb)
+    unset = asked == (None, None, None, None) and beside == (None, None)
+    return not unset or command.driver or command.supervise or command.cores == "unlimited"
+
+
+def _more(state: ClusterState, command: SubmitApp) -> _More:
+    _check_executors(command)
+    sizing = _sizing(command)
+    unlimited = command.cores == "unlimited"
+    if unlimited:
+        _check_unlimited(state, command, sizing)
+    memory_mb = SPARK_MEMORY_MB if command.executor_memory_mb is None else command.executor_memory_mb
+    driver = _driver(command)
+    return {
+        "sizing": sizing,
+        "executor_cores": command.executor_cores,
+        "executor_memory_mb": None if sizing == "computed" else memory_mb,
+        "executor_limit": command.executor_limit,
+        "driver": command.driver,
+        "driver_cores": driver.cores,
+        "driver_memory_mb": driver.memory_mb,
+        "supervise": command.supervise,
+        "unlimited": unlimited,
+    }
+
+
+def _request(state: ClusterState, command: SubmitApp, cores: int, more: _More) -> Resources:
+    """What the app holds: for its executors (semantics A1, A2, S5; nothing yet if unlimited) and for its driver."""
+    if not more:
+        return requested_resources(state.settings, cores, command.memory_per_task_mb)
+    memory_mb = more["executor_memory_mb"]
+    if more["unlimited"]:
+        held = Resources(0, 0)
+    elif memory_mb is None:
+        held = requested_resources(state.settings, cores, command.memory_per_task_mb)
+    else:
+        held = resources_as_asked(cores, command.executor_cores, memory_mb, state.fleet.live)
+    return Resources(held.cores + more["driver_cores"], held.memory_mb + more["driver_memory_mb"])
 
 
 def _cores_and_tasks(state: ClusterState, command: SubmitApp) -> tuple[int, int]:
@@ -158,10 +200,6 @@ def _driver(command: SubmitApp) -> Resources:
     check_range("the driver's cores", cores, 1, MAX_CORES)
     check_range("the driver's memory, in MiB,", memory_mb, 1, MAX_MEMORY_MB)
     return Resources(cores, memory_mb)
-
-
-def _sum(one: Resources, other: Resources) -> Resources:
-    return Resources(one.cores + other.cores, one.memory_mb + other.memory_mb)
 
 
 def _check_against_purchase(company: Company, cores: int, memory_mb: int) -> None:
