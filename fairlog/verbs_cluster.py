@@ -1,4 +1,4 @@
-"""The verbs about the cluster itself: status, company, settings, workers, drain, undrain, remove, shares."""
+"""The verbs about the cluster itself: status, company, settings, workers and how they leave, shares."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fairlog.verbs_apps import send_each
 from scheduler.commands import (
     ChangeCompany,
     ConfigureCluster,
+    DecommissionWorker,
     DrainWorker,
     RegisterCompany,
     RemoveCompany,
@@ -267,6 +268,17 @@ def workers(session: Session, *, as_json: bool) -> None:
 def drain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Grant nothing new on workers; what runs there goes on."""
     return send_each(session, worker, lambda name: DrainWorker(worker=name), "draining")
+
+
+@click.command()
+@click.argument("worker", nargs=-1, required=True, type=read_text)
+@on_cluster
+def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
+    """Have the executors of workers leave, and grant nothing on them any more.
+
+    Their tasks run again elsewhere. Drivers stay until they end. There is no way back but `remove` and a new start.
+    """
+    return send_each(session, worker, lambda name: DecommissionWorker(worker=name), "decommissioned")
 
 
 @click.command()

@@ -70,6 +70,11 @@ def diff(granted: Mapping[str, Grant], running: Collection[str]) -> Difference:
     return Difference(start, stop)
 
 
+def is_driver(name: str) -> bool:
+    """Whether an id is a driver's, `<app>.driver-<n>`, and not an executor's, `<app>.<n>`."""
+    return name.rpartition(".")[2].startswith("driver-")
+
+
 def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> Grant:
     """The grant of an executor of `app`, or of its driver."""
     spec = app.spec
@@ -87,7 +92,7 @@ def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> Grant:
         cwd=spec.cwd,
         retries=spec.retries,
         time_limit_s=spec.time_limit_s,
-        role="driver" if app.driver is not None and app.driver.id == executor else "executor",
+        role="driver" if is_driver(executor) else "executor",
         stays=spec.driver or spec.sizing != "computed",
         has_driver=spec.driver,
     )
