@@ -50,7 +50,6 @@ from scheduler.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
-    DriverAllocated,
     DriverRemoved,
     Event,
     ExecutorAllocated,
@@ -63,8 +62,8 @@ from scheduler.events import (
     WorkerStatus,
 )
 from scheduler.fleet import Candidates
-from scheduler.placement.drivers import Draw, first_fit
-from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, Counts
+from scheduler.placement.classic import pack_worker_by_worker
+from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, Counts, allocation
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.resources import Resources
 from scheduler.state import App, ClusterState, Company, Executor, Worker
@@ -203,7 +202,7 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
         return _allocations(app, counts, cores, memory_mb)
     grown = GROWTH[settings.placement](_candidates(state, app, 1, memory_mb), left, limit)
     return [
-        _allocation(app, number, worker, cores, memory_mb)
+        allocation(app, number, worker, cores, memory_mb)
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
     ]
 
@@ -220,91 +219,12 @@ def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Ca
 def placements(state: ClusterState) -> Iterator[list[ExecutorAllocated]]:
     """What placement grants, part by part; the caller folds each part before it asks for the next (semantics P6)."""
     if state.settings.placement == "classic-pack":
-        while granted := _pack_worker_by_worker(state):
+        while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
             yield granted
         return
     for app in unsatisfied(state):
         while granted := place(state, app):
             yield granted
-
-
-def _pack_worker_by_worker(state: ClusterState) -> list[ExecutorAllocated]:
-    """Each worker in turn, and on each the apps in the order of their admission (semantics P7)."""
-    settings = state.settings
-    apps = list(unsatisfied(state))
-    if not apps:
-        return []
-    least_mb = min(app.spec.executor_memory_mb or settings.min_executor_memory_mb for app in apps)
-    own = {app.spec.app: {executor.worker for executor in app.executors.values()} for app in apps}
-    left = {app.spec.app: [app.left_cores, app.left_memory_mb, app.left_executors, app.next_executor] for app in apps}
-    allocations: list[ExecutorAllocated] = []
-    for worker, (free_cores, free_mb) in state.fleet.candidates(1, least_mb, settings.worker_selection):
-        room = Resources(free_cores, free_mb)
-        for app in list(apps):
-            if worker in own[app.spec.app]:
-                continue
-            owed = left[app.spec.app]
-            size = _classic_size(state, app, Resources(owed[0], owed[1]), room)
-            if size is None:
-                continue
-            allocations.append(_allocation(app, owed[3], worker, *size))
-            room = Resources(room.cores - size.cores, room.memory_mb - size.memory_mb)
-            owed[:] = owed[0] - size.cores, owed[1] - size.memory_mb, owed[2] - 1, owed[3] + 1
-            if owed[0] <= 0 or owed[2] <= 0:
-                apps.remove(app)
-        if not apps:
-            break
-    return allocations
-
-
-def _classic_size(state: ClusterState, app: App, left: Resources, room: Resources) -> Resources | None:
-    """The executor that `app` gets on a worker with this room: all the cores it can have, or a computed size (S4)."""
-    settings, spec = state.settings, app.spec
-    if spec.executor_memory_mb is not None:
-        size = Resources(min(left.cores, room.cores), spec.executor_memory_mb)
-        affordable = settings.admission == "open" or size.memory_mb <= left.memory_mb
-        return size if size.cores > 0 and affordable and room.covers(size) else None
-    for cores in sizes_to_try(state.fleet, left.cores):
-        memory_mb = executor_memory_mb(state.fleet, settings, cores, spec.memory_per_task_mb)
-        size = Resources(cores, memory_mb or 0)
-        if memory_mb is not None and left.covers(size) and room.covers(size):
-            return size
-    return None
-
-
-def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
-    """The drivers that find a worker, in the order of their apps' submission (semantics D1, D2, D4).
-
-    The caller folds each before it asks for the next. One that fits nowhere waits and holds up nobody.
-    """
-    settings = state.settings
-    numerator, denominator = map(int, settings.max_driver_share.split("/"))
-    held = _held_by_drivers(state) if state.waiting_drivers else 0
-    draw = Draw(state.head)
-    served = 0
-    while (app := state.next_waiting_driver(served)) is not None:
-        served, spec = app.submitted, app.spec
-        if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
-            return
-        if (held + spec.driver_cores) * denominator > numerator * state.fleet.total_cores:
-            continue
-        find = draw.next_worker if settings.spread_out_drivers else first_fit
-        worker = find(state.fleet, spec.driver_cores, spec.driver_memory_mb)
-        if worker is not None:
-            held += spec.driver_cores
-            yield DriverAllocated(
-                app=spec.app,
-                driver=f"{spec.app}.driver-{app.next_driver}",
-                worker=worker,
-                cores=spec.driver_cores,
-                memory_mb=spec.driver_memory_mb,
-            )
-
-
-def _held_by_drivers(state: ClusterState) -> int:
-    """The cores of live workers that drivers hold (semantics D4, A4)."""
-    workers = state.workers
-    return sum(driver.cores for driver in state.drivers.values() if workers[driver.worker].status == "alive")
 
 
 def _allocations(app: App, counts: Counts, cores: int, memory_mb: int) -> list[ExecutorAllocated]:
@@ -313,14 +233,9 @@ def _allocations(app: App, counts: Counts, cores: int, memory_mb: int) -> list[E
     allocations = []
     for worker, count in counts:
         for _ in range(count):
-            allocations.append(_allocation(app, number, worker, cores, memory_mb))
+            allocations.append(allocation(app, number, worker, cores, memory_mb))
             number += 1
     return allocations
-
-
-def _allocation(app: App, number: int, worker: str, cores: int, memory_mb: int) -> ExecutorAllocated:
-    name = app.spec.app
-    return ExecutorAllocated(app=name, executor=f"{name}.{number}", worker=worker, cores=cores, memory_mb=memory_mb)
 
 
 def unsatisfied(state: ClusterState) -> Iterator[App]:

@@ -44,13 +44,11 @@ from scheduler.fleet import Fleet, Shape
 from scheduler.ledger import Accounts, Balance, add_grant, add_request
 from scheduler.placement.executors import CLASSIC
 from scheduler.placement.sizing import executor_sizes
-from scheduler.resources import Quota, Resources
+from scheduler.resources import UNLIMITED_CORES, Quota, Resources
 
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
 
-UNLIMITED_CORES = 2**31 - 1
-"""What an app of unlimited cores counts down from, as in Spark."""
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
 

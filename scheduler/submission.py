@@ -41,6 +41,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_name("the app's name", name)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app is batch or sql, not {command.kind[:40]!r}")
+    more = _more(state, command) if _says_more(command) else _NOTHING_MORE
     cores, tasks = _cores_and_tasks(state, command)
     if command.memory_per_task_mb is not None:
         check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
@@ -48,7 +49,6 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     check_program(command.command, command.env, command.cwd)
-    more = _more(state, command) if _says_more(command) else _NOTHING_MORE
     request = _request(state, command, cores, more)
     if state.settings.admission == "fair":
         _check_against_purchase(company, request.cores, request.memory_mb)

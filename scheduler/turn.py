@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from scheduler.commands import Command, DecommissionWorker
-from scheduler.decide import admit, decide, place_drivers, placements
+from scheduler.decide import admit, decide, placements
 from scheduler.events import Event
+from scheduler.placement.drivers import place_drivers
 from scheduler.state import ClusterState
 
 

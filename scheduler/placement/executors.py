@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
+from scheduler.events import ExecutorAllocated
 from scheduler.fleet import Candidates, Shape
 from scheduler.resources import Resources
 
+if TYPE_CHECKING:
+    from scheduler.state import App
+
 Counts = list[tuple[str, int]]
 """(worker, how many executors or cores it gets), in the order of the candidates."""
+
+
+def allocation(app: App, number: int, worker: str, cores: int, memory_mb: int) -> ExecutorAllocated:
+    """The event that grants the app its executor of that number."""
+    name = app.spec.app
+    return ExecutorAllocated(app=name, executor=f"{name}.{number}", worker=worker, cores=cores, memory_mb=memory_mb)
 
 
 def room_for(free: Shape, size: Resources) -> int:
