@@ -12,6 +12,7 @@ next. As in `fleet`, the ordered lists are plain ones kept by `bisect`.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -84,6 +85,8 @@ class AppQueue:
         self.companies: dict[str, CompanyQueue] = {}
         self._order: list[CompanyKey] = []
         self._moved: dict[str, None] = {}
+        self.arrivals: OrderedDict[str, Pending] = OrderedDict()
+        """Every pending app by id, in the order of submission."""
         self.configure("dominant-share", "longest-wait", "fifo", "requested")
 
     def configure(self, company_policy: str, user_policy: str, app_policy: str, occupancy: str) -> None:
@@ -126,6 +129,7 @@ class AppQueue:
             queue = users[app.user] = UserQueue()
         insort(queue.by_policy, (self._app_key(app.kind, app.submitted), app))
         insort(queue.by_submission, app.submitted)
+        self.arrivals[app.app] = app
         self.touch(app.company, app.user)
 
     def remove(self, app: Pending) -> None:
@@ -133,6 +137,7 @@ class AppQueue:
         queue = self.companies[app.company].users[app.user]
         del queue.by_policy[bisect_left(queue.by_policy, (self._app_key(app.kind, app.submitted), app))]
         del queue.by_submission[bisect_left(queue.by_submission, app.submitted)]
+        del self.arrivals[app.app]
         self.touch(app.company, app.user)
 
     def admit(self, app: Pending, position: int) -> None:
@@ -154,6 +159,10 @@ class AppQueue:
             return None
         company = self.companies[self._order[0][-1]]
         return company.users[company.turn].by_policy[0][1]
+
+    def oldest(self) -> Pending | None:
+        """The app that was submitted first, whoever's it is (semantics A6)."""
+        return next(iter(self.arrivals.values()), None)
 
     def _settle(self) -> None:
         for name in self._moved:

@@ -26,6 +26,7 @@ from scheduler.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    DriverRemoved,
     ExecutorRemoved,
     MasterElected,
     Record,
@@ -275,7 +276,7 @@ class Scheduler:
                     touched[event.app] = None
                     if not event.done:
                         put_back.setdefault(event.app, []).append(event.executor)
-                case AppRemoved():
+                case AppRemoved() | DriverRemoved():
                     touched[event.app] = None
                 case AppRegistered() if event.env:
                     with_secrets.append(event.app)
@@ -466,7 +467,7 @@ class Scheduler:
     def _is_over(self, name: str) -> bool:
         """Whether nothing of the app will run any more; one that the state has forgotten is over."""
         app = self.state.apps.get(name)
-        return app is None or (app.ended is not None and not app.executors)
+        return app is None or (app.ended is not None and not app.slices())
 
     def _ring_commands(self, workers: Iterable[str]) -> list[StoreCommand]:
         queues = [self.keys.worker_queue(worker) for worker in workers]

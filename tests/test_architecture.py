@@ -15,6 +15,7 @@ PURE = (
     ("events", "commands", "keys"),
     ("ledger", "fleet", "policies", "placement", "appqueue", "check"),
     ("state", "validate"),
+    ("submission",),
     ("decide", "grants", "views"),
     ("turn", "simulate"),
 )
