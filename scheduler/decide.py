@@ -106,9 +106,7 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
                 raise DuplicateCompany(command.company)
             return [_tenant(state, command)]
         case ChangeCompany():
-            changed = CompanyChanged(**_tenant(state, command).model_dump())
-            unchanged = changed.model_dump() == _company(state, command.company).spec.model_dump()
-            return [] if unchanged else [changed]
+            return _change_company(state, command)
         case RemoveCompany():
             company = _company(state, command.company)
             if company.apps:
@@ -125,12 +123,20 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     """The app that enters waitingApps next, None when the cluster is full or nobody may (semantics A3).
 
     Admission goes on while what waitingApps requests is below the live cluster in cores and in
-    memory, so the last one may overshoot; with no live worker nothing is admitted.
+    memory, so the last one may overshoot; with no live worker nothing is admitted. What a company has
+    asked for beyond its quota and does not hold, any more or yet, makes nobody wait who stays within
+    theirs: so borrowed room returns as executors end (C6).
     """
     fleet, requested = state.fleet, state.balance
-    if requested.requested_cores >= fleet.total_cores or requested.requested_memory_mb >= fleet.total_memory_mb:
-        return None
-    first = state.queue.first()
+    cores, memory_mb = requested.requested_cores, requested.requested_memory_mb
+    full = cores >= fleet.total_cores or memory_mb >= fleet.total_memory_mb
+    if full:
+        if not state.queue.borrowers:
+            return None
+        back_cores, back_mb = state.queue.may_return()
+        if cores - back_cores >= fleet.total_cores or memory_mb - back_mb >= fleet.total_memory_mb:
+            return None
+    first = state.queue.first(within_quota=full)
     if first is None:
         return None
     share = state.queue.share(first.company)
@@ -177,13 +183,21 @@ def _allocations(app: App, counts: Counts, cores: int, memory_mb: int) -> list[E
 def unsatisfied(state: ClusterState) -> Iterator[App]:
     """The apps that placement still owes cores, in the order of their admission (semantics P6).
 
-    The caller folds what `place` gives one app before it asks for the next. Ends early where no
-    worker has room for a minimum executor.
+    Those of a company that borrows and holds its quota come after all others (C6). The caller folds
+    what `place` gives one app before it asks for the next. Ends early where no worker has room for a
+    minimum executor.
     """
     served = 0
+    beyond: list[App] = []
     while state.fleet.usable()[-1] and (app := state.next_unsatisfied(served)) is not None:
         served = app.admitted
-        yield app
+        if app.spec.company in state.queue.borrowers and state.queue.holds_quota(app.spec.company):
+            beyond.append(app)
+        else:
+            yield app
+    for app in beyond:
+        if state.fleet.usable()[-1]:
+            yield app
 
 
 def _submit(state: ClusterState, command: SubmitApp) -> AppRegistered:
@@ -364,7 +378,24 @@ def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> Co
         settings = state.settings
         check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
-    return CompanyRegistered(company=command.company, cores=command.cores, memory_mb=command.memory_mb, part=part)
+    return CompanyRegistered(
+        company=command.company,
+        cores=command.cores,
+        memory_mb=command.memory_mb,
+        part=part,
+        borrow=bool(command.borrow),
+    )
+
+
+def _change_company(state: ClusterState, command: ChangeCompany) -> list[Event]:
+    """The quota stated, in full; what the command leaves open stays as it is (semantics C2, C6)."""
+    stated = _tenant(state, command).model_dump()
+    known = _company(state, command.company).spec.model_dump()
+    if command.borrow is None:
+        stated["borrow"] = known["borrow"]
+    elif command.cores is None and command.part is None:
+        stated = {**known, "borrow": command.borrow}
+    return [] if stated == known else [CompanyChanged(**stated)]
 
 
 def _company(state: ClusterState, name: str) -> Company:

@@ -51,10 +51,15 @@ class ClusterConfigured(_Fact):
     max_executor_failures: int = 10
     worker_timeout_s: int = 15
     retained_apps: int = 10_000
+    half_life_s: int = 3600
+    quota_patience_s: int = 600
 
 
 class CompanyRegistered(_Fact):
-    """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2)."""
+    """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
+
+    `borrow`: it may pass its quota while no other company takes part (semantics C6).
+    """
 
     company: str
     cores: int | None = None
