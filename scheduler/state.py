@@ -216,6 +216,7 @@ class ClusterState:
             case WorkerRemoved():
                 worker = self.workers.pop(event.worker)
                 self._set_live(worker, was=worker.status == "alive", now=False)
+                self._set_quotas()
             case CompanyChanged():
                 self.companies[event.company].spec = event
                 self._set_quotas()
@@ -330,6 +331,7 @@ class ClusterState:
             free_memory_mb=event.memory_mb,
         )
         self._set_live(worker, was=False, now=True)
+        self._set_quotas()
 
     def _worker_changed(self, event: WorkerChanged) -> None:
         worker = self.workers[event.worker]
@@ -338,13 +340,13 @@ class ClusterState:
         worker.free_memory_mb += event.memory_mb - worker.memory_mb
         worker.cores, worker.memory_mb, worker.status = event.cores, event.memory_mb, event.status
         self._set_live(worker, was=False, now=worker.status == "alive")
+        self._set_quotas()
 
     def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
         if was == now:
             return
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.free)
-        self._set_quotas()
 
     def _set_quotas(self) -> None:
         for name, company in self.companies.items():
