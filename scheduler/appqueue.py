@@ -256,7 +256,7 @@ class AppQueue:
             company.all_moved = False
             self._take_out_of_order(company)
             if company.cap.lets_through():
-                company.placed = self._key(name)
+                company.placed = self._company_key(company.tenant, self.basis)
                 insort(self._order, company.placed)
         self._moved.clear()
 
@@ -289,8 +289,11 @@ class AppQueue:
         company = self.companies[name]
         if company.cap.reservations and (reserver := company.cap.reserver()) is not None:
             return reserver
-        groups = company.cap.groups
-        passing = [users for request, users in company.order.items() if not capped or groups[request].passes]
+        order, groups = company.order, company.cap.groups
+        if len(order) == 1 and not self._users_drift:
+            (users,) = order.values()
+            return company.users[users[0][-1]].head
+        passing = [users for request, users in order.items() if not capped or groups[request].passes]
         if self._users_drift:
             keys = [
                 self._user_key(company.users[key[-1]].contender, company.tenant.quota, self.basis)
@@ -299,7 +302,7 @@ class AppQueue:
             ]
         else:
             keys = [users[0] for users in passing]
-        return company.users[(min(keys) if len(keys) > 1 else keys[0])[-1]].head
+        return company.users[min(keys)[-1]].head
 
     def _take_out_of_order(self, company: CompanyQueue) -> None:
         if company.placed is not None:

@@ -149,4 +149,4 @@ class Cap:
         """Whether the company takes part (semantics C1): some app passes, or the one that others must not precede."""
         if self.reservations and (reserver := self.reserver()) is not None:
             return self.admits(reserver.request)
-        return any(group.passes for group in self.groups.values())
+        return bool(self.groups) and any(group.passes for group in self.groups.values())
