@@ -25,8 +25,6 @@ from math import ceil
 from scheduler.cap import Cap, Pending
 from scheduler.events import ClusterConfigured
 from scheduler.ledger import Balance, Usage
-from scheduler.policies import company as company_policies
-from scheduler.policies import user as user_policies
 from scheduler.policies.app import APP_POLICIES, AppKey
 from scheduler.policies.basis import Basis
 from scheduler.policies.company import COMPANY_POLICIES, CompanyKey, Tenant
@@ -76,12 +74,9 @@ class AppQueue:
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Order by these policies from now on."""
-        self._company_key = COMPANY_POLICIES[settings.company_policy]
-        self._user_key = USER_POLICIES[settings.user_policy]
+        self._company_key, self._companies_drift = COMPANY_POLICIES[settings.company_policy]
+        self._user_key, self._users_drift, self._users_regard_quota = USER_POLICIES[settings.user_policy]
         self._app_key = APP_POLICIES[settings.app_policy]
-        self._companies_drift = settings.company_policy in company_policies.MOVES_WITH_TIME
-        self._users_drift = settings.user_policy in user_policies.MOVES_WITH_TIME
-        self._users_regard_quota = settings.user_policy in user_policies.REGARDS_QUOTA
         self._patience_ms = settings.quota_patience_s * 1000
         self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
         for name, company in self.companies.items():

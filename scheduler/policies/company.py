@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler.ledger import Balance, Usage
 from scheduler.policies.basis import Basis
@@ -49,7 +50,14 @@ def pay_as_you_go(tenant: Tenant, basis: Basis) -> CompanyKey:
     return float(usage), usage, tenant.last_selected, tenant.company
 
 
-CompanyPolicy = Callable[[Tenant, Basis], CompanyKey]
-COMPANY_POLICIES: dict[str, CompanyPolicy] = {"dominant-share": dominant_share, "pay-as-you-go": pay_as_you_go}
-MOVES_WITH_TIME = ("pay-as-you-go",)
-"""The policies whose order changes by itself as time goes on."""
+class CompanyPolicy(NamedTuple):
+    """What orders the companies; it `drifts` if the order changes by itself as time goes on."""
+
+    key: Callable[[Tenant, Basis], CompanyKey]
+    drifts: bool = False
+
+
+COMPANY_POLICIES: dict[str, CompanyPolicy] = {
+    "dominant-share": CompanyPolicy(dominant_share),
+    "pay-as-you-go": CompanyPolicy(pay_as_you_go, drifts=True),
+}

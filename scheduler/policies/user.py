@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler.ledger import Balance
 from scheduler.policies.basis import Basis
@@ -75,13 +76,20 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> UserKey:
     return float(ratio), ratio, *longest_wait(contender, quota, basis)
 
 
-UserPolicy = Callable[[Contender, Quota, Basis], UserKey]
+class UserPolicy(NamedTuple):
+    """What orders a company's users.
+
+    It `drifts` if the order changes by itself as time goes on, and `regards_quota` if it changes with the
+    company's quota; one that drifts is asked anew for each admission anyway.
+    """
+
+    key: Callable[[Contender, Quota, Basis], UserKey]
+    drifts: bool = False
+    regards_quota: bool = False
+
+
 USER_POLICIES: dict[str, UserPolicy] = {
-    "longest-wait": longest_wait,
-    "least-occupied": least_occupied,
-    "balanced": balanced,
+    "longest-wait": UserPolicy(longest_wait),
+    "least-occupied": UserPolicy(least_occupied, regards_quota=True),
+    "balanced": UserPolicy(balanced, drifts=True),
 }
-MOVES_WITH_TIME = ("balanced",)
-"""The policies whose order changes by itself as time goes on."""
-REGARDS_QUOTA = ("least-occupied",)
-"""The policies whose order changes when the company's quota does; those that move with time are asked anew anyway."""
