@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import click
 
@@ -58,6 +58,29 @@ def read_duration(text: str) -> int:
     if found is None:
         raise click.BadParameter(f"{_short(text)} is not a duration: write it like 90s, 10m or 2h")
     return int(found[1]) * _UNIT_S[(found[2] or "").lower()]
+
+
+def read_cores(text: str) -> int | Literal["unlimited"]:
+    """A number of cores, or "unlimited".
+
+    Raises: click.BadParameter naming the right forms.
+    """
+    return "unlimited" if text == "unlimited" else _read_number(text, "unlimited")
+
+
+def read_limit(text: str) -> int | None:
+    """A whole number, or None for "none".
+
+    Raises: click.BadParameter naming the right forms.
+    """
+    return None if text == "none" else _read_number(text, "none")
+
+
+def _read_number(text: str, otherwise: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f'{_short(text)} is neither a whole number nor "{otherwise}"') from None
 
 
 def read_pair(text: str) -> tuple[str, str]:

@@ -1,8 +1,9 @@
-"""The verbs about apps: submit, kill, apps, app, logs."""
+"""The verbs about apps: submit, kill, scale, apps, app, logs."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import PurePath
@@ -13,8 +14,18 @@ import click
 
 from fairlog import render
 from fairlog.follow import appended, follow, patiently
-from fairlog.options import as_json, on_cluster, read_duration, read_folder, read_pair, read_size, read_text
-from scheduler.commands import Command, KillApp, SubmitApp
+from fairlog.options import (
+    as_json,
+    on_cluster,
+    read_cores,
+    read_duration,
+    read_folder,
+    read_limit,
+    read_pair,
+    read_size,
+    read_text,
+)
+from scheduler.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
 from scheduler.errors import CommandRejected
 from scheduler.validate import MAX_NAME
 
@@ -29,13 +40,32 @@ _OVER = ("succeeded", "failed", "stopped")
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--company", required=True, metavar="C", type=read_text, help="The company that pays.")
 @click.option("--user", required=True, metavar="U", type=read_text, help="Who submits; has one queue in the company.")
-@click.option("--cores", type=int, metavar="N", help="How many tasks may run at once.  [default: the cluster's, 8]")
+@click.option(
+    "--cores",
+    type=read_cores,
+    metavar="N",
+    help='How many tasks may run at once; "unlimited" where admission is open.  [default: the cluster\'s, 8]',
+)
 @click.option("--memory-per-task", type=read_size, metavar="SIZE", help="Memory a task needs: 512M, 2G or plain MiB.")
 @click.option("--tasks", type=int, metavar="N", help="How often CMD is run.  [default: as many as cores]")
 @click.option("--name", type=read_text, metavar="S", help="What the app is called.  [default: the command's name]")
 @click.option("--kind", type=click.Choice(["batch", "sql"]), default="batch", show_default=True)
 @click.option("--retries", type=int, default=0, metavar="N", show_default=True, help="Further attempts a task has.")
 @click.option("--time-limit", type=read_duration, metavar="TIME", help="How long a task may run: 90s, 10m or 2h.")
+@click.option(
+    "--sizing",
+    type=click.Choice(["computed", "fixed", "one-per-worker"]),
+    help="Who sizes the executors.  [default: what the next three say; computed if they say nothing]",
+)
+@click.option("--executor-cores", type=int, metavar="N", help="Fixed executors of so many cores.")
+@click.option("--executor-memory", type=read_size, metavar="SIZE", help="Memory of such an executor.  [default: 1G]")
+@click.option("--max-executors", type=int, metavar="N", help="The most executors at once; `scale` changes it.")
+@click.option(
+    "--driver", is_flag=True, help="CMD is the app's driver: it runs once, on a worker, and the app ends with it."
+)
+@click.option("--driver-cores", type=int, metavar="N", help="Cores of the driver.  [default: 1]")
+@click.option("--driver-memory", type=read_size, metavar="SIZE", help="Memory of the driver.  [default: 1G]")
+@click.option("--supervise", is_flag=True, help="Start the driver again when it fails or is lost.")
 @click.option("--env", type=read_pair, multiple=True, metavar="K=V", help="A variable for the tasks; may be repeated.")
 @click.option("--wait", is_flag=True, help="Wait for the app's end and exit with its result.")
 @click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
@@ -45,6 +75,8 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
 
     CMD runs in the current folder of the machine that it is given to. The app's id is printed once it is in the
     log, which survives any crash from then on. The values of --env never enter the log.
+
+    With --driver, CMD runs once as the driver (FAIRLOG_DRIVER_ID is set), and --tasks times as tasks if that is given.
     """
     app = f"app-{uuid4().hex[:12]}"
     name = asked["name"]
@@ -63,6 +95,14 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
         cwd=read_folder(),
         retries=asked["retries"],
         time_limit_s=asked["time_limit"],
+        sizing=asked["sizing"],
+        executor_cores=asked["executor_cores"],
+        executor_memory_mb=asked["executor_memory"],
+        executor_limit=asked["max_executors"],
+        driver=asked["driver"],
+        driver_cores=asked["driver_cores"],
+        driver_memory_mb=asked["driver_memory"],
+        supervise=asked["supervise"],
     )
     if name == "":
         raise click.BadParameter("a name must not be empty", param_hint="--name")
@@ -78,14 +118,33 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
 
 
 @click.command()
+@click.option("--executor", is_flag=True, help="The names are executors: they stop, their apps go on and get new ones.")
 @click.argument("app", nargs=-1, required=True, type=read_text)
 @on_cluster
-def kill(session: Session, *, app: tuple[str, ...]) -> int:
+def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
     """End apps, whatever they are doing.
 
     What they hold is free as soon as their workers say that it is gone.
     """
+    if executor:
+        return send_each(session, app, _kill_executor, "told to stop", nothing="is none that runs")
     return send_each(session, app, lambda name: KillApp(app=name), "killed")
+
+
+def _kill_executor(name: str) -> KillExecutors:
+    return KillExecutors(app=name.rpartition(".")[0], executors=(name,))
+
+
+@click.command()
+@click.option("--executors", required=True, type=read_limit, metavar="N", help='The most it may have, or "none".')
+@click.argument("app", nargs=-1, required=True, type=read_text)
+@on_cluster
+def scale(session: Session, *, app: tuple[str, ...], executors: int | None) -> int:
+    """State anew how many executors apps may have at once.
+
+    A lower number stops none that run: those that end are not replaced while more than that many are left.
+    """
+    return send_each(session, app, lambda name: ScaleApp(app=name, executors=executors), "scaled")
 
 
 @click.command()
@@ -130,9 +189,12 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         render.print_json({**found, "taskStates": [_task_json(task) for task in tasks]})
         return
     for name, value in found.items():
-        if name != "executors" and value not in (None, "", []):
+        if name not in {"executors", "driver"} and value is not False and value not in (None, "", []):
             shown = render.moment(value) if name.endswith("At") else render.words(value)
             click.echo(f"{name:<16} {shown}")
+    if found["driver"] is not None:
+        where = found["driver"]
+        click.echo(f"{'driver':<16} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
     click.echo()
     render.print_table(
         ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS"),
@@ -165,14 +227,22 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
 @click.command()
 @click.argument("app", type=read_text)
 @click.option("--task", type=click.IntRange(min=0), metavar="I", help="Only this task, counted from 0.")
+@click.option("--driver", is_flag=True, help="Instead: what its driver has printed.")
 @click.option("--follow", "following", is_flag=True, help="Go on printing until the app ends.")
 @on_cluster
-def logs(session: Session, *, app: str, task: int | None, following: bool) -> None:
+def logs(session: Session, *, app: str, task: int | None, driver: bool, following: bool) -> None:
     """Print what the tasks of an app have printed.
 
     Task by task, the last 64 KiB of each; all of it lies in files at the workers.
     """
+    if driver and task is not None:
+        raise click.UsageError("--driver and --task exclude each other")
     found = session.ask("app", app=app)
+    if driver:
+        if not found["hasDriver"]:
+            raise click.ClickException(f"app {app!r} has no driver: submit --driver gives an app one")
+        _print_driver_output(session, app, following=following)
+        return
     if task is not None and task >= found["tasks"]:
         raise click.ClickException(f"app {app!r} has {found['tasks']} tasks, numbered from 0: there is no task {task}")
     work = _worklist(session)
@@ -188,18 +258,38 @@ def logs(session: Session, *, app: str, task: int | None, following: bool) -> No
             before = output
 
 
-def send_each(session: Session, names: Sequence[str], command: Callable[[str], Command], done: str) -> int:
-    """Send one command for each name and say what became of it; 1 if any was refused, else 0."""
+def send_each(
+    session: Session, names: Sequence[str], command: Callable[[str], Command], done: str, *, nothing: str = ""
+) -> int:
+    """Send one command for each name and say what became of it, `nothing` (if given) where it changed nothing.
+
+    1 if any was refused, else 0.
+    """
     session.check()
     code = 0
     for name in names:
         try:
-            session.client.send(command(name))
-            click.echo(f"{name} {done}")
+            receipt = session.client.send(command(name))
+            click.echo(f"{name} {done if receipt.seq or not nothing else nothing}")
         except CommandRejected as refusal:
             click.echo(f"Error: {refusal}", err=True)
             code = 1
     return code
+
+
+def _print_driver_output(session: Session, app: str, *, following: bool) -> None:
+    """Print the output of the app's driver; with `following` as it comes, until the app has ended."""
+    from scheduler.worklist import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
+
+    work, shown = _worklist(session), b""
+    while True:
+        over = not following or session.ask("app", app=app)["endedAt"] is not None
+        output = patiently(partial(work.driver_output, app))
+        _write(appended(shown, output, kept=OUTPUT_BYTES))
+        shown = output
+        if over:
+            return
+        time.sleep(_LOOK_S)
 
 
 def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[int]) -> None:

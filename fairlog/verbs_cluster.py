@@ -1,4 +1,4 @@
-"""The verbs about the cluster itself: status, company, settings, workers, drain, undrain, remove, shares."""
+"""The verbs about the cluster itself: status, company, settings, workers and how they leave, shares."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fairlog.verbs_apps import send_each
 from scheduler.commands import (
     ChangeCompany,
     ConfigureCluster,
+    DecommissionWorker,
     DrainWorker,
     RegisterCompany,
     RemoveCompany,
@@ -216,6 +217,9 @@ def settings_show(session: Session, *, as_json: bool) -> None:
         render.print_table(("SETTING", "VALUE"), [(name, str(value)) for name, value in found.items()], empty="")
 
 
+_WORDS = {"true": True, "false": False, "none": None}
+
+
 @settings.command("set")
 @click.argument("change", nargs=-1, required=True, type=read_pair, metavar="NAME=VALUE...")
 @on_cluster
@@ -227,8 +231,10 @@ def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> No
     click.echo("settings changed" if receipt.seq else "nothing to change")
 
 
-def _value(name: str, text: str) -> int | str:
+def _value(name: str, text: str) -> int | str | None:
     """The value as its setting is likely to want it; whether it does is the rules' to say."""
+    if text in _WORDS:
+        return _WORDS[text]
     if name.endswith("_mb"):
         return read_size(text)
     try:
@@ -272,6 +278,17 @@ def workers(session: Session, *, as_json: bool) -> None:
 def drain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Grant nothing new on workers; what runs there goes on."""
     return send_each(session, worker, lambda name: DrainWorker(worker=name), "draining")
+
+
+@click.command()
+@click.argument("worker", nargs=-1, required=True, type=read_text)
+@on_cluster
+def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
+    """Have the executors of workers leave, and grant nothing on them any more.
+
+    Their tasks run again elsewhere. Drivers stay until they end. There is no way back but `remove` and a new start.
+    """
+    return send_each(session, worker, lambda name: DecommissionWorker(worker=name), "decommissioned")
 
 
 @click.command()

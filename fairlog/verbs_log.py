@@ -94,8 +94,9 @@ def _print_result(result: dict[str, Any]) -> None:
         if "admitted" in decision:
             rows.append((number, "admitted", decision["admitted"], "", "", ""))
         else:
+            what = "driver" if "driver" in decision else "allocated"
             size = render.size(decision["memory_mb"])
-            rows.append((number, "allocated", decision["allocated"], decision["worker"], decision["cores"], size))
+            rows.append((number, what, decision[what], decision["worker"], decision["cores"], size))
     render.print_table(("", "DECISION", "APP", "WORKER", "CORES", "MEMORY"), rows, empty="Nothing was decided.")
     final = result["final"]
     click.echo()

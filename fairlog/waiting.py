@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.2
 _LINE_EVERY_S = 5.0
-_STATES = {"AppRegistered": "pending", "AppAdmitted": "admitted", "ExecutorChanged": "running"}
+_STATES = {
+    "AppRegistered": "pending",
+    "AppAdmitted": "admitted",
+    "DriverAllocated": "running",
+    "ExecutorChanged": "running",
+}
 
 
 class _Display(Protocol):

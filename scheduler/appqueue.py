@@ -17,6 +17,7 @@ looked at for each admission. Both grow with companies or users, neither with ap
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -70,6 +71,8 @@ class AppQueue:
         self.basis = Basis()
         self._due_at = 0
         """No reservation falls due before that time (ms)."""
+        self.arrivals: OrderedDict[str, Pending] = OrderedDict()
+        """Every pending app by id, in the order of submission."""
         self.configure(ClusterConfigured())
 
     def configure(self, settings: ClusterConfigured) -> None:
@@ -141,6 +144,7 @@ class AppQueue:
             queue = company.users[app.user] = UserQueue(Contender(app.user, balance))
         insort(queue.by_policy, (self._app_key(app.kind, app.submitted), app))
         insort(queue.by_submission, (app.submitted, app.submitted_at))
+        self.arrivals[app.app] = app
         if queue.by_policy[0][1] is app:
             self._set_head(company, queue)
         company.moved[app.user] = None
@@ -152,6 +156,7 @@ class AppQueue:
         queue = company.users[app.user]
         del queue.by_policy[bisect_left(queue.by_policy, (self._app_key(app.kind, app.submitted), app))]
         del queue.by_submission[bisect_left(queue.by_submission, (app.submitted, app.submitted_at))]
+        del self.arrivals[app.app]
         self._set_head(company, queue)
         if company.cap.reservations:
             company.cap.release(app.app)
@@ -241,6 +246,10 @@ class AppQueue:
             if len(company.cap.reservations) > reservations:
                 self._moved[name] = None
         self._due_at = earliest + self._patience_ms + 1
+
+    def oldest(self) -> Pending | None:
+        """The app that was submitted first, whoever's it is (semantics A6)."""
+        return next(iter(self.arrivals.values()), None)
 
     def _settle(self) -> None:
         for name in self._moved:

@@ -34,8 +34,7 @@ def _balances(state: ClusterState) -> Iterator[str]:
         accounts = cluster, companies[company], users[company, user]
         if app.admitted and app.ended is None:
             add_request(accounts, app.requested_cores, app.requested_memory_mb)
-        for executor in app.executors.values():
-            add_grant(accounts, executor.cores, executor.memory_mb)
+        add_grant(accounts, *_sum(app.slices()))
     if state.balance != cluster:
         yield f"waitingApps counts {state.balance} where its apps make {cluster}"
     for name, company_state in state.companies.items():
@@ -47,7 +46,7 @@ def _balances(state: ClusterState) -> Iterator[str]:
 
 
 def _worker(worker: Worker) -> Iterator[str]:
-    cores, memory_mb = _sum(worker.executors.values())
+    cores, memory_mb = _sum([*worker.executors.values(), *worker.drivers.values()])
     if (worker.cores - worker.free_cores, worker.memory_mb - worker.free_memory_mb) != (cores, memory_mb):
         yield f"worker {worker.id!r} has {worker.free} free where its executors hold {(cores, memory_mb)}"
     if worker.free_cores < 0 or worker.free_memory_mb < 0:
@@ -56,7 +55,7 @@ def _worker(worker: Worker) -> Iterator[str]:
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:
     name = app.spec.app
-    cores, memory_mb = _sum(app.executors.values())
+    cores, memory_mb = _sum(app.slices())
     if (app.granted_cores, app.granted_memory_mb) != (cores, memory_mb):
         yield f"app {name!r} counts {(app.granted_cores, app.granted_memory_mb)} granted, not {(cores, memory_mb)}"
     if cores + app.done_cores > app.requested_cores or memory_mb > app.requested_memory_mb:
@@ -67,7 +66,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
         yield f"app {name!r} stands in waitingApps or not, against its state {app.state}"
     if app.executors and not app.admitted:
         yield f"app {name!r} has executors but was never admitted"
-    owed = app.ended is None and app.admitted > 0 and app.left_cores > 0
+    owed = state.wants_executors(app)
     if (app.admitted in state.unsatisfied) != owed or app.owed != owed:
         yield f"app {name!r} is owed {app.left_cores} cores, against the index of unsatisfied apps"
 
@@ -76,15 +75,15 @@ def _indexes(state: ClusterState) -> Iterator[str]:
     live = {worker.id: worker.free for worker in state.workers.values() if worker.status == "alive"}
     if state.fleet.live_workers() != live:
         yield "the fleet index differs from the live workers"
+    if state.fleet.live != len(live):
+        yield f"the fleet counts {state.fleet.live} live workers where there are {len(live)}"
     total = sum(w.cores for w in state.workers.values() if w.status == "alive")
     if state.fleet.total_cores != total:
         yield f"the fleet counts {state.fleet.total_cores} cores where the live workers offer {total}"
     memory_mb = sum(w.memory_mb for w in state.workers.values() if w.status == "alive")
     if state.fleet.total_memory_mb != memory_mb:
         yield f"the fleet counts {state.fleet.total_memory_mb} MiB where the live workers offer {memory_mb}"
-    owed = [app.admitted for app in state.waiting.values() if app.left_cores > 0]
-    if state.unsatisfied != owed:
-        yield f"placement would serve the apps admitted at {state.unsatisfied} where it owes those at {owed}"
+    yield from _drivers_and_owed(state)
     pending = {app.spec.app for app in state.apps.values() if not app.admitted and app.ended is None}
     queued = {
         item.app
@@ -94,6 +93,8 @@ def _indexes(state: ClusterState) -> Iterator[str]:
     }
     if pending != queued:
         yield "the queue differs from the pending apps"
+    if list(state.queue.arrivals) != sorted(pending, key=lambda name: state.apps[name].submitted):
+        yield "the arrivals are not the pending apps in the order of submission"
     admitted = [app.admitted for app in state.waiting.values()]
     if admitted != sorted(admitted):
         yield "waitingApps is not in the order of admission"
@@ -101,6 +102,22 @@ def _indexes(state: ClusterState) -> Iterator[str]:
         yield "the executors differ from those of the apps"
     if state.executors.keys() != {e for worker in state.workers.values() for e in worker.executors}:
         yield "the executors differ from those of the workers"
+
+
+def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
+    owing = [app for app in state.waiting.values() if state.wants_executors(app)]
+    owed = [app.admitted for app in owing]
+    if state.unsatisfied != owed:
+        yield f"placement would serve the apps admitted at {state.unsatisfied} where it owes those at {owed}"
+    if state.unsatisfied_as_asked != [app.admitted for app in owing if app.spec.sizing != "computed"]:
+        yield f"the apps admitted at {state.unsatisfied_as_asked} are not those that said what executors they want"
+    waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
+    if state.waiting_drivers != waiting:
+        yield f"the drivers of the apps submitted at {state.waiting_drivers} wait, not those at {waiting}"
+    if list(state.drivers.values()) != [d for d in state.drivers.values() if state.apps[d.app].driver is d]:
+        yield "the drivers differ from those of the apps"
+    if state.drivers.keys() != {driver for worker in state.workers.values() for driver in worker.drivers}:
+        yield "the drivers differ from those of the workers"
 
 
 def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:

@@ -76,6 +76,13 @@ class DrainWorker(_Request):
     worker: str
 
 
+class DecommissionWorker(_Request):
+    """Grant nothing more on the worker, for good, and have its executors leave it (semantics W6)."""
+
+    type: Literal["DecommissionWorker"] = "DecommissionWorker"
+    worker: str
+
+
 class UndrainWorker(_Request):
     """Take the worker back into service."""
 
@@ -102,7 +109,9 @@ class LoseWorker(_Request):
 class SubmitApp(_Request):
     """Queue an app for its user, under an id that was never used before.
 
-    `env` names the variables whose values the client has put aside.
+    `env` names the variables whose values the client has put aside. Executors as in Spark (semantics S5):
+    `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor a worker;
+    `cores` may then be "unlimited" where admission is open. With `driver`, `command` is the driver's program.
     """
 
     type: Literal["SubmitApp"] = "SubmitApp"
@@ -111,7 +120,7 @@ class SubmitApp(_Request):
     user: str
     name: str = ""
     kind: str = "batch"
-    cores: int | None = None
+    cores: int | Literal["unlimited"] | None = None
     memory_per_task_mb: int | None = None
     tasks: int | None = None
     command: tuple[str, ...] = ()
@@ -119,6 +128,30 @@ class SubmitApp(_Request):
     cwd: str | None = None
     retries: int = 0
     time_limit_s: int | None = None
+    sizing: str | None = None
+    executor_cores: int | None = None
+    executor_memory_mb: int | None = None
+    executor_limit: int | None = None
+    driver: bool = False
+    driver_cores: int | None = None
+    driver_memory_mb: int | None = None
+    supervise: bool = False
+
+
+class ScaleApp(_Request):
+    """State the demand of an app anew: `executors` is the most it may have, None lifts the limit (semantics P5, O4)."""
+
+    type: Literal["ScaleApp"] = "ScaleApp"
+    app: str
+    executors: int | None
+
+
+class KillExecutors(_Request):
+    """Stop these executors of an app, whose demand stays; names of none of its own are passed over (semantics P6)."""
+
+    type: Literal["KillExecutors"] = "KillExecutors"
+    app: str
+    executors: tuple[str, ...]
 
 
 class KillApp(_Request):
@@ -154,6 +187,15 @@ class EndedExecutor(_Request):
     done: bool = False
 
 
+class EndedDriver(_Request):
+    """A worker's word that an app's driver is gone (semantics D3)."""
+
+    type: Literal["EndedDriver"] = "EndedDriver"
+    driver: str
+    reason: Literal["exited", "failed", "killed"]
+    exit_code: int | None = None
+
+
 Command = (
     ConfigureCluster
     | RegisterCompany
@@ -161,14 +203,18 @@ Command = (
     | RemoveCompany
     | RegisterWorker
     | DrainWorker
+    | DecommissionWorker
     | UndrainWorker
     | RemoveWorker
     | LoseWorker
     | SubmitApp
+    | ScaleApp
+    | KillExecutors
     | KillApp
     | EndApp
     | StartedExecutor
     | EndedExecutor
+    | EndedDriver
 )
 
 COMMAND: TypeAdapter[Command] = TypeAdapter(

@@ -7,21 +7,25 @@ no randomness, no iteration over an unordered set (semantics T2).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
+from typing import Literal, assert_never
 
 from scheduler.commands import (
     ChangeCompany,
     Command,
     ConfigureCluster,
+    DecommissionWorker,
     DrainWorker,
     EndApp,
+    EndedDriver,
     EndedExecutor,
     KillApp,
+    KillExecutors,
     LoseWorker,
     RegisterCompany,
     RegisterWorker,
     RemoveCompany,
     RemoveWorker,
+    ScaleApp,
     StartedExecutor,
     SubmitApp,
     UndrainWorker,
@@ -29,46 +33,48 @@ from scheduler.commands import (
 from scheduler.errors import (
     AppEnded,
     CompanyInUse,
-    DuplicateApp,
     DuplicateCompany,
     DuplicateWorker,
     InvalidCommand,
     OfferTooSmall,
-    QuotaExceeded,
     UnknownApp,
     UnknownCompany,
+    UnknownDriver,
     UnknownExecutor,
     UnknownWorker,
 )
 from scheduler.events import (
     AppAdmitted,
     AppChanged,
-    AppRegistered,
     AppRemoved,
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorChanged,
     ExecutorRemoved,
+    ExecutorRevoked,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
     WorkerStatus,
 )
-from scheduler.placement.executors import PLACEMENTS, Counts
-from scheduler.placement.sizing import executor_memory_mb, requested_resources, sizes_to_try
+from scheduler.fleet import Candidates
+from scheduler.placement.classic import pack_worker_by_worker
+from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, Counts, allocation
+from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.resources import Resources
 from scheduler.state import App, ClusterState, Company, Executor, Worker
+from scheduler.submission import registration
 from scheduler.validate import (
     MAX_CORES,
+    MAX_EXECUTORS,
     MAX_MEMORY_MB,
-    MAX_TASKS,
     changed_settings,
     check_identifier,
     check_name,
-    check_program,
     check_range,
     read_part,
 )
@@ -81,7 +87,7 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
     """
     match command:
         case SubmitApp():
-            return [_submit(state, command)]
+            return [registration(state, _company(state, command.company), command)]
         case EndedExecutor():
             return _executor_ended(state, command)
         case StartedExecutor():
@@ -90,13 +96,21 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
             return _end_app(state, command)
         case KillApp():
             return _kill(state, command)
+        case ScaleApp():
+            return _scale(state, command)
+        case KillExecutors():
+            return _kill_executors(state, command)
+        case EndedDriver():
+            return _driver_ended(state, command)
         case RegisterWorker():
             return _register_worker(state, command)
         case LoseWorker():
             worker = _worker(state, command.worker)
-            return [*_lose_executors(state, worker), _removed(worker, "lost", command.last_seen)]
+            return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
         case DrainWorker():
             return _set_status(_worker(state, command.worker), "draining", only_from=("alive",))
+        case DecommissionWorker():
+            return _decommission(state, _worker(state, command.worker))
         case UndrainWorker():
             return _set_status(_worker(state, command.worker), "alive", only_from=("draining", "leaving"))
         case RemoveWorker():
@@ -125,18 +139,18 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     Admission goes on while what waitingApps requests is below the live cluster in cores and in
     memory, so the last one may overshoot; with no live worker nothing is admitted. What a company has
     asked for beyond its quota and does not hold, any more or yet, makes nobody wait who stays within
-    theirs: so borrowed room returns as executors end (C6).
+    theirs: so borrowed room returns as executors end (C6). With open admission everybody enters at
+    once, in the order of arrival (A6).
     """
-    fleet, requested = state.fleet, state.balance
-    cores, memory_mb = requested.requested_cores, requested.requested_memory_mb
-    full = cores >= fleet.total_cores or memory_mb >= fleet.total_memory_mb
-    if full:
-        if not state.queue.borrowers:
+    if state.settings.admission == "open":
+        first = state.queue.oldest()
+    else:
+        full = _is_full(state)
+        if full and not state.queue.borrowers:
             return None
-        back_cores, back_mb = state.queue.may_return()
-        if cores - back_cores >= fleet.total_cores or memory_mb - back_mb >= fleet.total_memory_mb:
+        if full and _is_full(state, *state.queue.may_return()):
             return None
-    first = state.queue.first(within_quota=full)
+        first = state.queue.first(within_quota=full)
     if first is None:
         return None
     share = state.queue.share(first.company)
@@ -144,11 +158,18 @@ def admit(state: ClusterState) -> AppAdmitted | None:
 
 
 def place(state: ClusterState, app: App) -> list[ExecutorAllocated]:
-    """The executors of one size that `app` gets next, none when nothing fits for now (semantics S4, P2, P3).
+    """The executors that `app` gets next, none when nothing fits for now.
 
     They come grouped by worker, in the order of the candidates. Once they are folded, another call
     gives what the app gets after that.
     """
+    if not app.owed:
+        return []
+    return _place_computed(state, app) if app.spec.sizing == "computed" else _place_as_asked(state, app)
+
+
+def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
+    """Executors of one size that the scheduler works out (semantics S4, P2, P3)."""
     settings, left = state.settings, app.left_cores
     if left < settings.min_executor_cores:
         return []
@@ -156,26 +177,65 @@ def place(state: ClusterState, app: App) -> list[ExecutorAllocated]:
         memory_mb = executor_memory_mb(state.fleet, settings, cores, app.spec.memory_per_task_mb)
         if memory_mb is None:
             continue
-        limit = min(left // cores, app.left_memory_mb // memory_mb)
+        limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
         if limit:
-            candidates = state.fleet.candidates(cores, memory_mb, settings.worker_selection)
+            candidates = _candidates(state, app, cores, memory_mb)
             counts = PLACEMENTS[settings.placement](candidates, Resources(cores, memory_mb), limit)
             if counts:
                 return _allocations(app, counts, cores, memory_mb)
     return []
 
 
+def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
+    """Executors as the app wants them: of fixed size, or growing with one a worker (semantics S5, P4, P5, P7).
+
+    With fair admission their memory never exceeds what the app requested (A2).
+    """
+    settings, left = state.settings, app.left_cores
+    cores, memory_mb = app.spec.executor_cores, app.spec.executor_memory_mb or 0
+    limit = app.left_executors
+    if settings.admission == "fair":
+        limit = min(limit, app.left_memory_mb // memory_mb)
+    if limit <= 0:
+        return []
+    if cores is not None and settings.placement not in CLASSIC:
+        candidates = _candidates(state, app, cores, memory_mb)
+        counts = PLACEMENTS[settings.placement](candidates, Resources(cores, memory_mb), min(limit, left // cores))
+        return _allocations(app, counts, cores, memory_mb)
+    grown = GROWTH[settings.placement](_candidates(state, app, 1, memory_mb), left, limit)
+    return [
+        allocation(app, number, worker, cores, memory_mb)
+        for number, (worker, cores) in enumerate(grown, start=app.next_executor)
+    ]
+
+
+def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Candidates:
+    """The workers with room (semantics P1), by the rules before Spark 1.4 without those that have one of it (P7)."""
+    candidates = state.fleet.candidates(cores, memory_mb, state.settings.worker_selection)
+    if state.settings.placement not in CLASSIC or not app.executors:
+        return candidates
+    own = {executor.worker for executor in app.executors.values()}
+    return (candidate for candidate in candidates if candidate[0] not in own)
+
+
+def placements(state: ClusterState) -> Iterator[list[ExecutorAllocated]]:
+    """What placement grants, part by part; the caller folds each part before it asks for the next (semantics P6)."""
+    if state.settings.placement == "classic-pack":
+        while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
+            yield granted
+        return
+    for app in unsatisfied(state):
+        while granted := place(state, app):
+            yield granted
+
+
 def _allocations(app: App, counts: Counts, cores: int, memory_mb: int) -> list[ExecutorAllocated]:
     """One event an executor; numbers count up per app from 0 and are never used again (semantics P6)."""
-    name, number = app.spec.app, app.next_executor
+    number = app.next_executor
     allocations = []
     for worker, count in counts:
         for _ in range(count):
-            allocations.append(
-                ExecutorAllocated(
-                    app=name, executor=f"{name}.{number}", worker=worker, cores=cores, memory_mb=memory_mb
-                )
-            )
+            allocations.append(allocation(app, number, worker, cores, memory_mb))
             number += 1
     return allocations
 
@@ -184,71 +244,30 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
     """The apps that placement still owes cores, in the order of their admission (semantics P6).
 
     Those of a company that borrows and holds its quota come after all others (C6). The caller folds
-    what `place` gives one app before it asks for the next. Ends early where no worker has room for a
-    minimum executor.
+    what `place` gives one app before it asks for the next. Where no worker has room for a minimum
+    executor, only those that said what executors they want can get something (S5).
     """
     served = 0
     beyond: list[App] = []
-    while state.fleet.usable()[-1] and (app := state.next_unsatisfied(served)) is not None:
+    while state.fleet.most_free_cores():
+        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable()[-1])
+        if app is None:
+            break
         served = app.admitted
         if app.spec.company in state.queue.borrowers and state.queue.holds_quota(app.spec.company):
             beyond.append(app)
         else:
             yield app
     for app in beyond:
-        if state.fleet.usable()[-1]:
+        if state.fleet.usable()[-1] or (app.spec.sizing != "computed" and state.fleet.most_free_cores()):
             yield app
 
 
-def _submit(state: ClusterState, command: SubmitApp) -> AppRegistered:
-    """Queue an app under what it will hold (semantics A1, A2); refuse one larger than what its company bought (C4)."""
-    company = _company(state, command.company)
-    check_identifier("the app id", command.app)
-    if command.app in state.apps:
-        raise DuplicateApp(command.app)
-    if command.user not in company.users:
-        check_name("the user", command.user)
-    name = command.name or command.app
-    check_name("the app's name", name)
-    if command.kind not in ("batch", "sql"):
-        raise InvalidCommand(f"the kind of an app is batch or sql, not {command.kind[:40]!r}")
-    cores = state.settings.default_cores if command.cores is None else command.cores
-    check_range("cores", cores, 1, MAX_CORES)
-    if command.memory_per_task_mb is not None:
-        check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
-    tasks = cores if command.tasks is None else command.tasks
-    check_range("tasks", tasks, 1, MAX_TASKS)
-    check_range("retries", command.retries, 0, 1000)
-    if command.time_limit_s is not None:
-        check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
-    check_program(command.command, command.env, command.cwd)
-    request = requested_resources(state.settings, cores, command.memory_per_task_mb)
-    _check_against_purchase(company, request.cores, request.memory_mb)
-    return AppRegistered(
-        app=command.app,
-        company=command.company,
-        user=command.user,
-        name=name,
-        kind="sql" if command.kind == "sql" else "batch",
-        cores=cores,
-        requested_cores=request.cores,
-        memory_per_task_mb=command.memory_per_task_mb,
-        requested_memory_mb=request.memory_mb,
-        tasks=tasks,
-        command=command.command,
-        env=command.env,
-        cwd=command.cwd,
-        retries=command.retries,
-        time_limit_s=command.time_limit_s,
-    )
-
-
-def _check_against_purchase(company: Company, cores: int, memory_mb: int) -> None:
-    bought = company.spec
-    if bought.cores is not None and cores > bought.cores:
-        raise QuotaExceeded(bought.company, "cores", cores, bought.cores)
-    if bought.memory_mb is not None and memory_mb > bought.memory_mb:
-        raise QuotaExceeded(bought.company, "MiB of memory", memory_mb, bought.memory_mb)
+def _is_full(state: ClusterState, unheld_cores: int = 0, unheld_mb: int = 0) -> bool:
+    """Whether what waitingApps requests, but for that, is all that the cluster has (semantics A3)."""
+    requested, fleet = state.balance, state.fleet
+    cores, memory_mb = requested.requested_cores - unheld_cores, requested.requested_memory_mb - unheld_mb
+    return cores >= fleet.total_cores or memory_mb >= fleet.total_memory_mb
 
 
 def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:
@@ -257,44 +276,109 @@ def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Eve
 
 
 def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
-    """The grant returns; tasks that came back undo what was done (S6), too many failures end the app (W5)."""
+    """The grant returns; tasks that came back undo what was done (S6), too many failures end the app (W5).
+
+    One that was told to stop has not failed, whatever it says. S6 is not for apps that size their executors (S5).
+    """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
         raise InvalidCommand(f"an executor that found no task left has exited, it has not {command.reason}")
     app, worker = state.apps[executor.app], state.workers[executor.worker]
+    revoked = app.ended is None and executor.status == "stopping"
+    reason = "killed" if revoked and command.reason == "failed" else command.reason
+    done = command.done and app.spec.sizing == "computed"
     events: list[Event] = [
         ExecutorRemoved(
             app=executor.app,
             executor=executor.id,
             worker=executor.worker,
-            reason=command.reason,
+            reason=reason,
             exit_code=command.exit_code,
-            done=command.done,
+            done=done,
         )
     ]
-    if app.ended is None and not command.done:
+    if app.ended is None and not done:
         events += _tasks_came_back(app)
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
-        if command.reason == "failed" and not running and failures >= state.settings.max_executor_failures:
+        if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
             detail = f"{failures} executors ended abnormally with none running"
             events.append(AppRemoved(app=executor.app, reason="failed", detail=detail))
-    if worker.status == "leaving" and len(worker.executors) == 1:
-        events.append(_removed(worker, "removed"))
-    return events
+    return [*events, *_out_once_empty(worker)]
+
+
+def _driver_ended(state: ClusterState, command: EndedDriver) -> list[Event]:
+    """The app ends with its driver: exit 0 finishes it, anything else fails it unless it is supervised (semantics D3).
+
+    A driver that left without an exit code has failed.
+    """
+    driver = _driver(state, command.driver)
+    app, worker = state.apps[driver.app], state.workers[driver.worker]
+    events: list[Event] = [
+        DriverRemoved(
+            app=driver.app,
+            driver=driver.id,
+            worker=driver.worker,
+            reason=command.reason,
+            exit_code=command.exit_code,
+        )
+    ]
+    if app.ended is None:
+        if command.reason == "exited" and command.exit_code == 0:
+            events.append(AppRemoved(app=driver.app, reason="finished"))
+        elif not app.spec.supervise:
+            how = "without an exit code" if command.exit_code is None else f"with exit code {command.exit_code}"
+            events.append(AppRemoved(app=driver.app, reason="failed", detail=f"its driver ended {how}"))
+    return [*events, *_out_once_empty(worker)]
+
+
+def _out_once_empty(worker: Worker) -> list[Event]:
+    """The removal of a leaving worker whose last executor or driver ends with this turn's events (semantics W3)."""
+    leaves = worker.status == "leaving" and len(worker.executors) + len(worker.drivers) == 1
+    return [_removed(worker, "removed")] if leaves else []
+
+
+def _scale(state: ClusterState, command: ScaleApp) -> list[Event]:
+    """The demand as stated from now on; a lower one stops nothing that runs (semantics P5, P6)."""
+    app = _living(state, command.app)
+    if command.executors is not None:
+        check_range("executors", command.executors, 0, MAX_EXECUTORS)
+    changed = _demand(app, executor_limit=command.executors)
+    return [] if changed == _demand(app) else [changed]
+
+
+def _kill_executors(state: ClusterState, command: KillExecutors) -> list[Event]:
+    """Each is told to stop and holds its grant until its worker's word; then it is replaced (semantics P6, A5)."""
+    app = _living(state, command.app)
+    named = [app.executors[name] for name in dict.fromkeys(command.executors) if name in app.executors]
+    return [
+        ExecutorRevoked(app=command.app, executor=executor.id, worker=executor.worker)
+        for executor in named
+        if executor.status != "stopping"
+    ]
+
+
+def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
+    """Its executors leave at once: the worker takes nothing more, so nothing is promised twice (semantics W6).
+
+    Drivers stay until they end.
+    """
+    changed = _set_status(worker, "decommissioned", only_from=("alive", "draining"))
+    left: list[Event] = [*changed, *_remove_executors(state, worker, "killed")]
+    return [*left, _removed(worker, "removed")] if worker.status == "leaving" and not worker.drivers else left
 
 
 def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
     app = _app(state, command.app)
     if app.ended is not None:
         return []
+    if app.spec.driver:
+        raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill` ends both")
     return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
 
 
 def _kill(state: ClusterState, command: KillApp) -> list[Event]:
-    app = _app(state, command.app)
-    if app.ended is not None:
-        raise AppEnded(command.app, app.ended)
+    _living(state, command.app)
     return [AppRemoved(app=command.app, reason="killed")]
 
 
@@ -330,19 +414,31 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
 def _remove_worker(state: ClusterState, command: RemoveWorker) -> list[Event]:
     """Out at once if it is empty or forced, else as soon as its last executor has ended (semantics W3)."""
     worker = _worker(state, command.worker)
-    if worker.executors and not command.force:
+    if (worker.executors or worker.drivers) and not command.force:
         return _set_status(worker, "leaving", only_from=("alive", "draining", "decommissioned"))
-    return [*_lose_executors(state, worker), _removed(worker, "removed")]
+    return [*_lose_all(state, worker), _removed(worker, "removed")]
 
 
 def _removed(worker: Worker, reason: str, last_seen: int = 0) -> WorkerRemoved:
     return WorkerRemoved(worker=worker.id, reason="lost" if reason == "lost" else "removed", last_seen=last_seen)
 
 
-def _lose_executors(state: ClusterState, worker: Worker) -> list[Event]:
-    """Every executor of the worker is lost; its apps keep their place and their tasks come back (semantics W2)."""
+def _lose_all(state: ClusterState, worker: Worker) -> list[Event]:
+    """Every executor and driver of the worker is lost; the app of a driver fails unless it is supervised (W2, D3)."""
+    events = _remove_executors(state, worker, "lost")
+    for driver in worker.drivers.values():
+        events.append(DriverRemoved(app=driver.app, driver=driver.id, worker=worker.id, reason="lost"))
+        app = state.apps[driver.app]
+        if app.ended is None and not app.spec.supervise:
+            detail = f"its driver was lost with worker {worker.id}"
+            events.append(AppRemoved(app=driver.app, reason="failed", detail=detail))
+    return events
+
+
+def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost", "killed"]) -> list[Event]:
+    """Every executor of the worker is gone; its apps keep their place and their tasks come back (semantics W2, W6)."""
     events: list[Event] = [
-        ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason="lost")
+        ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
     for name in dict.fromkeys(executor.app for executor in worker.executors.values()):
@@ -356,14 +452,18 @@ def _tasks_came_back(app: App) -> list[Event]:
     """What earlier executors were done with is owed again (semantics S6)."""
     if not app.done_cores:
         return []
-    return [
-        AppChanged(
-            app=app.spec.app,
-            requested_cores=app.requested_cores,
-            requested_memory_mb=app.requested_memory_mb,
-            done_cores=0,
-        )
-    ]
+    return [_demand(app, done_cores=0)]
+
+
+def _demand(app: App, **changes: int | None) -> AppChanged:
+    """The app's demand in full, some of it changed (semantics O4)."""
+    demand: dict[str, int | None] = {
+        "requested_cores": app.requested_cores,
+        "requested_memory_mb": app.requested_memory_mb,
+        "done_cores": app.done_cores,
+        "executor_limit": app.executor_limit,
+    }
+    return AppChanged.model_validate({"app": app.spec.app, **demand, **changes})
 
 
 def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> CompanyRegistered:
@@ -412,6 +512,13 @@ def _app(state: ClusterState, name: str) -> App:
         raise UnknownApp(name[:80]) from None
 
 
+def _living(state: ClusterState, name: str) -> App:
+    app = _app(state, name)
+    if app.ended is not None:
+        raise AppEnded(name, app.ended)
+    return app
+
+
 def _worker(state: ClusterState, name: str) -> Worker:
     try:
         return state.workers[name]
@@ -424,3 +531,10 @@ def _executor(state: ClusterState, name: str) -> Executor:
         return state.executors[name]
     except KeyError:
         raise UnknownExecutor(name[:80]) from None
+
+
+def _driver(state: ClusterState, name: str) -> Executor:
+    try:
+        return state.drivers[name]
+    except KeyError:
+        raise UnknownDriver(name[:80]) from None

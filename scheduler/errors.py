@@ -51,6 +51,13 @@ class UnknownExecutor(CommandRejected):
         super().__init__(f"the log grants no executor {executor!r}")
 
 
+class UnknownDriver(CommandRejected):
+    """The log grants no driver of that id."""
+
+    def __init__(self, driver: str) -> None:
+        super().__init__(f"the log grants no driver {driver!r}")
+
+
 class DuplicateApp(CommandRejected):
     """An app of that id is known already."""
 

@@ -51,6 +51,10 @@ class ClusterConfigured(_Fact):
     max_executor_failures: int = 10
     worker_timeout_s: int = 15
     retained_apps: int = 10_000
+    admission: Literal["fair", "open"] = "fair"
+    spread_out_drivers: bool = True
+    max_drivers: int | None = None
+    max_driver_share: str = "1/2"
     half_life_s: int = 3600
     quota_patience_s: int = 600
 
@@ -107,7 +111,11 @@ class WorkerRemoved(_Fact):
 
 
 class AppRegistered(_Fact):
-    """A user's app joined the user's queue: what was asked for and what that makes it hold (semantics A1, A2)."""
+    """A user's app joined the user's queue: what was asked for and what that makes it hold (semantics A1, A2, S5).
+
+    An `unlimited` app states 0 cores and takes whatever it gets: its request is the most that it has held.
+    The driver's cores and memory are part of the request.
+    """
 
     app: str
     company: str
@@ -129,6 +137,10 @@ class AppRegistered(_Fact):
     executor_memory_mb: int | None = None
     executor_limit: int | None = None
     driver: bool = False
+    driver_cores: int = 0
+    driver_memory_mb: int = 0
+    supervise: bool = False
+    unlimited: bool = False
 
 
 class AppAdmitted(_Fact):
@@ -138,6 +150,26 @@ class AppAdmitted(_Fact):
     company: str
     user: str
     share: str
+
+
+class DriverAllocated(_Fact):
+    """A slice of one worker is granted to the app's driver; its executors follow (semantics D1)."""
+
+    app: str
+    driver: str
+    worker: str
+    cores: int
+    memory_mb: int
+
+
+class DriverRemoved(_Fact):
+    """The driver is gone and its grant returns (semantics D3)."""
+
+    app: str
+    driver: str
+    worker: str
+    reason: Literal["exited", "failed", "lost", "killed"]
+    exit_code: int | None = None
 
 
 class ExecutorAllocated(_Fact):
@@ -157,6 +189,15 @@ class ExecutorChanged(_Fact):
     status: Literal["running"] = "running"
 
 
+class ExecutorRevoked(_Fact):
+    """The executor is told to stop; its grant is held until its worker says that it is gone (semantics A5)."""
+
+    app: str
+    executor: str
+    worker: str
+    reason: Literal["killed", "idle"] = "killed"
+
+
 class ExecutorRemoved(_Fact):
     """The executor is gone and its grant returns; `done` = no task was left for it (semantics S6)."""
 
@@ -169,12 +210,13 @@ class ExecutorRemoved(_Fact):
 
 
 class AppChanged(_Fact):
-    """The demand of an app, stated in full (semantics O4, S6)."""
+    """The demand of an app, stated in full (semantics O4, S6, P5); `executor_limit` None = no limit."""
 
     app: str
     requested_cores: int
     requested_memory_mb: int
     done_cores: int
+    executor_limit: int | None = None
 
 
 class AppRemoved(_Fact):
@@ -196,8 +238,11 @@ Event = (
     | WorkerRemoved
     | AppRegistered
     | AppAdmitted
+    | DriverAllocated
+    | DriverRemoved
     | ExecutorAllocated
     | ExecutorChanged
+    | ExecutorRevoked
     | ExecutorRemoved
     | AppChanged
     | AppRemoved
@@ -216,8 +261,11 @@ EVENT_TYPES: dict[str, type[Event]] = {
         WorkerRemoved,
         AppRegistered,
         AppAdmitted,
+        DriverAllocated,
+        DriverRemoved,
         ExecutorAllocated,
         ExecutorChanged,
+        ExecutorRevoked,
         ExecutorRemoved,
         AppChanged,
         AppRemoved,

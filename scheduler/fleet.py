@@ -42,6 +42,8 @@ class Fleet:
     def __init__(self, sizes: Iterable[int], minimum: Resources) -> None:
         self.total_cores = 0
         self.total_memory_mb = 0
+        self.live = 0
+        """How many workers are live."""
         self._workers: dict[Shape, list[str]] = {}
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, int]] = []
@@ -58,12 +60,14 @@ class Fleet:
 
     def join(self, worker: str, offer: Resources, free: Shape) -> None:
         """A worker became live with `offer`, of which `free` is not granted."""
+        self.live += 1
         self.total_cores += offer.cores
         self.total_memory_mb += offer.memory_mb
         self._insert(worker, free)
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """A worker is not live any more."""
+        self.live -= 1
         self.total_cores -= offer.cores
         self.total_memory_mb -= offer.memory_mb
         self._delete(worker, free)
@@ -76,6 +80,10 @@ class Fleet:
     def usable(self) -> list[int]:
         """How many usable workers (semantics S1) have at least each of the sizes free; the last counts them all."""
         return list(accumulate(self._usable_by_rank[:0:-1]))
+
+    def most_free_cores(self) -> int:
+        """The most cores that any live worker has free."""
+        return self._by_cores[-1][0] if self._by_cores else 0
 
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory among usable workers with at least `cores` free, None without any (semantics S3)."""

@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from scheduler.events import AppRemoved, Event, ExecutorAllocated, ExecutorRemoved, WorkerRegistered, WorkerRemoved
+from scheduler.events import (
+    AppRemoved,
+    DriverAllocated,
+    DriverRemoved,
+    Event,
+    ExecutorAllocated,
+    ExecutorRemoved,
+    ExecutorRevoked,
+    WorkerRegistered,
+    WorkerRemoved,
+)
 
 if TYPE_CHECKING:
     from scheduler.state import App, ClusterState
 
 
 class Grant(BaseModel):
-    """One executor that a worker is to run, with all it needs to know of the app."""
+    """One executor or driver that a worker is to run, with all it needs to know of the app.
+
+    A driver's id stands in `executor`, and `command` is its program. An executor that `stays` ends
+    with its app only; only where the app has no driver does the result of its tasks end the app.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,6 +45,9 @@ class Grant(BaseModel):
     cwd: str | None
     retries: int
     time_limit_s: int | None
+    role: Literal["executor", "driver"] = "executor"
+    stays: bool = False
+    has_driver: bool = False
 
 
 STOP: Literal[""] = ""
@@ -53,8 +70,13 @@ def diff(granted: Mapping[str, Grant], running: Collection[str]) -> Difference:
     return Difference(start, stop)
 
 
+def is_driver(name: str) -> bool:
+    """Whether an id is a driver's, `<app>.driver-<n>`, and not an executor's, `<app>.<n>`."""
+    return name.rpartition(".")[2].startswith("driver-")
+
+
 def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> Grant:
-    """The grant of an executor of `app`."""
+    """The grant of an executor of `app`, or of its driver."""
     spec = app.spec
     return Grant(
         executor=executor,
@@ -70,6 +92,9 @@ def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> Grant:
         cwd=spec.cwd,
         retries=spec.retries,
         time_limit_s=spec.time_limit_s,
+        role="driver" if is_driver(executor) else "executor",
+        stays=spec.driver or spec.sizing != "computed",
+        has_driver=spec.driver,
     )
 
 
@@ -83,38 +108,47 @@ class GrantChanges(NamedTuple):
     joined: list[str]
     left: list[str]
 
+    def put(self, worker: str, executor: str, grant: Grant | Literal[""] | None) -> None:
+        """What stands there for the executor or driver from now on."""
+        self.by_worker.setdefault(worker, {})[executor] = grant
+
+    def leave(self, worker: str) -> None:
+        """The worker is out, whatever was to change there."""
+        self.by_worker.pop(worker, None)
+        if worker in self.joined:
+            self.joined.remove(worker)
+        self.left.append(worker)
+
 
 def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges:
     """What the events of a turn change of the grants; `state` has folded them all."""
     changes = GrantChanges({}, [], [])
     for event in events:
         match event:
-            case ExecutorAllocated():
-                executor = state.executors.get(event.executor)
-                if executor is not None and executor.status != "stopping":
-                    grant = grant_for(state.apps[event.app], event.executor, event.cores, event.memory_mb)
-                    changes.by_worker.setdefault(event.worker, {})[event.executor] = grant
-            case ExecutorRemoved():
-                changes.by_worker.setdefault(event.worker, {})[event.executor] = None
+            case ExecutorAllocated(executor=name, worker=worker) | DriverAllocated(driver=name, worker=worker):
+                held = state.executors.get(name) or state.drivers.get(name)
+                if held is not None and held.status != "stopping":
+                    changes.put(worker, name, grant_for(state.apps[held.app], name, held.cores, held.memory_mb))
+            case ExecutorRemoved(executor=name, worker=worker) | DriverRemoved(driver=name, worker=worker):
+                changes.put(worker, name, None)
+            case ExecutorRevoked():
+                changes.put(event.worker, event.executor, STOP)
             case AppRemoved() if event.app in state.apps:
-                for executor in state.apps[event.app].executors.values():
-                    changes.by_worker.setdefault(executor.worker, {})[executor.id] = STOP
+                for held in state.apps[event.app].slices():
+                    changes.put(held.worker, held.id, STOP)
             case WorkerRegistered():
                 changes.joined.append(event.worker)
             case WorkerRemoved():
-                changes.by_worker.pop(event.worker, None)
-                if event.worker in changes.joined:
-                    changes.joined.remove(event.worker)
-                changes.left.append(event.worker)
+                changes.leave(event.worker)
             case _:
                 pass
     return changes
 
 
 def all_grants(state: ClusterState) -> dict[str, dict[str, Grant | Literal[""]]]:
-    """Every worker with what it should run, and `STOP` for the executors of removed apps."""
+    """Every worker with what it should run, and `STOP` for what was told to stop."""
     grants: dict[str, dict[str, Grant | Literal[""]]] = {worker: {} for worker in state.workers}
-    for executor in state.executors.values():
+    for executor in (*state.executors.values(), *state.drivers.values()):
         there = grants[executor.worker]
         if executor.status == "stopping":
             there[executor.id] = STOP

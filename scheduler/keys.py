@@ -53,6 +53,10 @@ class Keys:
         """Hash, task index -> the last 64 KiB of the task's output; expires after the app."""
         return f"{self.prefix}output:{app}"
 
+    def driver_output(self, app: str) -> str:
+        """The last 64 KiB of the output of the app's driver; expires."""
+        return f"{self.prefix}driver-output:{app}"
+
     def worker_queue(self, worker: str) -> str:
         """The RQ queue whose jobs ring for a worker's agent."""
         return f"fairlog.{self.cluster}.worker.{worker}"

@@ -5,6 +5,10 @@ from __future__ import annotations
 from math import gcd
 from typing import NamedTuple
 
+UNLIMITED_CORES = 2**31 - 1
+"""What an app of unlimited cores counts down from, as in Spark (semantics A6)."""
+UNLIMITED_MEMORY_MB = 2**62
+
 
 class Resources(NamedTuple):
     """An amount of `cores` (whole) and `memory_mb` (MiB)."""

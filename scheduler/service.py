@@ -26,6 +26,7 @@ from scheduler.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    DriverRemoved,
     ExecutorRemoved,
     MasterElected,
     Record,
@@ -283,7 +284,8 @@ class Scheduler:
 
     def _decided(self, turn: Turn, answers: dict[str, list[str]], taken: str) -> _Decided:
         events = [event for event, _ in turn.entries]
-        touched = dict.fromkeys(event.app for event in events if isinstance(event, ExecutorRemoved | AppRemoved))
+        ends = ExecutorRemoved | DriverRemoved | AppRemoved
+        touched = dict.fromkeys(event.app for event in events if isinstance(event, ends))
         records, position = _records(turn, self.position)
         return _Decided(
             records,
@@ -444,7 +446,7 @@ class Scheduler:
     def _is_over(self, name: str) -> bool:
         """Whether nothing of the app will run any more; one that the state has forgotten is over."""
         app = self.state.apps.get(name)
-        return app is None or (app.ended is not None and not app.executors)
+        return app is None or (app.ended is not None and not app.slices())
 
     def _ring_workers(self, workers: Iterable[str]) -> None:
         queues = [self.keys.worker_queue(worker) for worker in workers]

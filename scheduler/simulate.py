@@ -12,10 +12,11 @@ from scheduler.commands import (
     Command,
     ConfigureCluster,
     EndApp,
+    EndedDriver,
     EndedExecutor,
 )
 from scheduler.errors import FairlogError, InvalidCommand
-from scheduler.events import AppAdmitted, Event, ExecutorAllocated
+from scheduler.events import AppAdmitted, DriverAllocated, Event, ExecutorAllocated
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from scheduler.validate import shorten
@@ -25,7 +26,13 @@ _OPERATIONS = {
     "worker": "RegisterWorker",
     "submit": "SubmitApp",
     "kill": "KillApp",
+    "scale": "ScaleApp",
+    "kill_executors": "KillExecutors",
+    "executor_running": "StartedExecutor",
+    "executor_ended": "EndedExecutor",
+    "driver_ended": "EndedDriver",
     "drain": "DrainWorker",
+    "decommission": "DecommissionWorker",
     "undrain": "UndrainWorker",
     "remove": "RemoveWorker",
     "worker_lost": "LoseWorker",
@@ -34,6 +41,8 @@ _OPERATIONS = {
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "worker": {"node": "simulated", "host": "simulated"},
     "submit": {"command": ["true"]},
+    "executor_ended": {"reason": "exited"},
+    "driver_ended": {"reason": "exited", "exit_code": 0},
 }
 _MORE = ("finish", "settings", "turn")
 
@@ -44,8 +53,8 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
     Each command is a turn of its own, those of `turn` arrive together (semantics T2). A command may say
     `at` what time it comes (ms, never going back), else it comes 1 ms after the one before; a turn is
     also taken whenever a time that a rule waits for has come in between (T1). `finish` means that all
-    executors of the app ended and the app is removed. With `check`, the ledgers are recomputed after
-    every turn.
+    executors of the app ended, and its driver if it has one, and the app is removed. With `check`, the
+    ledgers are recomputed after every turn.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
     """
@@ -125,7 +134,11 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa
             app = str(arguments.get("app"))
             for executor in list(state.apps[app].executors) if app in state.apps else []:
                 yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
-            yield EndApp(app=app, reason="finished")
+            driver = state.apps[app].driver if app in state.apps else None
+            if driver is None:
+                yield EndApp(app=app, reason="finished")
+            else:
+                yield EndedDriver(driver=driver.id, reason="exited", exit_code=0)
         case "settings":
             yield ConfigureCluster(settings=arguments)
         case str(name) if name in _OPERATIONS:
@@ -148,6 +161,13 @@ def _decision(event: Event) -> dict[str, Any] | None:
     match event:
         case AppAdmitted():
             return {"admitted": event.app}
+        case DriverAllocated():
+            return {
+                "driver": event.app,
+                "worker": event.worker,
+                "cores": event.cores,
+                "memory_mb": event.memory_mb,
+            }
         case ExecutorAllocated():
             return {
                 "allocated": event.app,

@@ -28,10 +28,13 @@ from scheduler.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    DriverAllocated,
+    DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorChanged,
     ExecutorRemoved,
+    ExecutorRevoked,
     MasterElected,
     WorkerChanged,
     WorkerRegistered,
@@ -40,18 +43,23 @@ from scheduler.events import (
 )
 from scheduler.fleet import Fleet, Shape
 from scheduler.ledger import Accounts, Balance, Usage, add_grant, add_request
+from scheduler.placement.executors import CLASSIC
 from scheduler.placement.sizing import executor_sizes
-from scheduler.resources import Quota, Resources
+from scheduler.resources import UNLIMITED_CORES, Quota, Resources
 
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
+
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
 
 
 @dataclass(slots=True)
 class Executor:
-    """A slice of one worker granted to one app; `stopping` = its app is gone, its worker has yet to say so of it."""
+    """A slice of one worker granted to one app, for an executor or for its driver.
+
+    `stopping` = it was told to stop, its worker has yet to say that it is gone (semantics A5).
+    """
 
     id: str
     app: str
@@ -75,6 +83,7 @@ class Worker:
     free_memory_mb: int
     status: WorkerStatus = "alive"
     executors: dict[str, Executor] = field(default_factory=dict)
+    drivers: dict[str, Executor] = field(default_factory=dict)
 
     @property
     def offer(self) -> Resources:
@@ -100,6 +109,10 @@ class App:
     submitted_at: int
     requested_cores: int
     requested_memory_mb: int
+    executor_limit: int | None
+    """The most executors it may have at once (semantics P5), None = no limit."""
+    plain: bool
+    """Whether the scheduler sizes its executors and it has no driver, as most do."""
     admitted: int = 0
     admitted_at: int = 0
     ended: Literal["finished", "failed", "killed"] | None = None
@@ -114,20 +127,37 @@ class App:
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
     executors: dict[str, Executor] = field(default_factory=dict)
+    next_driver: int = 0
+    driver: Executor | None = None
+    """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
 
     @property
     def state(self) -> AppState:
-        """Pending, waiting (admitted, nothing runs), running, or how it ended."""
+        """Pending, waiting (admitted, nothing runs), running (an executor is up, or its driver placed), or its end."""
         if self.ended is not None:
             return self.ended
         if not self.admitted:
             return "pending"
-        return "running" if self.running else "waiting"
+        return "running" if self.running or self.driver is not None else "waiting"
 
     @property
     def left_cores(self) -> int:
-        """Cores that placement still owes the app (semantics S2, S6)."""
-        return self.requested_cores - self.granted_cores - self.done_cores
+        """Cores that placement still owes the app's executors (semantics S2, S6, D1)."""
+        left = self.requested_cores - self.granted_cores - self.done_cores
+        if self.plain:
+            return left
+        if self.spec.unlimited:
+            return UNLIMITED_CORES - self.granted_cores
+        return left - self.spec.driver_cores if self.driver is None else left
+
+    @property
+    def left_executors(self) -> int:
+        """How many more executors the app may have (semantics P5)."""
+        return UNLIMITED_CORES if self.executor_limit is None else self.executor_limit - len(self.executors)
+
+    def slices(self) -> list[Executor]:
+        """All that the app is granted, its driver included."""
+        return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
 
     @property
     def left_memory_mb(self) -> int:
@@ -177,9 +207,15 @@ class ClusterState:
         """Command id -> log position of the last event it caused."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
+        self.drivers: dict[str, Executor] = {}
         self.unsatisfied: list[int] = []
         """Positions of admission of the apps that placement still owes cores, in order."""
+        self.unsatisfied_as_asked: list[int] = []
+        """Those of them that said what executors they want (semantics S5)."""
         self._by_admission: dict[int, App] = {}
+        self.waiting_drivers: list[int] = []
+        """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
+        self._by_submission: dict[int, App] = {}
 
     def apply(self, event: Event, *, at: int, cause: str = "") -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any."""
@@ -201,12 +237,13 @@ class ClusterState:
             case AppRemoved():
                 self._app_removed(event)
             case ExecutorChanged():
-                executor = self.executors[event.executor]
-                if executor.status == "starting":
-                    executor.status = event.status
-                    app = self.apps[executor.app]
-                    app.running += 1
-                    app.failures = 0
+                self._executor_runs(event)
+            case ExecutorRevoked():
+                self._executor_revoked(event)
+            case DriverAllocated():
+                self._driver_allocated(event)
+            case DriverRemoved():
+                self._driver_removed(event)
             case AppChanged():
                 self._app_changed(event)
             case WorkerRegistered():
@@ -214,9 +251,7 @@ class ClusterState:
             case WorkerChanged():
                 self._worker_changed(event)
             case WorkerRemoved():
-                worker = self.workers.pop(event.worker)
-                self._set_live(worker, was=worker.status == "alive", now=False)
-                self._set_quotas()
+                self._worker_removed(event)
             case CompanyChanged():
                 self.companies[event.company].spec = event
                 self._set_quotas()
@@ -233,10 +268,33 @@ class ClusterState:
             case _:
                 assert_never(event)
 
-    def next_unsatisfied(self, after: int) -> App | None:
-        """The app that placement owes cores and that was admitted next after position `after` (semantics P6)."""
-        index = bisect_right(self.unsatisfied, after)
-        return self._by_admission[self.unsatisfied[index]] if index < len(self.unsatisfied) else None
+    def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
+        """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
+
+        With `as_asked`, among those that said what executors they want (S5).
+        """
+        positions = self.unsatisfied_as_asked if as_asked else self.unsatisfied
+        index = bisect_right(positions, after)
+        return self._by_admission[positions[index]] if index < len(positions) else None
+
+    def next_waiting_driver(self, after: int) -> App | None:
+        """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
+        index = bisect_right(self.waiting_drivers, after)
+        return self._by_submission[self.waiting_drivers[index]] if index < len(self.waiting_drivers) else None
+
+    def wants_executors(self, app: App) -> bool:
+        """Whether placement is to look at the app: it owes it a unit (P4), within its limit (P5), its driver placed."""
+        if app.ended is not None or not app.admitted:
+            return False
+        limit = app.executor_limit
+        if limit is not None and limit <= len(app.executors):
+            return False
+        if app.plain:
+            return app.left_cores > 0
+        if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+            return False
+        unit = 1 if self.settings.placement in CLASSIC else app.spec.executor_cores or 1
+        return app.left_cores >= unit
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2)."""
@@ -274,6 +332,7 @@ class ClusterState:
             "waiting": list(self.waiting),
             "ended": list(self.ended),
             "executors": {name: asdict(executor) for name, executor in self.executors.items()},
+            "drivers": {name: asdict(driver) for name, driver in self.drivers.items()},
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
         }
@@ -312,6 +371,8 @@ class ClusterState:
         self.configured = True
         self.fleet.configure(executor_sizes(event), self._minimum_executor())
         self.queue.configure(event)
+        for app in self.waiting.values():
+            self._reconsider(app)
         self._forget_ended()
 
     def _company_registered(self, event: CompanyRegistered) -> None:
@@ -331,6 +392,11 @@ class ClusterState:
             free_memory_mb=event.memory_mb,
         )
         self._set_live(worker, was=False, now=True)
+        self._set_quotas()
+
+    def _worker_removed(self, event: WorkerRemoved) -> None:
+        worker = self.workers.pop(event.worker)
+        self._set_live(worker, was=worker.status == "alive", now=False)
         self._set_quotas()
 
     def _worker_changed(self, event: WorkerChanged) -> None:
@@ -368,6 +434,8 @@ class ClusterState:
             submitted_at=self.at,
             requested_cores=event.requested_cores,
             requested_memory_mb=event.requested_memory_mb,
+            executor_limit=event.executor_limit,
+            plain=event.sizing == "computed" and not event.driver,
         )
         company.apps += 1
         self.apps[event.app] = app
@@ -383,26 +451,31 @@ class ClusterState:
         company.last_selected = user.last_selected = self.head
         user.last_selected_at = self.at
         self.queue.admit(app.queued, self.head)
+        if app.spec.driver:
+            self._let_driver_wait(app, waits=True)
         self._reconsider(app)
 
     def _app_changed(self, event: AppChanged) -> None:
         app = self.apps[event.app]
-        add_request(
-            app.accounts,
-            event.requested_cores - app.requested_cores,
-            event.requested_memory_mb - app.requested_memory_mb,
-        )
+        if app.admitted:
+            add_request(
+                app.accounts,
+                event.requested_cores - app.requested_cores,
+                event.requested_memory_mb - app.requested_memory_mb,
+            )
         app.requested_cores, app.requested_memory_mb = event.requested_cores, event.requested_memory_mb
-        app.done_cores = event.done_cores
+        app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
         self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
     def _app_removed(self, event: AppRemoved) -> None:
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
-        for executor in app.executors.values():
-            executor.status = "stopping"
+        for held in app.slices():
+            held.status = "stopping"
         app.running = 0
+        if not app.plain and app.spec.driver and app.driver is None and app.admitted:
+            self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
             add_request(app.accounts, -app.requested_cores, -app.requested_memory_mb)
@@ -419,6 +492,19 @@ class ClusterState:
         app.next_executor += 1
         self._grant(app, worker, event.cores, event.memory_mb)
 
+    def _executor_runs(self, event: ExecutorChanged) -> None:
+        executor = self.executors[event.executor]
+        if executor.status == "starting":
+            executor.status = event.status
+            app = self.apps[executor.app]
+            app.running += 1
+            app.failures = 0
+
+    def _executor_revoked(self, event: ExecutorRevoked) -> None:
+        executor = self.executors[event.executor]
+        self.apps[executor.app].running -= executor.status == "running"
+        executor.status = "stopping"
+
     def _executor_removed(self, event: ExecutorRemoved) -> None:
         executor = self.executors.pop(event.executor)
         app, worker = self.apps[executor.app], self.workers[executor.worker]
@@ -432,6 +518,33 @@ class ClusterState:
         self._grant(app, worker, -executor.cores, -executor.memory_mb)
         self._settle_end(app)
 
+    def _driver_allocated(self, event: DriverAllocated) -> None:
+        app, worker = self.apps[event.app], self.workers[event.worker]
+        driver = Executor(event.driver, event.app, event.worker, event.cores, event.memory_mb)
+        self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
+        app.next_driver += 1
+        self._let_driver_wait(app, waits=False)
+        self._grant(app, worker, event.cores, event.memory_mb)
+
+    def _driver_removed(self, event: DriverRemoved) -> None:
+        """The driver waits for a worker again; where its app ends with it, that is the next event."""
+        driver = self.drivers.pop(event.driver)
+        app, worker = self.apps[driver.app], self.workers[driver.worker]
+        del worker.drivers[event.driver]
+        app.driver = None
+        if app.ended is None:
+            self._let_driver_wait(app, waits=True)
+        self._grant(app, worker, -driver.cores, -driver.memory_mb)
+        self._settle_end(app)
+
+    def _let_driver_wait(self, app: App, *, waits: bool) -> None:
+        if waits:
+            insort(self.waiting_drivers, app.submitted)
+            self._by_submission[app.submitted] = app
+        else:
+            del self.waiting_drivers[bisect_left(self.waiting_drivers, app.submitted)]
+            del self._by_submission[app.submitted]
+
     def _grant(self, app: App, worker: Worker, cores: int, memory_mb: int) -> None:
         before = worker.free_cores, worker.free_memory_mb
         worker.free_cores -= cores
@@ -443,12 +556,26 @@ class ClusterState:
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         add_grant(app.accounts, cores, memory_mb)
+        beyond = app.granted_cores + app.done_cores > app.requested_cores
+        if beyond or app.granted_memory_mb > app.requested_memory_mb:
+            self._raise_request(app)
         if self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
+    def _raise_request(self, app: App) -> None:
+        """A grant beyond the request raises it: of unlimited cores (A6), or of one executor a worker (S5, O4)."""
+        if app.ended is not None:
+            return
+        cores = max(0, app.granted_cores + app.done_cores - app.requested_cores)
+        memory_mb = max(0, app.granted_memory_mb - app.requested_memory_mb)
+        app.requested_cores += cores
+        app.requested_memory_mb += memory_mb
+        add_request(app.accounts, cores, memory_mb)
+        self.queue.touch(app.spec.company, app.spec.user)
+
     def _reconsider(self, app: App) -> None:
-        owed = app.ended is None and app.requested_cores > app.granted_cores + app.done_cores
+        owed = self.wants_executors(app)
         if owed == app.owed:
             return
         app.owed = owed
@@ -458,10 +585,15 @@ class ClusterState:
         else:
             del self.unsatisfied[bisect_left(self.unsatisfied, app.admitted)]
             del self._by_admission[app.admitted]
+        if not app.plain and app.spec.sizing != "computed":
+            if owed:
+                insort(self.unsatisfied_as_asked, app.admitted)
+            else:
+                del self.unsatisfied_as_asked[bisect_left(self.unsatisfied_as_asked, app.admitted)]
 
     def _settle_end(self, app: App) -> None:
         """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
-        if app.ended is None or app.executors:
+        if app.ended is None or app.executors or app.driver is not None:
             return
         self.companies[app.spec.company].apps -= 1
         self.ended[app.spec.app] = None
@@ -474,13 +606,14 @@ class ClusterState:
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:
-    facts = {name: getattr(worker, name) for name in Worker.__slots__ if name != "executors"}
-    return {**facts, "executors": list(worker.executors)}
+    facts = {name: getattr(worker, name) for name in Worker.__slots__ if name not in ("executors", "drivers")}
+    return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
-_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors")
+_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver")
 
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts = {name: getattr(app, name) for name in App.__slots__ if name not in _APP_LINKS}
-    return {**facts, "spec": app.spec.model_dump(mode="json"), "executors": list(app.executors)}
+    spec = app.spec.model_dump(mode="json")
+    return {**facts, "spec": spec, "executors": list(app.executors), "driver": app.driver and app.driver.id}

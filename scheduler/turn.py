@@ -1,12 +1,13 @@
-"""One run of the scheduler: some inputs, then admission, then placement (semantics T2)."""
+"""One run of the scheduler: some inputs, then admission, then drivers, then executors (semantics T2)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from scheduler.commands import Command
-from scheduler.decide import admit, decide, place, unsatisfied
+from scheduler.commands import Command, DecommissionWorker
+from scheduler.decide import admit, decide, placements
 from scheduler.events import Event
+from scheduler.placement.drivers import place_drivers
 from scheduler.state import ClusterState
 
 
@@ -28,6 +29,7 @@ class Turn:
         self.at = max(at, state.at)
         self.first = state.head + 1
         self.entries: list[Entry] = []
+        self._taken = self._decommissions = 0
 
     def take(self, command: Command, cause: str = "") -> list[Event]:
         """Fold what `command` causes and return it.
@@ -35,18 +37,26 @@ class Turn:
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
         events = decide(self.state, command)
+        self._taken += 1
+        self._decommissions += isinstance(command, DecommissionWorker)
         for event in events:
             self.record(event, cause)
         return events
 
     def settle(self) -> None:
-        """Admit until nobody may enter, then place until nothing fits."""
+        """Admit until nobody may enter, then place drivers and executors until nothing fits.
+
+        Not in a turn that took nothing but decommissions: they start no placement (semantics W6).
+        """
+        if 0 < self._taken == self._decommissions:
+            return
         while (admitted := admit(self.state)) is not None:
             self.record(admitted)
-        for app in unsatisfied(self.state):
-            while granted := place(self.state, app):
-                for event in granted:
-                    self.record(event)
+        for driver in place_drivers(self.state):
+            self.record(driver)
+        for granted in placements(self.state):
+            for event in granted:
+                self.record(event)
 
     def record(self, event: Event, cause: str = "") -> None:
         """Fold one event."""

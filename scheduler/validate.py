@@ -21,6 +21,7 @@ from scheduler.policies.user import USER_POLICIES
 MAX_CORES = 1_000_000
 MAX_MEMORY_MB = 1 << 30
 MAX_TASKS = 100_000
+MAX_EXECUTORS = 1_000_000
 MAX_NAME = 128
 MAX_COMMAND_BYTES = 128 * 1024
 
@@ -34,6 +35,7 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "placement": PLACEMENTS,
     "worker_selection": WORKER_SELECTIONS,
     "occupancy": ("requested", "granted"),
+    "admission": ("fair", "open"),
 }
 _AT_LEAST = {
     "min_executor_cores": 2,
@@ -45,6 +47,7 @@ _AT_LEAST = {
     "retained_apps": 0,
     "half_life_s": 1,
     "quota_patience_s": 0,
+    "max_drivers": 0,
 }
 
 
@@ -123,10 +126,12 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
         first = error.errors()[0]
         name = str(first["loc"][0])
         raise InvalidSetting(f"{name} cannot be {shorten(changes[name])}: {_expected(name, known[name])}") from None
+    if "max_driver_share" in changes:
+        settings = settings.model_copy(update={"max_driver_share": _read_driver_share(settings.max_driver_share)})
     for name, value in settings.model_dump().items():
         if name in _CHOICES and value not in _CHOICES[name]:
             raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, value)}")
-        if name in _AT_LEAST and value < _AT_LEAST[name]:
+        if name in _AT_LEAST and value is not None and value < _AT_LEAST[name]:
             raise InvalidSetting(f"{name} must be at least {_AT_LEAST[name]}, not {value}")
         if isinstance(value, int) and value > MAX_MEMORY_MB:
             raise InvalidSetting(f"{name} must be at most {MAX_MEMORY_MB}, not {value}")
@@ -143,7 +148,18 @@ def shorten(value: object) -> str:
 def _expected(name: str, current: object) -> str:
     if name in _CHOICES:
         return f"it is one of {', '.join(_CHOICES[name])}"
+    if isinstance(current, bool):
+        return "it is true or false"
+    if name == "max_drivers":
+        return "it is a whole number or none"
     return "it is a whole number" if isinstance(current, int) else "it is a text"
+
+
+def _read_driver_share(text: str) -> str:
+    try:
+        return read_part(text)
+    except InvalidCommand as error:
+        raise InvalidSetting(f"max_driver_share: {error}") from None
 
 
 def _check_executor_sizes(settings: ClusterConfigured) -> None:

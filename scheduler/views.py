@@ -8,7 +8,7 @@ from typing import Any
 from scheduler.errors import InvalidCommand, UnknownApp
 from scheduler.ledger import Balance
 from scheduler.resources import Quota, Share
-from scheduler.state import App, ClusterState
+from scheduler.state import App, ClusterState, Executor
 
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:
@@ -36,18 +36,17 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "retries": spec.retries,
         "timeLimit": spec.time_limit_s,
         "doneCores": found.done_cores,
+        "sizing": spec.sizing,
+        "executorCores": spec.executor_cores,
+        "executorMemory": spec.executor_memory_mb,
+        "executorLimit": found.executor_limit,
+        "unlimited": spec.unlimited,
+        "hasDriver": spec.driver,
+        "supervise": spec.supervise,
         "submittedSeq": found.submitted,
         "admittedSeq": found.admitted or None,
-        "executors": [
-            {
-                "executor": executor.id,
-                "worker": executor.worker,
-                "cores": executor.cores,
-                "memory": executor.memory_mb,
-                "status": executor.status,
-            }
-            for executor in found.executors.values()
-        ],
+        "driver": _slice("driver", found.driver) if found.driver is not None else None,
+        "executors": [_slice("executor", executor) for executor in found.executors.values()],
     }
 
 
@@ -65,6 +64,7 @@ def workers(state: ClusterState) -> list[dict[str, Any]]:
             "grantedCores": worker.cores - worker.free_cores,
             "grantedMemory": worker.memory_mb - worker.free_memory_mb,
             "executors": len(worker.executors),
+            "drivers": len(worker.drivers),
         }
         for _, worker in sorted(state.workers.items())
     ]
@@ -170,6 +170,16 @@ def _app(app: App) -> dict[str, Any]:
         "admittedAt": app.admitted_at or None,
         "endedAt": app.ended_at or None,
         "detail": app.detail,
+    }
+
+
+def _slice(what: str, held: Executor) -> dict[str, Any]:
+    return {
+        what: held.id,
+        "worker": held.worker,
+        "cores": held.cores,
+        "memory": held.memory_mb,
+        "status": held.status,
     }
 
 

@@ -247,6 +247,18 @@ class Worklist:
         """The last 64 KiB that the task has printed, as far as the store has them."""
         return cast("bytes | None", self._store.hget(self._keys.output(app), str(task))) or b""
 
+    def keep_driver_output(self, app: str, tail: bytes) -> None:
+        """Keep the end of what the app's driver has printed so far."""
+        self._store.set(self._keys.driver_output(app), tail[-OUTPUT_BYTES:], ex=KEPT_S)
+
+    def driver_output(self, app: str) -> bytes:
+        """The last 64 KiB that the app's driver has printed, as far as the store has them."""
+        return cast("bytes | None", self._store.get(self._keys.driver_output(app))) or b""
+
+    def is_granted(self, worker: str, executor: str) -> bool:
+        """Whether the worker is to run the executor or driver."""
+        return bool(self._store.hget(self._keys.grants(worker), executor))
+
     def secrets(self, app: str) -> dict[str, str]:
         """The environment variables that the submitter put aside for the app's tasks."""
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.secrets(app)))

@@ -15,6 +15,7 @@ PURE = (
     ("events", "commands", "keys"),
     ("ledger", "fleet", "policies", "placement", "cap", "appqueue", "check"),
     ("state", "validate"),
+    ("submission",),
     ("decide", "grants", "views"),
     ("turn", "simulate"),
 )

@@ -21,12 +21,12 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduler.client import Client
-from scheduler.commands import Command, EndedExecutor, RegisterWorker, RemoveWorker, StartedExecutor
+from scheduler.commands import Command, EndedDriver, EndedExecutor, RegisterWorker, RemoveWorker, StartedExecutor
 from scheduler.doorbell import DoorbellWorker, forget_queue
 from scheduler.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.eventlog import connect
 from scheduler.events import WorkerRemoved
-from scheduler.grants import Grant, diff
+from scheduler.grants import Grant, diff, is_driver
 from scheduler.keys import Keys
 from scheduler.worklist import Worklist
 from workers.executor import ExecutorSpec
@@ -250,7 +250,8 @@ class Agent:
             return
         if pid is not None:
             self._running[grant.executor] = Holder(grant.executor, grant.app, pid)
-            self._unsent.append(StartedExecutor(executor=grant.executor))
+            if grant.role == "executor":
+                self._unsent.append(StartedExecutor(executor=grant.executor))
 
     def _stop_executor(self, executor: str) -> None:
         """TERM, which it passes on to its tasks; KILL to all of it once the grace period is long over."""
@@ -274,12 +275,18 @@ class Agent:
                 self._stopping.pop(executor, None)
                 del self._ended[executor]
             elif self._clock() >= report_at_s:
-                if not note.done:
-                    self._work.put_back(note.app, executor)
-                self._client.notify(
-                    EndedExecutor(executor=executor, reason=note.reason, exit_code=note.exit_code, done=note.done)
-                )
+                self._report_end(executor, note)
                 self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
+
+    def _report_end(self, executor: str, note: ExitNote) -> None:
+        if is_driver(executor):
+            self._client.notify(EndedDriver(driver=executor, reason=note.reason, exit_code=note.exit_code))
+            return
+        if not note.done:
+            self._work.put_back(note.app, executor)
+        self._client.notify(
+            EndedExecutor(executor=executor, reason=note.reason, exit_code=note.exit_code, done=note.done)
+        )
 
 
 def _bury(holder: Holder) -> ExitNote:

@@ -1,7 +1,8 @@
 """An executor: one Python process that runs an app's tasks, as many at once as it was granted cores.
 
 It is an RQ worker of the app's queue that takes and hands in several tasks in one round trip, starts
-each as a process, and is woken by whatever ends. It keeps to three rules:
+each as a process, and is woken by whatever ends. It ends when it finds no task, or stays until its app
+is over where the app sizes its own executors (semantics S5, S6). It keeps to three rules:
 it begins nothing once its grant is gone, it ends no task that it has not begun, and it leaves no
 process behind. An outage of the store stops none of its tasks; what ended meanwhile is handed in
 afterwards.
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 _SHOW_S = 1.0
 _BEAT_S = 10
-_STOPPED = 128 + signal.SIGTERM
+STOPPED = 128 + signal.SIGTERM
+"""The exit code of an executor or driver that was told to stop."""
 _log = structlog.get_logger()
 
 
@@ -85,7 +87,7 @@ class Executor(SimpleWorker):
         self._idle = False
         self._next_show_s = 0.0
         self._next_beat_s = 0.0
-        self._wakeup = _wakeup_pipe()
+        self._wakeup = wakeup_pipe()
 
     def _set_ip_address(self, connection: Redis) -> None:  # noqa: ARG002 - RQ's signature
         """RQ lists all clients of the store to find its own address: dear, and nobody asks for it."""
@@ -95,7 +97,7 @@ class Executor(SimpleWorker):
         """Run tasks until none is left, the app is over, the grant is gone or a stop signal comes."""
         signal.signal(signal.SIGTERM, self._on_stop_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, _on_child)
+        signal.signal(signal.SIGCHLD, on_child)
         outage_s = 0.0
         while True:
             self._crew.reap()
@@ -154,12 +156,12 @@ class Executor(SimpleWorker):
         unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._crew]
         for begun in unknown[:want]:
             self._crew.add(starter.start(begun))
-        if step.verdict is not None:
+        if step.verdict is not None and not grant.has_driver:
             self._verdict = EndApp(app=grant.app, reason=step.verdict, detail=step.detail)
             return self._announce(self._verdict)
         if not step.granted:
             return "killed"
-        if not len(self._crew) and not self._crew.ended:
+        if not len(self._crew) and not self._crew.ended and not grant.stays:
             return "exited"
         self._idle = not self._crew.ended and len(step.taken) < want
         self._show()
@@ -218,7 +220,7 @@ class Executor(SimpleWorker):
             self.connection.delete(self.key)
         except RedisError as error:
             _log.warning("the store did not hear of the end", executor=grant.executor, error=str(error))
-        exit_code = 0 if reason == "exited" else _STOPPED
+        exit_code = 0 if reason == "exited" else STOPPED
         return ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=reason == "exited")
 
 
@@ -235,11 +237,11 @@ def run_executor(spec: ExecutorSpec, lock: int) -> int:
     connection = connect(spec.store)
     note = Executor(spec, connection).work_off()
     files.write_exit(grant.executor, note)
-    _ring(connection, Keys(spec.cluster).worker_queue(spec.worker))
-    return 0 if note.reason == "exited" else _STOPPED
+    ring(connection, Keys(spec.cluster).worker_queue(spec.worker))
+    return 0 if note.reason == "exited" else STOPPED
 
 
-def _ring(connection: Redis, queue: str) -> None:
+def ring(connection: Redis, queue: str) -> None:
     """Wake the agent; it finds the end by itself at its next tick if this fails."""
     try:
         connection.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
@@ -247,7 +249,7 @@ def _ring(connection: Redis, queue: str) -> None:
         _log.info("the agent's bell could not be rung", queue=queue)
 
 
-def _wakeup_pipe() -> int:
+def wakeup_pipe() -> int:
     """The end to wait at: it becomes readable when a signal arrives."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -255,7 +257,7 @@ def _wakeup_pipe() -> int:
     return reader
 
 
-def _on_child(*_: object) -> None:
+def on_child(*_: object) -> None:
     """Nothing: the signal only has to arrive for the wakeup pipe to be written to."""
 
 

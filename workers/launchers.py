@@ -1,4 +1,4 @@
-"""How an executor becomes a process: functions that a fresh child of the nursery calls, by name in `LAUNCHERS`."""
+"""How an executor or driver becomes a process: functions that a fresh child of the nursery calls, by name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from workers.driver import run_driver
 from workers.executor import ExecutorSpec, run_executor
 
 Launcher = Callable[[ExecutorSpec, int], int]
@@ -14,7 +15,7 @@ Launcher = Callable[[ExecutorSpec, int], int]
 
 def preloaded(spec: ExecutorSpec, lock: int) -> int:
     """An executor in this very process, every module loaded already: milliseconds from grant to first task."""
-    return run_executor(spec, lock)
+    return _be(spec, lock)
 
 
 def fresh(spec: ExecutorSpec, lock: int) -> int:
@@ -24,6 +25,10 @@ def fresh(spec: ExecutorSpec, lock: int) -> int:
     os.execv(sys.executable, arguments)  # noqa: S606 - our own interpreter and module
 
 
+def _be(spec: ExecutorSpec, lock: int) -> int:
+    return run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
+
+
 LAUNCHERS: dict[str, Launcher] = {"preloaded": preloaded, "fresh": fresh}
 
 
@@ -31,7 +36,7 @@ def main() -> None:
     """Be the executor that the command line describes."""
     lock = int(sys.argv[1])
     os.set_inheritable(lock, False)  # noqa: FBT003 - likewise
-    sys.exit(run_executor(ExecutorSpec.model_validate_json(sys.argv[2]), lock))
+    sys.exit(_be(ExecutorSpec.model_validate_json(sys.argv[2]), lock))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ class RunDir:
         for folder in (self.path, self._executors, self._logs):
             folder.mkdir(mode=0o700, exist_ok=True)
 
-    def log_file(self, app: str, task: int) -> Path:
-        """Where all that a task prints is kept."""
+    def log_file(self, app: str, task: int | str) -> Path:
+        """Where all that a task, or the "driver", prints is kept."""
         return self._logs / _file_name(app) / f"{task}.log"
 
     def program_log(self) -> Path:

@@ -23,6 +23,7 @@ from workers.rundir import RunDir
 
 INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
 EXECUTOR_VARIABLE = "FAIRLOG_EXECUTOR_ID"
+DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _NO_PROGRAM = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELIBBAD, errno.E2BIG, errno.ENAMETOOLONG)
@@ -40,7 +41,7 @@ def run(app: str, task: int) -> None:
 def task_environment(grant: Grant, secrets: Mapping[str, str]) -> dict[str, str]:
     """What every task of an executor finds in its environment, except for its own index.
 
-    The submitter's variables stand above the machine's, ours above both.
+    The submitter's variables stand above the machine's, ours above both. A driver finds its id beside them.
     """
     machine = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("LC_")}
     return {
@@ -52,6 +53,7 @@ def task_environment(grant: Grant, secrets: Mapping[str, str]) -> dict[str, str]
         EXECUTOR_VARIABLE: grant.executor,
         "FAIRLOG_CORES": str(grant.cores),
         "FAIRLOG_MEMORY_MB": str(grant.memory_mb),
+        **({DRIVER_VARIABLE: grant.executor} if grant.role == "driver" else {}),
     }
 
 
@@ -140,7 +142,9 @@ class TaskStarter:
         if self._program is None:
             return self._missing(begun)
         log = os.open(
-            self._files.log_file(grant.app, index), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            self._files.log_file(grant.app, self._log_name(index)),
+            os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+            0o600,
         )
         log_start = os.fstat(log).st_size
         try:
@@ -151,13 +155,19 @@ class TaskStarter:
                 stdout=log,
                 stderr=log,
                 cwd=grant.cwd,
-                env={**self._environment, INDEX_VARIABLE: str(index)},
+                env=self._environment_of(index),
                 close_fds=False,
             )
         except OSError as error:
             os.close(log)
             return self._not_started(begun, error)
         return Task(begun, process, log, log_start)
+
+    def _environment_of(self, index: int) -> dict[str, str]:
+        return self._environment if self._grant.role == "driver" else {**self._environment, INDEX_VARIABLE: str(index)}
+
+    def _log_name(self, index: int) -> int | str:
+        return "driver" if self._grant.role == "driver" else index
 
     def _not_started(self, begun: Begun, error: OSError) -> Completion:
         program = Path(self._grant.cwd or ".", self._program or "")
@@ -191,7 +201,7 @@ class TaskStarter:
 
     def _refuse(self, begun: Begun, outcome: Outcome, exit_code: int, message: str) -> Completion:
         line = f"fairlog: {message}\n".encode()
-        with self._files.log_file(self._grant.app, begun.task).open("ab") as log:
+        with self._files.log_file(self._grant.app, self._log_name(begun.task)).open("ab") as log:
             log.write(line)
         return Completion(begun.task, outcome, exit_code, message, line, begun.attempt)
 

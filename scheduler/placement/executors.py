@@ -1,15 +1,26 @@
-"""On which workers executors of one size go (semantics P)."""
+"""On which workers executors go: those of one size, and those that grow a core at a time (semantics P)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
+from scheduler.events import ExecutorAllocated
 from scheduler.fleet import Candidates, Shape
 from scheduler.resources import Resources
 
+if TYPE_CHECKING:
+    from scheduler.state import App
+
 Counts = list[tuple[str, int]]
-"""(worker, how many executors it gets), in the order of the candidates."""
+"""(worker, how many executors or cores it gets), in the order of the candidates."""
+
+
+def allocation(app: App, number: int, worker: str, cores: int, memory_mb: int) -> ExecutorAllocated:
+    """The event that grants the app its executor of that number."""
+    name = app.spec.app
+    return ExecutorAllocated(app=name, executor=f"{name}.{number}", worker=worker, cores=cores, memory_mb=memory_mb)
 
 
 def room_for(free: Shape, size: Resources) -> int:
@@ -20,17 +31,9 @@ def room_for(free: Shape, size: Resources) -> int:
 def spread(candidates: Candidates, size: Resources, limit: int) -> Counts:
     """Up to `limit` executors, one to each candidate in turn, round and round (semantics P2)."""
     chosen = list(islice(candidates, limit))
-    counts = [1] * len(chosen)
-    left = limit - len(chosen)
-    rooms = [room_for(free, size) for _, free in chosen] if left else counts
-    while left:
-        before = left
-        for index, room in enumerate(rooms):
-            if left and counts[index] < room:
-                counts[index] += 1
-                left -= 1
-        if left == before:
-            break
+    if len(chosen) == limit:
+        return [(worker, 1) for worker, _ in chosen]
+    counts = deal([room_for(free, size) for _, free in chosen], limit)
     return [(worker, count) for (worker, _), count in zip(chosen, counts, strict=True)]
 
 
@@ -46,4 +49,63 @@ def pack(candidates: Candidates, size: Resources, limit: int) -> Counts:
     return placed
 
 
-PLACEMENTS: dict[str, Callable[[Candidates, Resources, int], Counts]] = {"spread": spread, "pack": pack}
+def one_each(candidates: Candidates, _size: Resources, limit: int) -> Counts:
+    """Up to `limit` executors, never two on a worker (semantics P7)."""
+    return [(worker, 1) for worker, _ in islice(candidates, limit)]
+
+
+def spread_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
+    """How many of `cores` the one executor gets that each of up to `limit` candidates has, dealt one by one (P4, P2).
+
+    6 cores on two equal workers: 3 and 3 (semantics P7).
+    """
+    chosen = list(islice(candidates, min(limit, cores)))
+    counts = deal([free[0] for _, free in chosen], cores)
+    return [(worker, count) for (worker, _), count in zip(chosen, counts, strict=True)]
+
+
+def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
+    """The same, all that is free of the first candidate, then of the next (semantics P4, P3).
+
+    12 cores on workers with 1, 7 and 4 free: all of it (semantics P7).
+    """
+    placed: Counts = []
+    for worker, free in islice(candidates, min(limit, cores)):
+        placed.append((worker, min(cores, free[0])))
+        cores -= placed[-1][1]
+        if not cores:
+            break
+    return placed
+
+
+def deal(rooms: Sequence[int], units: int) -> list[int]:
+    """How many of `units` each gets, dealt one by one, round and round, where nobody gets more than fits."""
+    counts = [0] * len(rooms)
+    able = [index for index, room in enumerate(rooms) if room]
+    while units and able:
+        rounds = min(units // len(able), *(rooms[index] - counts[index] for index in able))
+        for index in able if rounds else able[:units]:
+            counts[index] += rounds or 1
+        units -= rounds * len(able) if rounds else min(units, len(able))
+        able = [index for index in able if counts[index] < rooms[index]]
+    return counts
+
+
+CLASSIC = ("classic-spread", "classic-pack")
+"""The rules before Spark 1.4, under which an app has at most one executor on a worker (semantics P7)."""
+
+PLACEMENTS: dict[str, Callable[[Candidates, Resources, int], Counts]] = {
+    "spread": spread,
+    "pack": pack,
+    "classic-spread": one_each,
+    "classic-pack": one_each,
+}
+"""For executors of one size."""
+
+GROWTH: dict[str, Callable[[Candidates, int, int], Counts]] = {
+    "spread": spread_cores,
+    "pack": pack_cores,
+    "classic-spread": spread_cores,
+    "classic-pack": pack_cores,
+}
+"""For one growing executor a worker; the answers are cores."""

@@ -62,6 +62,15 @@ def memory_for(settings: ClusterConfigured, cores: int, per_core_mb: int) -> int
     return round_up(max(settings.min_executor_memory_mb, per_core_mb * cores), MEMORY_STEP_MB)
 
 
+def resources_as_asked(cores: int, executor_cores: int | None, executor_memory_mb: int, workers: int) -> Resources:
+    """What an app holds that said what executors it wants (semantics S5): its cores, not rounded.
+
+    The memory is that of the executors that its cores make, or of one on each of the live `workers` (at least one).
+    """
+    executors = cores // executor_cores if executor_cores else max(1, workers)
+    return Resources(cores, executors * executor_memory_mb)
+
+
 def requested_resources(settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None) -> Resources:
     """What an app of `cores` cores holds from admission to removal (semantics A1, A2): 6 cores asked -> 8 held.
 

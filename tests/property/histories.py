@@ -17,15 +17,20 @@ from scheduler.commands import (
     ChangeCompany,
     Command,
     ConfigureCluster,
+    DecommissionWorker,
     DrainWorker,
     EndApp,
+    EndedDriver,
     EndedExecutor,
     KillApp,
+    KillExecutors,
     LoseWorker,
     RegisterCompany,
     RemoveCompany,
     RemoveWorker,
+    ScaleApp,
     StartedExecutor,
+    SubmitApp,
     UndrainWorker,
 )
 from scheduler.errors import CommandRejected
@@ -59,6 +64,14 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"max_executor_failures": 1},
     {"retained_apps": 0},
     {"retained_apps": 3},
+    {"placement": "classic-spread"},
+    {"placement": "classic-pack"},
+    {"admission": "open"},
+    {"admission": "fair"},
+    {"spread_out_drivers": False},
+    {"spread_out_drivers": True, "max_driver_share": "1/1"},
+    {"max_drivers": 1},
+    {"max_drivers": None, "max_driver_share": "1/4"},
     {"worker_selection": "cores-free-desc"},
     {"worker_selection": "cores-free-asc"},
     {"worker_selection": "memory-free-desc"},
@@ -99,13 +112,57 @@ def _submission(state: ClusterState, whom: int, how: int) -> Command:
     )
 
 
+ASKED: tuple[dict[str, object], ...] = (
+    {"executor_cores": 1, "executor_memory_mb": 512},
+    {"executor_cores": 3, "executor_memory_mb": 1000},
+    {"executor_cores": 8, "executor_memory_mb": 4096, "executor_limit": 2},
+    {"executor_memory_mb": 1024},
+    {"executor_memory_mb": 3000, "executor_limit": 1},
+    {"executor_limit": 1},
+    {"cores": "unlimited", "executor_cores": 2, "executor_memory_mb": 700, "tasks": 3},
+    {"cores": "unlimited", "executor_memory_mb": 2048, "tasks": 3},
+    {"executor_limit": 0},
+)
+DRIVERS: tuple[dict[str, object], ...] = (
+    {"driver": True},
+    {"driver": True, "driver_cores": 2, "driver_memory_mb": 512, "supervise": True},
+    {"driver": True, "cores": 8, "tasks": 4},
+    {"driver": True, "driver_cores": 20, "cores": 4},
+    {"driver": True, "cores": 6, "executor_cores": 2, "driver_memory_mb": 3000, "supervise": True},
+)
+
+
+def _as_in_spark(choices: tuple[dict[str, object], ...]) -> Make:
+    """The submission of an app that says more than how many cores it wants."""
+
+    def make(state: ClusterState, whom: int, how: int) -> Command:
+        plain = _submission(state, whom, how)
+        return SubmitApp.model_validate({**plain.model_dump(), **choices[whom * 7 % len(choices)]})
+
+    return make
+
+
+def _word_of_a_driver(state: ClusterState, whom: int, how: int) -> Command:
+    code = (0, 1, None)[how % 3]
+    return EndedDriver(driver=_one_of(list(state.drivers), whom), reason="failed" if code else "exited", exit_code=code)
+
+
+def _killed_executors(state: ClusterState, whom: int, how: int) -> Command:
+    app = _one_of(list(state.waiting), whom)
+    return KillExecutors(app=app, executors=(f"{app}.{how % 5}", f"{app}.{how % 3}"))
+
+
+def _scaled(state: ClusterState, whom: int, how: int) -> Command:
+    return ScaleApp(app=_app(state, whom, how), executors=(0, 1, 2, 5, None)[how % 5])
+
+
 def _word_of_an_executor(state: ClusterState, whom: int, how: int) -> Command:
     executor = _one_of(list(state.executors), whom)
     match how % 4:
         case 0:
             return StartedExecutor(executor=executor)
         case 1:
-            return EndedExecutor(executor=executor, reason="failed")
+            return EndedExecutor(executor=executor, reason="failed" if how % 8 == 1 else "killed")
         case _:
             return EndedExecutor(executor=executor, reason="exited", done=how % 3 > 0)
 
@@ -128,8 +185,14 @@ def _one_of(names: list[str], number: int) -> str:
 
 KINDS: tuple[tuple[int, str, Make], ...] = (
     (9, "submit", _submission),
+    (4, "as asked", _as_in_spark(ASKED)),
+    (2, "driver", _as_in_spark(DRIVERS)),
+    (2, "word of a driver", _word_of_a_driver),
+    (2, "scale", _scaled),
+    (2, "kill executors", _killed_executors),
+    (1, "decommission", lambda _, whom, __: DecommissionWorker(worker=f"w{whom % 7}")),
     (4, "worker", _offer),
-    (12, "executor", _word_of_an_executor),
+    (14, "executor", _word_of_an_executor),
     (2, "company", _tenant(RegisterCompany)),
     (1, "change", _tenant(ChangeCompany)),
     (1, "dissolve", lambda _, whom, __: RemoveCompany(company=f"c{whom % 4}")),
@@ -139,7 +202,7 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
     (1, "drain", lambda _, whom, __: DrainWorker(worker=f"w{whom % 7}")),
     (1, "undrain", lambda _, whom, __: UndrainWorker(worker=f"w{whom % 7}")),
     (2, "remove", lambda _, whom, how: RemoveWorker(worker=f"w{whom % 7}", force=how % 4 == 0)),
-    (1, "settings", lambda _, __, how: ConfigureCluster(settings=SETTINGS[how % len(SETTINGS)])),
+    (2, "settings", lambda _, __, how: ConfigureCluster(settings=SETTINGS[how % len(SETTINGS)])),
 )
 """How often, what, and the command that it means to the cluster at hand."""
 

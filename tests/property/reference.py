@@ -38,10 +38,11 @@ def requested(state: ClusterState, company: str | None = None, user: str | None 
 
 
 def granted(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
-    """What the live executors of a company, or of one user of it, hold in cores and MiB (semantics O1)."""
-    apps = [app for app in state.apps.values() if app.spec.company == company and user in (None, app.spec.user)]
-    held = [one for app in apps for one in app.executors.values()]
-    return sum(executor.cores for executor in held), sum(executor.memory_mb for executor in held)
+    """What the live executors and drivers of a company, or of one user of it, hold in cores and MiB (semantics O1)."""
+    held = [*state.executors.values(), *state.drivers.values()]
+    held = [one for one in held if state.apps[one.app].spec.company == company]
+    held = [one for one in held if user in (None, state.apps[one.app].spec.user)]
+    return sum(one.cores for one in held), sum(one.memory_mb for one in held)
 
 
 def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
@@ -192,7 +193,9 @@ def company_order(state: ClusterState, company: Company, past: Past) -> tuple[An
 
 
 def next_admission(state: ClusterState, past: Past) -> Choice | None:
-    """Who is admitted next (semantics A3, C, U, F)."""
+    """Who is admitted next (semantics A3, A6, C, U, F)."""
+    if state.settings.admission == "open":
+        return _oldest(state)
     workers = live(state)
     offered = sum(worker.cores for worker in workers), sum(worker.memory_mb for worker in workers)
     owed = requested(state)
@@ -224,7 +227,7 @@ def next_admission(state: ClusterState, past: Past) -> Choice | None:
 
 def placement_order(state: ClusterState) -> list[int]:
     """Positions of admission of the apps that placement owes cores, in the order it serves them (semantics P6, C6)."""
-    owed = [app for app in state.waiting.values() if app.left_cores > 0]
+    owed = [app for app in state.waiting.values() if app.owed]
 
     def beyond(app: App) -> bool:
         company = state.companies[app.spec.company]
@@ -232,6 +235,15 @@ def placement_order(state: ClusterState) -> list[int]:
         return company.spec.borrow and any(a >= b for a, b in zip(has, quota(state, company), strict=True))
 
     return [app.admitted for app in sorted(owed, key=beyond)]
+
+
+def _oldest(state: ClusterState) -> Choice | None:
+    queued = [app for app in state.apps.values() if app.state == "pending"]
+    if not queued:
+        return None
+    first = min(queued, key=lambda app: app.submitted).spec
+    part = dominant(occupied(state, first.company), quota(state, state.companies[first.company]))
+    return first.app, first.company, first.user, "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
 
 
 def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
@@ -273,10 +285,54 @@ def sorted_workers(state: ClusterState, cores: int, memory_mb: int) -> list[Work
 
 
 def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
-    """(worker, cores, MiB) of each executor of one size that the app gets next (semantics S2-S4, P1-P3)."""
-    settings = state.settings
+    """(worker, cores, MiB) of each executor that the app gets next (semantics S2-S5, P1-P7, D1)."""
+    if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+        return []
     left = app.requested_cores - sum(one.cores for one in app.executors.values()) - app.done_cores
-    left_mb = app.requested_memory_mb - sum(one.memory_mb for one in app.executors.values())
+    left = 2**31 if app.spec.unlimited else left - app.spec.driver_cores
+    left_mb = app.requested_memory_mb - sum(one.memory_mb for one in app.executors.values()) - app.spec.driver_memory_mb
+    limit = 2**31 if app.executor_limit is None else max(0, app.executor_limit - len(app.executors))
+    own = {one.worker for one in app.executors.values()} if state.settings.placement.startswith("classic") else set()
+    if app.spec.sizing != "computed":
+        return _as_asked(state, app, (left, left_mb, limit), own)
+    return _computed(state, app, (left, left_mb, limit), own)
+
+
+def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: set[str]) -> list[tuple[str, int, int]]:
+    """The way Spark does it: a unit at a time, each checked against everything."""
+    left, left_mb, limit = owed
+    settings, memory_mb = state.settings, app.spec.executor_memory_mb or 0
+    fixed = app.spec.executor_cores if not settings.placement.startswith("classic") else None
+    unit = fixed or 1
+    workers = [worker for worker in sorted_workers(state, unit, memory_mb) if worker.id not in own]
+    cores, executors = [0] * len(workers), [0] * len(workers)
+
+    def fits(index: int) -> bool:
+        worker, new = workers[index], bool(fixed) or not executors[index]
+        held_mb = (sum(executors) + 1) * memory_mb
+        affordable = settings.admission == "open" or held_mb <= left_mb
+        room = worker.free_memory_mb >= (executors[index] + 1) * memory_mb and sum(executors) < limit and affordable
+        return left - sum(cores) >= unit and worker.free_cores - cores[index] >= unit and (room or not new)
+
+    able = [index for index in range(len(workers)) if fits(index)]
+    while able:
+        for index in able:
+            again = True
+            while again and fits(index):
+                cores[index] += unit
+                executors[index] = executors[index] + 1 if fixed else 1
+                again = settings.placement.endswith("pack")
+        able = [index for index in able if fits(index)]
+    return [
+        (worker.id, fixed or cores[index], memory_mb)
+        for index, worker in enumerate(workers)
+        for _ in range(executors[index])
+    ]
+
+
+def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: set[str]) -> list[tuple[str, int, int]]:
+    left, left_mb, limit = owed
+    settings = state.settings
     workers = usable(state)
     cores = settings.max_executor_cores
     while cores > settings.min_executor_cores:
@@ -288,14 +344,20 @@ def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
         small_enough = cores == settings.min_executor_cores or (memory_mb or 0) <= settings.max_executor_memory_mb
         if memory_mb is not None and small_enough:
             placed: dict[str, int] = {}
-            count = min(left // cores, left_mb // memory_mb)
-            candidates = sorted_workers(state, cores, memory_mb)
+            count = min(left // cores, left_mb // memory_mb, limit)
+            candidates = [worker for worker in sorted_workers(state, cores, memory_mb) if worker.id not in own]
             if settings.placement == "pack":
                 candidates = [worker for worker in candidates for _ in range(count)]
             while count and candidates:
                 for worker in list(candidates):
                     held = placed.get(worker.id, 0) + 1
-                    if count and worker.free_cores >= held * cores and worker.free_memory_mb >= held * memory_mb:
+                    twice = held > 1 and settings.placement.startswith("classic")
+                    if (
+                        count
+                        and not twice
+                        and worker.free_cores >= held * cores
+                        and worker.free_memory_mb >= held * memory_mb
+                    ):
                         placed[worker.id] = held
                         count -= 1
                     else:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
+from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,7 @@ from scheduler.events import (
     AppAdmitted,
     AppRegistered,
     AppRemoved,
+    DriverAllocated,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
@@ -53,17 +55,30 @@ def test_every_ledger_holds_and_every_decision_keeps_to_what_was_bought_offered_
     history: History,
 ) -> None:
     def before(state: ClusterState, event: Event) -> None:
-        if isinstance(event, AppAdmitted):
+        if isinstance(event, AppAdmitted) and state.settings.admission == "fair":
             company = state.companies[event.company]
             passes = reference.passes_cap(state, company, state.apps[event.app])
             assert passes or company.spec.borrow, f"semantics C4, C6: {event}"
         elif isinstance(event, ExecutorAllocated):
             app, host = state.apps[event.app], state.workers[event.worker]
+            held = [*host.executors.values(), *host.drivers.values()]
             assert host.status == "alive"
-            assert host.cores >= event.cores + sum(one.cores for one in host.executors.values())
-            assert host.memory_mb >= event.memory_mb + sum(one.memory_mb for one in host.executors.values())
-            assert app.requested_cores >= event.cores + sum(one.cores for one in app.executors.values())
-            assert app.requested_memory_mb >= event.memory_mb + sum(one.memory_mb for one in app.executors.values())
+            assert host.cores >= event.cores + sum(one.cores for one in held)
+            assert host.memory_mb >= event.memory_mb + sum(one.memory_mb for one in held)
+            assert app.executor_limit is None or len(app.executors) < app.executor_limit, f"semantics P5: {event}"
+            assert not app.spec.driver or app.driver is not None, f"semantics D1: {event}"
+            if state.settings.admission == "fair":
+                used = [*app.executors.values(), *([app.driver] if app.driver else [])]
+                assert app.requested_cores >= event.cores + sum(one.cores for one in used)
+                assert app.requested_memory_mb >= event.memory_mb + sum(one.memory_mb for one in used)
+        elif isinstance(event, DriverAllocated):
+            host, drivers = state.workers[event.worker], state.drivers.values()
+            assert host.status == "alive"
+            assert host.free_cores >= event.cores
+            assert host.free_memory_mb >= event.memory_mb
+            assert state.settings.max_drivers is None or len(drivers) < state.settings.max_drivers
+            there = sum(driver.cores for driver in drivers if state.workers[driver.worker].status == "alive")
+            assert there + event.cores <= Fraction(state.settings.max_driver_share) * state.fleet.total_cores
 
     played(history, before=before)
 
@@ -230,13 +245,13 @@ def test_time_never_goes_back_in_the_log() -> None:
 
 def test_the_histories_reach_every_kind_of_decision() -> None:
     """A property of histories in which nothing happens would say nothing."""
-    log = [entry.event for seed in range(3) for entry in played(seeded(seed, 200)).log]
+    log = [entry.event for seed in range(8) for entry in played(seeded(seed, 200)).log]
     kinds = Counter(type(event) for event in log)
     assert kinds.keys() == set(EVENT_TYPES.values()) - {MasterElected}
     assert kinds[AppAdmitted] > 80
     assert kinds[ExecutorAllocated] > 150
     reasons = {event.reason for event in log if isinstance(event, ExecutorRemoved)}
-    assert reasons == {"exited", "failed", "lost"}
+    assert reasons == {"exited", "failed", "lost", "killed"}
     assert {event.reason for event in log if isinstance(event, AppRemoved)} == {"finished", "failed", "killed"}
 
 

@@ -133,5 +133,7 @@ def test_settings_that_stay_as_they_are_change_nothing() -> None:
 
 
 def test_a_refused_setting_takes_the_others_of_its_command_with_it() -> None:
-    with pytest.raises(InvalidSetting, match=r"^placement cannot be 'heap': it is one of spread, pack$"):
+    with pytest.raises(
+        InvalidSetting, match=r"^placement cannot be 'heap': it is one of spread, pack, classic-spread, classic-pack$"
+    ):
         decide(fold([]), ConfigureCluster(settings={"default_cores": 4, "placement": "heap"}))

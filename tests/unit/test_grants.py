@@ -59,6 +59,9 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "cwd",
         "retries",
         "time_limit_s",
+        "role",
+        "stays",
+        "has_driver",
     ]
 
 

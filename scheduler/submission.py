@@ -1,0 +1,210 @@
+"""What a submission becomes in the log: what was asked for, checked, and what that makes the app hold."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from scheduler.commands import SubmitApp
+from scheduler.errors import DuplicateApp, InvalidCommand, QuotaExceeded
+from scheduler.events import AppRegistered, Sizing
+from scheduler.placement.sizing import requested_resources, resources_as_asked
+from scheduler.resources import Resources
+from scheduler.state import ClusterState, Company
+from scheduler.validate import (
+    MAX_CORES,
+    MAX_EXECUTORS,
+    MAX_MEMORY_MB,
+    MAX_TASKS,
+    check_identifier,
+    check_name,
+    check_program,
+    check_range,
+    shorten,
+)
+
+SPARK_MEMORY_MB = 1024
+"""Memory of an executor or a driver that says nothing of it, as in Spark."""
+SPARK_DRIVER_CORES = 1
+
+
+def registration(state: ClusterState, company: Company, command: SubmitApp) -> AppRegistered:
+    """The app as it is queued, under what it will hold (semantics A1, A2, S5).
+
+    Raises: InvalidCommand, DuplicateApp, or QuotaExceeded if it is larger than what its company bought (C4).
+    """
+    check_identifier("the app id", command.app)
+    if command.app in state.apps:
+        raise DuplicateApp(command.app)
+    if command.user not in company.users:
+        check_name("the user", command.user)
+    name = command.name or command.app
+    check_name("the app's name", name)
+    if command.kind not in ("batch", "sql"):
+        raise InvalidCommand(f"the kind of an app is batch or sql, not {command.kind[:40]!r}")
+    more = _more(state, command) if _says_more(command) else _NOTHING_MORE
+    cores, tasks = _cores_and_tasks(state, command)
+    if command.memory_per_task_mb is not None:
+        check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
+    check_range("retries", command.retries, 0, 1000)
+    if command.time_limit_s is not None:
+        check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    check_program(command.command, command.env, command.cwd)
+    request = _request(state, command, cores, more)
+    if state.settings.admission == "fair":
+        _check_against_purchase(company, request.cores, request.memory_mb)
+    return AppRegistered(
+        app=command.app,
+        company=command.company,
+        user=command.user,
+        name=name,
+        kind="sql" if command.kind == "sql" else "batch",
+        cores=cores,
+        requested_cores=request.cores,
+        memory_per_task_mb=command.memory_per_task_mb,
+        requested_memory_mb=request.memory_mb,
+        tasks=tasks,
+        command=command.command,
+        env=command.env,
+        cwd=command.cwd,
+        retries=command.retries,
+        time_limit_s=command.time_limit_s,
+        **more,
+    )
+
+
+class _More(TypedDict, total=False):
+    """What of `AppRegistered` only an app states that asks for executors of its own kind, or for a driver."""
+
+    sizing: Sizing
+    executor_cores: int | None
+    executor_memory_mb: int | None
+    executor_limit: int | None
+    driver: bool
+    driver_cores: int
+    driver_memory_mb: int
+    supervise: bool
+    unlimited: bool
+
+
+_NOTHING_MORE: _More = {}
+
+
+def _says_more(command: SubmitApp) -> bool:
+    asked = (command.sizing, command.executor_cores, command.executor_memory_mb, command.executor_limit)
+    beside = (command.driver_cores, command.driver_memory_mb)
+    unset = asked == (None, None, None, None) and beside == (None, None)
+    return not unset or command.driver or command.supervise or command.cores == "unlimited"
+
+
+def _more(state: ClusterState, command: SubmitApp) -> _More:
+    _check_executors(command)
+    sizing = _sizing(command)
+    unlimited = command.cores == "unlimited"
+    if unlimited:
+        _check_unlimited(state, command, sizing)
+    memory_mb = SPARK_MEMORY_MB if command.executor_memory_mb is None else command.executor_memory_mb
+    driver = _driver(command)
+    return {
+        "sizing": sizing,
+        "executor_cores": command.executor_cores,
+        "executor_memory_mb": None if sizing == "computed" else memory_mb,
+        "executor_limit": command.executor_limit,
+        "driver": command.driver,
+        "driver_cores": driver.cores,
+        "driver_memory_mb": driver.memory_mb,
+        "supervise": command.supervise,
+        "unlimited": unlimited,
+    }
+
+
+def _request(state: ClusterState, command: SubmitApp, cores: int, more: _More) -> Resources:
+    """What the app holds: for its executors (semantics A1, A2, S5; nothing yet if unlimited) and for its driver."""
+    if not more:
+        return requested_resources(state.settings, cores, command.memory_per_task_mb)
+    memory_mb = more["executor_memory_mb"]
+    if more["unlimited"]:
+        held = Resources(0, 0)
+    elif memory_mb is None:
+        held = requested_resources(state.settings, cores, command.memory_per_task_mb)
+    else:
+        held = resources_as_asked(cores, command.executor_cores, memory_mb, state.fleet.live)
+    return Resources(held.cores + more["driver_cores"], held.memory_mb + more["driver_memory_mb"])
+
+
+def _cores_and_tasks(state: ClusterState, command: SubmitApp) -> tuple[int, int]:
+    """How many tasks run at once, and how many there are: as many, but none beside a driver unless it says so."""
+    least = 0 if command.driver else 1
+    cores, tasks = command.cores, command.tasks
+    if cores is None:
+        cores = 0 if command.driver and not tasks else state.settings.default_cores
+    elif cores == "unlimited":
+        cores = 0
+    else:
+        check_range("cores", cores, least, MAX_CORES)
+    if tasks is None:
+        tasks = 0 if command.driver else cores
+    check_range("tasks", tasks, least, MAX_TASKS)
+    return cores, tasks
+
+
+def _sizing(command: SubmitApp) -> Sizing:
+    """Who says how large the app's executors are; what says nothing leaves it to the scheduler (semantics S5)."""
+    cores, memory_mb = command.executor_cores, command.executor_memory_mb
+    match command.sizing:
+        case None:
+            return "fixed" if cores is not None else "computed" if memory_mb is None else "one-per-worker"
+        case "fixed":
+            if cores is None:
+                raise InvalidCommand("fixed executors need their cores: --executor-cores N")
+            return "fixed"
+        case "one-per-worker":
+            if cores is not None:
+                raise InvalidCommand("with one executor per worker its cores grow: leave out the executor's cores")
+            return "one-per-worker"
+        case "computed":
+            if cores is not None or memory_mb is not None:
+                raise InvalidCommand("computed executors get their size from the scheduler: leave out what one has")
+            return "computed"
+        case other:
+            raise InvalidCommand(f"the sizing is one of computed, fixed, one-per-worker, not {shorten(other)}")
+
+
+def _check_executors(command: SubmitApp) -> None:
+    if command.executor_cores is not None:
+        check_range("an executor's cores", command.executor_cores, 1, MAX_CORES)
+    if command.executor_memory_mb is not None:
+        check_range("an executor's memory, in MiB,", command.executor_memory_mb, 1, MAX_MEMORY_MB)
+    if command.executor_limit is not None:
+        check_range("the most executors", command.executor_limit, 0, MAX_EXECUTORS)
+
+
+def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:
+    if state.settings.admission != "open" or sizing == "computed":
+        raise InvalidCommand(
+            "cores can be unlimited only where admission is open, and for an app that fixes its executors or has one "
+            "per worker; give a number of cores"
+        )
+    if command.tasks is None and not command.driver:
+        raise InvalidCommand("an app of unlimited cores has to say how many tasks it has")
+
+
+def _driver(command: SubmitApp) -> Resources:
+    """What the app's driver is granted, nothing if it has none (semantics D)."""
+    cores, memory_mb = command.driver_cores, command.driver_memory_mb
+    if not command.driver:
+        if cores is not None or memory_mb is not None or command.supervise:
+            raise InvalidCommand("a driver's cores, memory and supervision need a driver: submit --driver")
+        return Resources(0, 0)
+    cores = SPARK_DRIVER_CORES if cores is None else cores
+    memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
+    check_range("the driver's cores", cores, 1, MAX_CORES)
+    check_range("the driver's memory, in MiB,", memory_mb, 1, MAX_MEMORY_MB)
+    return Resources(cores, memory_mb)
+
+
+def _check_against_purchase(company: Company, cores: int, memory_mb: int) -> None:
+    bought = company.spec
+    if bought.cores is not None and cores > bought.cores:
+        raise QuotaExceeded(bought.company, "cores", cores, bought.cores)
+    if bought.memory_mb is not None and memory_mb > bought.memory_mb:
+        raise QuotaExceeded(bought.company, "MiB of memory", memory_mb, bought.memory_mb)

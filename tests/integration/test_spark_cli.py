@@ -1,0 +1,132 @@
+"""Executors and drivers as in Spark, from the command line to processes on workers and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.cli_rig import Shell, wait_until
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A cluster of two workers with 8 cores and 8 GiB each, and the company acme."""
+    shell = Shell(tmp_path_factory.mktemp("spark") / "home")
+    shell.ok("up", "--detach", "--workers", "2", "--cores", "8", "--memory", "8G")
+    shell.ok("company", "add", "acme")
+    yield shell
+    shell.ok("down")
+
+
+def submit(shell: Shell, *arguments: str) -> str:
+    return shell.ok("submit", "--company", "acme", "--user", "ann", *arguments).strip()
+
+
+def app(shell: Shell, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shell.ok("app", name, "--json"))
+    return found
+
+
+def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
+    script = "echo $FAIRLOG_CORES cores, $FAIRLOG_MEMORY_MB MiB"
+    size = ["--executor-cores", "2", "--executor-memory", "700M", "--cores", "6", "--max-executors", "2"]
+    name = submit(shell, *size, "--wait", "--", "sh", "-c", script)
+    assert shell.ok("logs", name) == "2 cores, 700 MiB\n" * 6
+    entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
+    granted = [entry["data"] for entry in entries if entry["type"] == "ExecutorAllocated"]
+    assert [(one["cores"], one["memory_mb"]) for one in granted] == [(2, 700), (2, 700)]
+
+
+def test_an_executor_that_finds_no_task_stays_and_is_not_replaced_by_another(shell: Shell) -> None:
+    script = "test $FAIRLOG_TASK_INDEX = 0 || exit 0; sleep 2"
+    size = ["--sizing", "one-per-worker", "--cores", "4", "--tasks", "4"]
+    name = submit(shell, *size, "--wait", "--", "sh", "-c", script)
+    entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
+    assert len([entry for entry in entries if entry["type"] == "ExecutorAllocated"]) == 2
+
+
+def test_a_killed_executor_is_replaced_and_its_task_runs_again(shell: Shell) -> None:
+    flag = shell.home / "go"
+    script = f"while ! test -e {flag}; do sleep 0.05; done; echo $FAIRLOG_EXECUTOR_ID"
+    name = submit(shell, "--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)
+    wait_until(lambda: app(shell, name)["state"] == "running", "the first executor")
+    assert shell.ok("kill", "--executor", f"{name}.0") == f"{name}.0 told to stop\n"
+    wait_until(lambda: [one["executor"] for one in app(shell, name)["executors"]] == [f"{name}.1"], "another one")
+    flag.touch()
+    wait_until(lambda: app(shell, name)["state"] == "finished", "its end")
+    assert shell.ok("logs", name) == f"{name}.1\n"
+    assert shell.run("kill", "--executor", f"{name}.1").err.startswith("Error: app")
+
+
+def test_scaling_up_gives_an_app_more_executors(shell: Shell) -> None:
+    name = submit(shell, "--executor-cores", "1", "--cores", "3", "--max-executors", "1", "--", "sleep", "30")
+    wait_until(lambda: len(app(shell, name)["executors"]) == 1, "one executor")
+    assert shell.ok("scale", name, "--executors", "2") == f"{name} scaled\n"
+    assert len(app(shell, name)["executors"]) == 2
+    assert shell.ok("scale", name, "--executors", "none") == f"{name} scaled\n"
+    assert len(app(shell, name)["executors"]) == 3
+    assert shell.run("scale", name, "--executors", "few").code == 2
+    shell.ok("kill", name)
+
+
+def test_a_driver_runs_on_a_worker_and_its_app_ends_with_it(shell: Shell) -> None:
+    script = "echo I am $FAIRLOG_DRIVER_ID with $FAIRLOG_CORES cores; echo oops >&2"
+    size = ["--driver-cores", "2", "--driver-memory", "512M"]
+    name = submit(shell, "--driver", *size, "--env", "A=b", "--wait", "--", "sh", "-c", script)
+    assert shell.ok("logs", name, "--driver") == f"I am {name}.driver-0 with 2 cores\noops\n"
+    found = app(shell, name)
+    assert (found["state"], found["tasks"], found["executors"]) == ("finished", 0, [])
+    assert shell.run("logs", submit(shell, "--", "true"), "--driver").err.startswith("Error: app")
+    assert shell.run("logs", name, "--driver", "--task", "1").code == 2
+
+
+def test_a_driver_that_fails_fails_its_app_with_its_exit_code(shell: Shell) -> None:
+    answer = shell.run("submit", "--company", "acme", "--user", "ann", "--driver", "--wait", "--", "sh", "-c", "exit 3")
+    assert answer.code == 1
+    assert "its driver ended with exit code 3" in answer.err
+
+
+def test_a_supervised_driver_is_started_again_until_it_succeeds(shell: Shell) -> None:
+    mark = shell.home / "second"
+    script = f"test -e {mark} && exec echo done; touch {mark}; exit 1"
+    name = submit(shell, "--driver", "--supervise", "--wait", "--", "sh", "-c", script)
+    assert shell.ok("logs", name, "--driver").endswith("done\n")
+    entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
+    assert [entry["data"]["driver"] for entry in entries if entry["type"] == "DriverAllocated"] == [
+        f"{name}.driver-0",
+        f"{name}.driver-1",
+    ]
+
+
+def test_the_tasks_of_an_app_with_a_driver_run_beside_it_and_do_not_end_it(shell: Shell) -> None:
+    done = shell.home / "tasks"
+    done.mkdir()
+    script = (
+        f'if test -n "$FAIRLOG_TASK_INDEX"; then touch {done}/$FAIRLOG_TASK_INDEX; exit 0; fi; '
+        f"while test $(ls {done} | wc -l) -lt 5; do sleep 0.05; done; sleep 0.5; echo all of them"
+    )
+    name = submit(shell, "--driver", "--tasks", "5", "--cores", "4", "--wait", "--", "sh", "-c", script)
+    assert shell.ok("logs", name, "--driver") == "all of them\n"
+
+
+def test_killing_an_app_ends_its_driver_and_frees_what_it_held(shell: Shell) -> None:
+    name = submit(shell, "--driver", "--", "sh", "-c", "sleep 60 & sleep 60")
+    wait_until(lambda: app(shell, name)["driver"] is not None, "the driver")
+    shell.ok("kill", name)
+    wait_until(lambda: app(shell, name)["driver"] is None, "the driver's end")
+
+
+def test_a_decommissioned_worker_is_left_by_its_executors_and_their_tasks_run_elsewhere(shell: Shell) -> None:
+    flag = shell.home / "moved"
+    script = f"while ! test -e {flag}; do sleep 0.05; done; echo $FAIRLOG_EXECUTOR_ID"
+    name = submit(shell, "--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)
+    wait_until(lambda: app(shell, name)["state"] == "running", "the executor")
+    host = app(shell, name)["executors"][0]["worker"]
+    assert shell.ok("decommission", host) == f"{host} decommissioned\n"
+    wait_until(lambda: [one["worker"] for one in app(shell, name)["executors"]] not in ([], [host]), "another worker")
+    flag.touch()
+    wait_until(lambda: app(shell, name)["state"] == "finished", "its end")
+    assert shell.ok("logs", name) == f"{name}.1\n"

@@ -1,0 +1,239 @@
+"""Drivers: where they go, what ends with them, what they hold (semantics D)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from scheduler.commands import (
+    ConfigureCluster,
+    DecommissionWorker,
+    EndApp,
+    EndedDriver,
+    KillApp,
+    LoseWorker,
+    RemoveWorker,
+    SubmitApp,
+)
+from scheduler.errors import InvalidCommand, UnknownDriver
+from scheduler.events import (
+    AppRegistered,
+    AppRemoved,
+    DriverAllocated,
+    DriverRemoved,
+    Event,
+    MasterElected,
+    WorkerRemoved,
+)
+from scheduler.fleet import Fleet
+from scheduler.grants import STOP, Grant, all_grants
+from scheduler.placement.drivers import Draw, first_fit
+from scheduler.resources import Resources
+from scheduler.views import apps
+from tests.property.given import Cluster, allocated, shared
+
+ALL: dict[str, object] = {"max_driver_share": "1/1"}
+
+
+def with_driver(app: str = "a1", cores: int | None = None, **more: Any) -> SubmitApp:
+    asked = {"driver": True, "driver_cores": 2, "driver_memory_mb": 1024, **more}
+    return SubmitApp.model_validate(
+        {"app": app, "company": "acme", "user": "ann", "cores": cores, "command": ("true",), **asked}
+    )
+
+
+def ended(driver: str = "a1.driver-0", exit_code: int | None = 0) -> EndedDriver:
+    return EndedDriver(driver=driver, reason="failed" if exit_code else "exited", exit_code=exit_code)
+
+
+def drivers(events: list[Event]) -> list[tuple[str, str]]:
+    return [(event.app, event.worker) for event in events if isinstance(event, DriverAllocated)]
+
+
+def test_a_driver_goes_before_any_executor_whoever_came_first() -> None:
+    """Semantics D1."""
+    cluster = shared({**ALL, "admission": "open"}, w1=4)
+    events = cluster.turn(
+        SubmitApp(app="a0", company="acme", user="ann", cores=4, executor_cores=2, command=("true",)),
+        with_driver("a1"),
+    )
+    assert [type(event).__name__ for event in events[-2:]] == ["DriverAllocated", "ExecutorAllocated"]
+    assert allocated(events) == [("w1", 2, 1024)]
+
+
+def test_a_drivers_cores_are_held_beside_those_of_its_apps_executors() -> None:
+    """Semantics D1, O1: they are requested and granted, and no part of what the executors are owed."""
+    cluster = shared(w1=16)
+    events = cluster.turn(with_driver(cores=8, tasks=8))
+    assert isinstance(events[0], AppRegistered)
+    assert (events[0].requested_cores, events[0].requested_memory_mb) == (10, 4096 + 1024)
+    assert allocated(events) == [("w1", 8, 4096)]
+    balance = cluster.state.companies["acme"].users["ann"].balance
+    assert (balance.granted_cores, balance.granted_memory_mb) == (10, 5120)
+    assert cluster.state.apps["a1"].left_cores == 0
+    assert cluster.state.workers["w1"].free_cores == 6
+
+
+def test_an_app_gets_executors_only_once_its_driver_is_placed() -> None:
+    cluster = shared(w1=16)
+    assert allocated(cluster.turn(with_driver(cores=8, tasks=8, driver_cores=9))) == []
+    assert apps(cluster.state)[0]["state"] == "waiting"
+    cluster.turn(ConfigureCluster(settings=ALL))
+    assert apps(cluster.state)[0]["state"] == "running"
+    assert len(cluster.state.executors) == 1
+
+
+def test_an_app_that_is_its_driver_asks_for_no_executor() -> None:
+    cluster = shared(w1=16)
+    event = cluster.turn(with_driver())[0]
+    assert isinstance(event, AppRegistered)
+    assert (event.cores, event.tasks, event.requested_cores) == (0, 0, 2)
+    assert cluster.state.executors == {}
+
+
+@pytest.mark.parametrize(("exit_code", "reason"), [(0, "finished"), (1, "failed"), (None, "failed")])
+def test_an_app_ends_with_its_driver(exit_code: int | None, reason: str) -> None:
+    """Semantics D3."""
+    cluster = shared(w1=16)
+    cluster.turn(with_driver(cores=4, tasks=4))
+    gone, over = cluster.turn(ended(exit_code=exit_code))
+    assert isinstance(gone, DriverRemoved)
+    assert isinstance(over, AppRemoved)
+    assert over.reason == reason
+    assert [executor.status for executor in cluster.state.executors.values()] == ["stopping"]
+    with pytest.raises(UnknownDriver, match=r"^the log grants no driver 'a1.driver-0'$"):
+        cluster.turn(ended())
+
+
+def test_a_supervised_driver_is_placed_again_until_it_succeeds() -> None:
+    """Semantics D3."""
+    cluster = shared(w1=16)
+    cluster.turn(with_driver(supervise=True))
+    assert [type(event) for event in cluster.turn(ended(exit_code=1))] == [DriverRemoved, DriverAllocated]
+    assert list(cluster.state.drivers) == ["a1.driver-1"]
+    events = cluster.turn(ended("a1.driver-1"))
+    assert events[-1] == AppRemoved(app="a1", reason="finished")
+
+
+def test_the_result_of_its_tasks_does_not_end_an_app_that_has_a_driver() -> None:
+    cluster = shared(w1=16)
+    cluster.turn(with_driver(cores=4, tasks=4))
+    with pytest.raises(InvalidCommand, match=r"^app 'a1' ends when its driver ends; `fairlog kill` ends both$"):
+        cluster.turn(EndApp(app="a1", reason="finished"))
+
+
+def test_a_killed_apps_driver_holds_its_grant_until_its_worker_says_that_it_is_gone() -> None:
+    """Semantics A5."""
+    cluster = shared(w1=16)
+    cluster.turn(with_driver())
+    cluster.turn(KillApp(app="a1"))
+    assert all_grants(cluster.state) == {"w1": {"a1.driver-0": STOP}}
+    assert cluster.state.balance.granted_cores == 2
+    assert cluster.state.companies["acme"].apps == 1
+    cluster.turn(ended(exit_code=143))
+    assert (cluster.state.balance.granted_cores, cluster.state.companies["acme"].apps) == (0, 0)
+
+
+def test_a_lost_worker_takes_its_drivers_with_it() -> None:
+    """Semantics W2, D3: the app fails, unless its driver is supervised and finds another worker."""
+    cluster = shared({"spread_out_drivers": False}, w1=16)
+    cluster.turn(with_driver("a1"), with_driver("a2", supervise=True))
+    cluster.worker("w2", 16)
+    events = cluster.turn(LoseWorker(worker="w1"))
+    failed = [event for event in events if isinstance(event, AppRemoved)]
+    assert failed == [AppRemoved(app="a1", reason="failed", detail="its driver was lost with worker w1")]
+    assert drivers(events) == [("a2", "w2")]
+
+
+def test_a_leaving_worker_waits_for_its_drivers_and_a_decommissioned_one_keeps_them() -> None:
+    """Semantics W3, W6."""
+    cluster = shared(w1=16)
+    cluster.turn(with_driver("a1"), with_driver("a2"))
+    cluster.turn(DecommissionWorker(worker="w1"))
+    assert len(cluster.state.drivers) == 2
+    cluster.turn(RemoveWorker(worker="w1"))
+    assert not any(isinstance(event, WorkerRemoved) for event in cluster.turn(ended("a1.driver-0")))
+    assert isinstance(cluster.turn(ended("a2.driver-0"))[-1], WorkerRemoved)
+
+
+def test_at_most_so_many_drivers_are_up_at_once_and_the_next_one_follows() -> None:
+    """Semantics D4."""
+    cluster = shared({"max_drivers": 1}, w1=16)
+    assert drivers(cluster.turn(with_driver("a1"), with_driver("a2"))) == [("a1", "w1")]
+    assert drivers(cluster.turn(ended())) == [("a2", "w1")]
+
+
+def test_drivers_together_hold_at_most_their_share_of_the_live_cores_so_that_executors_find_room() -> None:
+    """Semantics D4: by default half of them."""
+    cluster = shared({"admission": "open"}, w1=4, w2=4)
+    submissions = [with_driver(f"a{number}", 4, tasks=4, executor_cores=2) for number in range(4)]
+    assert len(drivers(cluster.turn(*submissions))) == 2
+    assert {executor.app for executor in cluster.state.executors.values()} == {"a0"}
+    cluster.turn(ConfigureCluster(settings={"max_driver_share": "100%"}))
+    assert cluster.state.settings.max_driver_share == "1/1"
+
+
+def test_a_driver_that_fits_nowhere_holds_up_nobody() -> None:
+    """Semantics D2."""
+    cluster = shared({**ALL, "admission": "open"}, w1=4)
+    assert drivers(cluster.turn(with_driver("a1", driver_cores=5), with_driver("a2"))) == [("a2", "w1")]
+
+
+def test_drivers_that_are_not_spread_go_to_the_first_worker_by_id_with_room() -> None:
+    """Semantics D2."""
+    cluster = shared({**ALL, "spread_out_drivers": False}, w2=16, w10=3, w1=1)
+    assert drivers(cluster.turn(with_driver("a1"), with_driver("a2"))) == [("a1", "w10"), ("a2", "w2")]
+
+
+def fleet(*names: str) -> Fleet:
+    made = Fleet([16], Resources(4, 2048))
+    for name in names:
+        made.join(name, Resources(4, 4096), (4, 4096))
+    return made
+
+
+def test_a_draw_goes_round_all_workers_before_it_takes_one_again_and_its_order_hangs_on_the_position() -> None:
+    """Semantics D2."""
+    workers = fleet(*(f"w{number}" for number in range(6)))
+    orders = []
+    for position in range(20):
+        draw = Draw(position)
+        order = [draw.next_worker(workers, 1, 1) for _ in range(12)]
+        assert order[:6] == order[6:]
+        assert set(Counter(order).values()) == {2}
+        orders.append(tuple(order))
+    assert len(set(orders)) > 10
+    again = Draw(7)
+    assert tuple(again.next_worker(workers, 1, 1) for _ in range(12)) == orders[7]
+
+
+def test_a_draw_finds_nothing_where_nothing_fits() -> None:
+    assert Draw(1).next_worker(fleet("w1"), 5, 1) is None
+    assert first_fit(fleet("w1"), 1, 5000) is None
+
+
+def test_the_same_log_position_places_drivers_the_same_way_on_every_replay() -> None:
+    def placed(position: int) -> list[tuple[str, str]]:
+        cluster = Cluster(ALL)
+        cluster.company("acme")
+        for number in range(5):
+            cluster.worker(f"w{number}", 4)
+        for _ in range(position):
+            cluster.state.apply(MasterElected(master="m1"), at=cluster.state.at)
+        return drivers(cluster.turn(*(with_driver(f"a{number}") for number in range(3))))
+
+    assert placed(0) == placed(0)
+    assert len({tuple(placed(position)) for position in range(8)}) > 1
+
+
+def test_a_drivers_grant_tells_its_worker_what_it_is() -> None:
+    cluster = shared(w1=16)
+    cluster.turn(with_driver(cores=4, tasks=4))
+    grants = all_grants(cluster.state)["w1"]
+    driver, executor = grants["a1.driver-0"], grants["a1.0"]
+    assert isinstance(driver, Grant)
+    assert isinstance(executor, Grant)
+    assert (driver.role, driver.cores, driver.memory_mb) == ("driver", 2, 1024)
+    assert (executor.role, executor.stays, executor.has_driver) == ("executor", True, True)

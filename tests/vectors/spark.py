@@ -1,0 +1,204 @@
+"""The clusters of the Spark cases: built by events and commands, so that nothing but the rules decides on them.
+
+A case's worker may hold more than the case tells of: an app that has ended holds it, as one whose
+executors have yet to be reported gone does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from scheduler.commands import Command, ConfigureCluster, RegisterCompany, SubmitApp
+from scheduler.decide import admit
+from scheduler.events import (
+    AppAdmitted,
+    AppRegistered,
+    AppRemoved,
+    Event,
+    ExecutorAllocated,
+    WorkerChanged,
+    WorkerRegistered,
+)
+from scheduler.state import App, ClusterState
+from scheduler.turn import Turn
+
+Case = dict[str, Any]
+COMPANY, USER = "spark", "spark"
+FILLER = "filler"
+
+
+def cases(name: str) -> list[Case]:
+    """The cases of that file; those with custom resources are left out, the scheduler knows cores and memory only."""
+    found: list[Case] = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))["cases"]
+    return [case for case in found if not any("resources" in worker for worker in case.get("workers", ()))]
+
+
+def settings_of(case: Mapping[str, Any]) -> dict[str, object]:
+    """The settings that make the scheduler Spark, as far as the case sets them."""
+    chosen: dict[str, object] = {
+        "admission": "open",
+        "placement": "spread" if case.get("spread_out", True) else "pack",
+        "worker_selection": case.get("worker_selection_policy", "CORES_FREE_DESC").lower().replace("_", "-"),
+        "spread_out_drivers": case.get("spread_out_drivers", True),
+        "max_drivers": case.get("max_drivers"),
+        "max_driver_share": "1/1",
+    }
+    return {**chosen, "default_cores": case["default_cores"]} if case.get("default_cores") is not None else chosen
+
+
+def submission(app: Mapping[str, Any], name: str, *, by_default: bool = False) -> SubmitApp:
+    """The case's app as a command; `by_default` leaves cores that it does not name to the cluster's default."""
+    unset: Literal["unlimited"] | None = None if by_default else "unlimited"
+    return SubmitApp(
+        app=name,
+        company=COMPANY,
+        user=USER,
+        cores=unset if app["cores_max"] is None else app["cores_max"],
+        tasks=1,
+        command=("true",),
+        sizing="one-per-worker" if app["cores_per_executor"] is None else "fixed",
+        executor_cores=app["cores_per_executor"],
+        executor_memory_mb=app["memory_per_executor_mb"],
+        executor_limit=app["executor_limit"],
+    )
+
+
+def driver_submission(driver: Mapping[str, Any]) -> SubmitApp:
+    """A driver of the case: an app that is nothing but its driver."""
+    return SubmitApp(
+        app=driver["name"],
+        company=COMPANY,
+        user=USER,
+        command=("true",),
+        driver=True,
+        driver_cores=driver["cores"],
+        driver_memory_mb=driver["memory_mb"],
+    )
+
+
+class Master:
+    """A cluster that takes one Spark message a turn."""
+
+    def __init__(self, case: Mapping[str, Any]) -> None:
+        self.state = ClusterState()
+        self.turn(ConfigureCluster(settings=settings_of(case)))
+        self.turn(RegisterCompany(company=COMPANY))
+        if "workers" in case:
+            self._offer(case["workers"], [*case.get("apps", ()), *([case["app"]] if "app" in case else [])])
+
+    def turn(self, *commands: Command) -> list[Event]:
+        """The events of a turn that takes these commands.
+
+        Raises: CommandRejected if one is refused; no turn is made of it then.
+        """
+        turn = Turn(self.state, self.state.at + 1)
+        for command in commands:
+            turn.take(command)
+        turn.settle()
+        self.state.check()
+        return [entry.event for entry in turn.entries]
+
+    def arrivals(self, submissions: Iterable[tuple[SubmitApp, Sequence[Mapping[str, Any]]]]) -> Turn:
+        """A turn in which these apps have arrived, each with executors running already, and nothing is placed yet."""
+        turn = Turn(self.state, self.state.at + 1)
+        for submit, running in submissions:
+            turn.take(submit)
+            admitted = admit(self.state)
+            assert admitted is not None
+            assert admitted.app == submit.app
+            turn.record(admitted)
+            for number, held in enumerate(running):
+                turn.record(_held(submit.app, number, held["worker"], held["cores"], held["memory_mb"]))
+        return turn
+
+    def one_pass(self, turn: Turn) -> list[Event]:
+        """What the turn decides."""
+        before = len(turn.entries)
+        turn.settle()
+        self.state.check()
+        return [event for event, _ in turn.entries[before:]]
+
+    def _offer(self, workers: Sequence[Mapping[str, Any]], apps: Sequence[Mapping[str, Any]]) -> None:
+        turn = Turn(self.state, self.state.at + 1)
+        for event in _offers(workers, apps):
+            turn.record(event)
+        self.state.check()
+
+
+def _offers(workers: Sequence[Mapping[str, Any]], apps: Sequence[Mapping[str, Any]]) -> list[Event]:
+    cores: Counter[str] = Counter()
+    memory_mb: Counter[str] = Counter()
+    for app in apps:
+        for held in app["running"]:
+            cores[held["worker"]] += held["cores"]
+            memory_mb[held["worker"]] += held["memory_mb"]
+    events: list[Event] = [_filler(), AppAdmitted(app=FILLER, company=COMPANY, user=USER, share="0/1")]
+    for worker in workers:
+        name, offer = worker["id"], {"cores": worker["cores"], "memory_mb": worker["memory_mb"]}
+        events.append(WorkerRegistered(worker=name, node=name, host=name, rack="", **offer))
+    for number, worker in enumerate(workers):
+        name = worker["id"]
+        used = worker["cores_used"] - cores[name], worker["memory_used_mb"] - memory_mb[name]
+        events.append(_held(FILLER, number, name, *used))
+    events.append(AppRemoved(app=FILLER, reason="killed"))
+    for worker in workers:
+        if worker["state"] != "ALIVE":
+            offer = {"cores": worker["cores"], "memory_mb": worker["memory_mb"]}
+            events.append(WorkerChanged(worker=worker["id"], status="draining", **offer))
+    return events
+
+
+def _filler() -> AppRegistered:
+    return AppRegistered(
+        app=FILLER,
+        company=COMPANY,
+        user=USER,
+        name=FILLER,
+        kind="batch",
+        cores=0,
+        requested_cores=0,
+        memory_per_task_mb=None,
+        requested_memory_mb=0,
+        tasks=1,
+        command=("true",),
+        sizing="one-per-worker",
+        executor_memory_mb=1,
+        unlimited=True,
+    )
+
+
+def _held(app: str, number: int, worker: str, cores: int, memory_mb: int) -> ExecutorAllocated:
+    return ExecutorAllocated(app=app, executor=f"{app}.{number}", worker=worker, cores=cores, memory_mb=memory_mb)
+
+
+def launches(events: Iterable[Event]) -> list[ExecutorAllocated]:
+    """The executors among what a turn decided."""
+    return [event for event in events if isinstance(event, ExecutorAllocated)]
+
+
+def launched(event: ExecutorAllocated) -> dict[str, Any]:
+    """The event as the cases tell of a launch."""
+    number = int(event.executor.rpartition(".")[2])
+    return {
+        "app": event.app,
+        "id": number,
+        "worker": event.worker,
+        "cores": event.cores,
+        "memory_mb": event.memory_mb,
+    }
+
+
+def without_app(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """A launch of an app that stands above it."""
+    return {name: value for name, value in launch.items() if name != "app"}
+
+
+def spark_state(app: App) -> str:
+    """What Spark calls the state of the app: running from its first executor on, whatever became of that."""
+    if app.ended is not None:
+        return app.ended.upper()
+    return "RUNNING" if app.next_executor else "WAITING"

@@ -1,0 +1,120 @@
+"""A driver: the process that runs an app's own program once, with its own output and exit (semantics D3).
+
+It is held to its memory and leaves no process behind, as an executor does, and stops when its grant is
+gone. An outage of the store stops nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from redis.exceptions import RedisError
+
+from scheduler.eventlog import connect
+from scheduler.keys import Keys
+from scheduler.worklist import Begun, Completion, Worklist
+from workers.crew import Crew
+from workers.executor import STOPPED, ExecutorSpec, on_child, ring, wakeup_pipe
+from workers.processes import become_subreaper
+from workers.rundir import ExitNote, Holder, RunDir
+from workers.tasks import TaskStarter
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+_SHOW_S = 1.0
+_log = structlog.get_logger()
+
+
+class Driver:
+    """The life of one driver; `work_off` is all of it."""
+
+    def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
+        self._grant = spec.grant.model_copy(update={"time_limit_s": None})
+        self._worker = spec.worker
+        self._work = Worklist(connection, spec.cluster)
+        self._files = RunDir(spec.run_dir, spec.worker)
+        self._crew = Crew(self._grant, spec.grace_s)
+        self._stop = False
+        self._next_show_s = 0.0
+        self._wakeup = wakeup_pipe()
+
+    def work_off(self) -> ExitNote:
+        """Run the program until it ends, the grant is gone or a stop signal comes; the note says how it ended."""
+        signal.signal(signal.SIGTERM, self._on_stop_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, on_child)
+        begun = False
+        while not self._stop and not self._crew.ended:
+            try:
+                if not begun:
+                    self._begin()
+                    begun = True
+                self._look_at_store()
+            except RedisError as error:
+                _log.warning("the store does not answer", driver=self._grant.executor, error=str(error))
+            self._wait(self._crew.quiet_s())
+            self._crew.reap()
+            self._crew.enforce()
+        ended = self._crew.ended[0] if self._crew.ended else None
+        self._crew.stop(self._wait)
+        self._keep_end(ended)
+        return self._note(ended)
+
+    def _begin(self) -> None:
+        starter = TaskStarter(self._grant, self._worker, self._files, self._work.secrets(self._grant.app))
+        self._crew.add(starter.start(Begun(0, 1)))
+
+    def _look_at_store(self) -> None:
+        """Once in a while: whether it is still granted, and the end of what it has printed so far."""
+        now_s = time.monotonic()
+        if now_s < self._next_show_s:
+            return
+        self._next_show_s = now_s + _SHOW_S
+        if not self._work.is_granted(self._worker, self._grant.executor):
+            self._stop = True
+        for tail in self._crew.news().values():
+            self._work.keep_driver_output(self._grant.app, tail)
+
+    def _keep_end(self, ended: Completion | None) -> None:
+        try:
+            if ended is not None:
+                self._work.keep_driver_output(self._grant.app, ended.output)
+        except RedisError as error:
+            _log.warning("the store did not get all of the output", driver=self._grant.executor, error=str(error))
+
+    def _note(self, ended: Completion | None) -> ExitNote:
+        if ended is None:
+            return ExitNote(app=self._grant.app, reason="killed", exit_code=STOPPED)
+        succeeded = ended.outcome == "succeeded"
+        reason = "exited" if succeeded else "failed"
+        return ExitNote.model_validate({"app": self._grant.app, "reason": reason, "exit_code": ended.exit_code})
+
+    def _on_stop_signal(self, *_: object) -> None:
+        self._stop = True
+
+    def _wait(self, timeout_s: float) -> None:
+        if select.select([self._wakeup], [], [], timeout_s)[0]:
+            os.read(self._wakeup, 4096)
+
+
+def run_driver(spec: ExecutorSpec, lock: int) -> int:
+    """Be the driver of `spec`, whose lock this process holds; the exit code of the process."""
+    grant = spec.grant
+    files = RunDir(spec.run_dir, spec.worker)
+    become_subreaper()
+    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid()))
+    if spec.pin:
+        cpus = files.claim_cpus(grant.cores)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    connection = connect(spec.store)
+    note = Driver(spec, connection).work_off()
+    files.write_exit(grant.executor, note)
+    ring(connection, Keys(spec.cluster).worker_queue(spec.worker))
+    return 0 if note.reason == "exited" else STOPPED
