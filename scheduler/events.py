@@ -55,10 +55,15 @@ class ClusterConfigured(_Fact):
     spread_out_drivers: bool = True
     max_drivers: int | None = None
     max_driver_share: str = "1/2"
+    half_life_s: int = 3600
+    quota_patience_s: int = 600
 
 
 class CompanyRegistered(_Fact):
-    """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2)."""
+    """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
+
+    `borrow`: it may pass its quota while no other company takes part (semantics C6).
+    """
 
     company: str
     cores: int | None = None

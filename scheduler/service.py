@@ -119,6 +119,7 @@ class Scheduler:
         self._rebuild = rebuild
         self._watching_since_ms = 0
         self._looked_at_ms = 0
+        self._decided_at_ms = 0
 
     def take_over(self) -> None:
         """Fold the log, append `MasterElected`, and bring everything outside of the log in line with it.
@@ -208,9 +209,16 @@ class Scheduler:
         if messages or lost:
             self._run(messages, lost, now)
         else:
+            if self._moment_has_come(now):
+                self._run((), (), now)
             self._settle_up()
             self._refused_in_a_row = 0
         return len(messages) + len(lost)
+
+    def _moment_has_come(self, now: int) -> bool:
+        """Whether a time that a rule waits for has come since the last turn (semantics T1)."""
+        moment = self.state.next_moment(self._decided_at_ms)
+        return moment is not None and moment <= now
 
     def _look(self) -> tuple[list[Message], int]:
         """The oldest messages that no turn has taken yet, and the store's time in ms."""
@@ -247,6 +255,7 @@ class Scheduler:
     def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> _Decided:
         """The turn, folded into the state; from here on the state is sound only once the commit was sent."""
         self._sound = False
+        self._decided_at_ms = now
         turn = Turn(self.state, now)
         refusals: dict[str, CommandRejected] = {}
         for command in lost:

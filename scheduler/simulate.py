@@ -36,6 +36,7 @@ _OPERATIONS = {
     "undrain": "UndrainWorker",
     "remove": "RemoveWorker",
     "worker_lost": "LoseWorker",
+    "change_company": "ChangeCompany",
 }
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "worker": {"node": "simulated", "host": "simulated"},
@@ -49,9 +50,11 @@ _MORE = ("finish", "settings", "turn")
 def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[str, Any]:
     """`{"decisions": […], "final": {…}}` of a scenario `{"settings": {…}, "commands": [{"op": …}, …]}`.
 
-    Each command is a turn of its own, those of `turn` arrive together (semantics T2). `finish` means
-    that all executors of the app ended, and its driver if it has one, and the app is removed. With
-    `check`, the ledgers are recomputed after every turn.
+    Each command is a turn of its own, those of `turn` arrive together (semantics T2). A command may say
+    `at` what time it comes (ms, never going back), else it comes 1 ms after the one before; a turn is
+    also taken whenever a time that a rule waits for has come in between (T1). `finish` means that all
+    executors of the app ended, and its driver if it has one, and the app is removed. With `check`, the
+    ledgers are recomputed after every turn.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
     """
@@ -63,18 +66,39 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
     if not isinstance(settings, Mapping):
         raise InvalidCommand('"settings" is an object of settings by name')
     Turn(state, 0).take(ConfigureCluster(settings=dict(settings)))
+    now = stated = 0
     for number, operation in enumerate(scenario["commands"], start=1):
-        turn = Turn(state, number)
         try:
+            if isinstance(operation, Mapping) and "at" in operation:
+                stated = _time(operation["at"], stated)
+                due = max(stated, now)
+            else:
+                due = now + 1
+            while (moment := state.next_moment(now)) is not None and moment < due:
+                now = moment
+                decisions += _settled(Turn(state, now), check=check)
+            now = due
+            turn = Turn(state, now)
             for command in _commands(state, operation):
                 turn.take(command)
         except FairlogError as error:
             raise InvalidCommand(f"command {number}: {error}") from None
-        turn.settle()
-        if check:
-            state.check()
-        decisions += [decision for entry in turn.entries if (decision := _decision(entry.event)) is not None]
+        decisions += _settled(turn, check=check)
     return {"decisions": decisions, "final": final_state(state)}
+
+
+def _settled(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
+    """What the turn decided, its inputs once taken."""
+    turn.settle()
+    if check:
+        turn.state.check()
+    return [decision for entry in turn.entries if (decision := _decision(entry.event)) is not None]
+
+
+def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
+    if not isinstance(at, int) or isinstance(at, bool) or at < before:
+        raise InvalidCommand(f'"at" is a time in ms that never goes back, at least {before} here, not {shorten(at)}')
+    return at
 
 
 def final_state(state: ClusterState) -> dict[str, Any]:
@@ -98,7 +122,7 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa
     """The commands behind one operation of a scenario; `state` is read when each is taken."""
     if not isinstance(operation, Mapping) or "op" not in operation:
         raise InvalidCommand(f'an operation is an object with an "op", not {shorten(operation)}')
-    arguments = {name: value for name, value in operation.items() if name != "op"}
+    arguments = {name: value for name, value in operation.items() if name not in ("op", "at")}
     match operation["op"]:
         case "turn":
             together = arguments.get("commands")

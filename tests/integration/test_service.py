@@ -46,6 +46,7 @@ from scheduler.eventlog import EventLog, check_store
 from scheduler.events import Event, Record, chain_digest, encode
 from scheduler.keys import Keys
 from scheduler.service import Scheduler
+from tests.integration.worker_rig import wait_until
 
 ACME = RegisterCompany(company="acme")
 WORKER = RegisterWorker(worker="w1", node="n", host="h", cores=16, memory_mb=32768)
@@ -128,6 +129,31 @@ def test_a_turn_takes_all_inputs_then_admits_then_places(scheduler: Scheduler, c
     ]
     assert {record.turn for record in records} == {3}
     assert client.store.xlen(client.keys.inbox) == 0
+
+
+def test_a_turn_comes_without_any_input_when_a_time_that_a_rule_waits_for_has_come(
+    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Semantics T1: once for each such time."""
+    patience = ConfigureCluster(settings={"quota_patience_s": 0})
+    small = RegisterCompany(company="acme", cores=8, memory_mb=8192)
+    ask(client, patience, small, WORKER, submission("a1"), submission("a2"))
+    scheduler.turn()
+    settled: list[int] = []
+    settle = turn_module.Turn.settle
+
+    def noted(turn: turn_module.Turn) -> None:
+        settled.append(turn.at)
+        settle(turn)
+
+    monkeypatch.setattr(turn_module.Turn, "settle", noted)
+    due = scheduler.state.next_moment(0)
+    assert due == scheduler.state.at + 1
+    wait_until(lambda: scheduler.turn() == 0 and bool(settled), "the turn")
+    for _ in range(3):
+        scheduler.turn()
+    assert len(settled) == 1
+    assert settled[0] >= due
 
 
 def test_an_answer_says_where_the_command_stands_in_the_log_or_why_it_was_refused(

@@ -104,6 +104,14 @@ EVENTS: list[Event] = [
     AppChanged(app="a2", requested_cores=1, requested_memory_mb=1024, done_cores=0, executor_limit=3),
     ExecutorRevoked(app="a2", executor="a2.0", worker="w1"),
     DriverRemoved(app="a2", driver="a2.driver-0", worker="w1", reason="exited", exit_code=0),
+    ClusterConfigured(
+        admission="open",
+        spread_out_drivers=False,
+        max_drivers=4,
+        max_driver_share="1/1",
+        half_life_s=1800,
+        quota_patience_s=300,
+    ),
 ]
 """An event of every type, in the order of the file."""
 
