@@ -208,6 +208,8 @@ class ClusterState:
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.drivers: dict[str, Executor] = {}
+        self.driver_cores = 0
+        """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.unsatisfied: list[int] = []
         """Positions of admission of the apps that placement still owes cores, in order."""
         self.unsatisfied_as_asked: list[int] = []
@@ -415,6 +417,8 @@ class ClusterState:
             return
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.free)
+        held = sum(driver.cores for driver in worker.drivers.values())
+        self.driver_cores += held if now else -held
 
     def _set_quotas(self) -> None:
         for name, company in self.companies.items():
@@ -525,6 +529,8 @@ class ClusterState:
         driver = Executor(event.driver, event.app, event.worker, event.cores, event.memory_mb)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
+        if worker.status == "alive":
+            self.driver_cores += event.cores
         self._let_driver_wait(app, waits=False)
         self._grant(app, worker, event.cores, event.memory_mb)
 
@@ -534,6 +540,8 @@ class ClusterState:
         app, worker = self.apps[driver.app], self.workers[driver.worker]
         del worker.drivers[event.driver]
         app.driver = None
+        if worker.status == "alive":
+            self.driver_cores -= driver.cores
         if app.ended is None:
             self._let_driver_wait(app, waits=True)
         self._grant(app, worker, -driver.cores, -driver.memory_mb)
@@ -577,7 +585,10 @@ class ClusterState:
         self.queue.touch(app.spec.company, app.spec.user)
 
     def _reconsider(self, app: App) -> None:
-        owed = self.wants_executors(app)
+        if app.plain and app.executor_limit is None:
+            owed = app.ended is None and app.requested_cores > app.granted_cores + app.done_cores and app.admitted > 0
+        else:
+            owed = self.wants_executors(app)
         if owed == app.owed:
             return
         app.owed = owed
