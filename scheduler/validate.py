@@ -89,11 +89,11 @@ def check_program(command: tuple[str, ...], env: tuple[str, ...], cwd: str | Non
         raise InvalidCommand(
             f"the command and its variables take {size} bytes; at most {MAX_COMMAND_BYTES} are allowed"
         )
-    if joined.count("\0") >= len(parts) or (cwd is not None and "\0" in cwd):
-        raise InvalidCommand("the command and its folder must not hold NUL characters")
     for name in env:
         if not name or "=" in name or not name.isprintable():
             raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
+    if joined.count("\0") >= len(parts) or (cwd is not None and "\0" in cwd):
+        raise InvalidCommand("the command and its folder must not hold NUL characters")
     if cwd is not None and not cwd.startswith("/"):
         raise InvalidCommand(f"the folder to run in must be an absolute path, not {shorten(cwd)}")
 
