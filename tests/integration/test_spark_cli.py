@@ -31,8 +31,8 @@ def app(shell: Shell, name: str) -> dict[str, Any]:
     return found
 
 
-def sleepers() -> list[psutil.Process]:
-    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", "987.5"]]
+def sleepers(seconds: str = "987.5") -> list[psutil.Process]:
+    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", seconds]]
 
 
 def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
@@ -123,6 +123,19 @@ def test_killing_an_app_ends_its_driver_and_frees_what_it_held(shell: Shell) -> 
     shell.ok("kill", name)
     wait_until(lambda: app(shell, name)["driver"] is None, "the driver's end")
     assert sleepers() == []
+
+
+def test_a_driver_whose_process_is_killed_is_started_again_if_it_is_supervised(shell: Shell) -> None:
+    name = submit(shell, "--driver", "--supervise", "--", "sleep", "876.5")
+    wait_until(lambda: len(sleepers("876.5")) == 1, "the driver")
+    [first] = sleepers("876.5")
+    keeper = first.parent()
+    assert keeper is not None
+    keeper.kill()
+    wait_until(lambda: [one.pid for one in sleepers("876.5")] not in ([], [first.pid]), "the next one")
+    assert app(shell, name)["driver"]["driver"] == f"{name}.driver-1"
+    shell.ok("kill", name)
+    wait_until(lambda: app(shell, name)["driver"] is None, "its end")
 
 
 def test_a_decommissioned_worker_is_left_by_its_executors_and_their_tasks_run_elsewhere(shell: Shell) -> None:
