@@ -13,7 +13,7 @@ PACKAGES = ("scheduler", "workers", "recovery", "fairlog")
 PURE = (
     ("errors", "resources"),
     ("events", "commands", "keys"),
-    ("ledger", "fleet", "policies", "placement", "appqueue", "check"),
+    ("ledger", "fleet", "policies", "placement", "appqueue", "check", "topology"),
     ("state", "validate"),
     ("submission",),
     ("decide", "grants", "views"),
