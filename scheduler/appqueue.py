@@ -140,6 +140,16 @@ class AppQueue:
         del self.arrivals[app.app]
         self.touch(app.company, app.user)
 
+    def restate(self, app: Pending, request: Resources) -> Pending:
+        """The app with what it requests now, in its old place."""
+        restated = app._replace(request=request)
+        queue = self.companies[app.company].users[app.user]
+        key = self._app_key(app.kind, app.submitted)
+        queue.by_policy[bisect_left(queue.by_policy, (key, app))] = key, restated
+        self.arrivals[app.app] = restated
+        self.touch(app.company, app.user)
+        return restated
+
     def admit(self, app: Pending, position: int) -> None:
         """Take an app out because its company and user had their turn, at this log position (semantics C3, U1)."""
         company = self.companies[app.company]

@@ -16,7 +16,7 @@ from scheduler.commands import (
     EndedExecutor,
 )
 from scheduler.errors import FairlogError, InvalidCommand
-from scheduler.events import AppAdmitted, DriverAllocated, Event, ExecutorAllocated
+from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from scheduler.validate import shorten
@@ -30,12 +30,14 @@ _OPERATIONS = {
     "kill_executors": "KillExecutors",
     "executor_running": "StartedExecutor",
     "executor_ended": "EndedExecutor",
+    "backlog": "ReportBacklog",
     "driver_ended": "EndedDriver",
     "drain": "DrainWorker",
     "decommission": "DecommissionWorker",
     "undrain": "UndrainWorker",
     "remove": "RemoveWorker",
     "worker_lost": "LoseWorker",
+    "change_company": "ChangeCompany",
 }
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "worker": {"node": "simulated", "host": "simulated"},
@@ -49,9 +51,11 @@ _MORE = ("finish", "settings", "turn")
 def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[str, Any]:
     """`{"decisions": […], "final": {…}}` of a scenario `{"settings": {…}, "commands": [{"op": …}, …]}`.
 
-    Each command is a turn of its own, those of `turn` arrive together (semantics T2). `finish` means
-    that all executors of the app ended, and its driver if it has one, and the app is removed. With
-    `check`, the ledgers are recomputed after every turn.
+    Each command is a turn of its own, those of `turn` arrive together (semantics T2). A command may say
+    `at` what time it comes (ms, never going back), else it comes 1 ms after the one before; a turn is
+    also taken whenever a time that a rule waits for has come in between (T1). `finish` means that all
+    executors of the app ended, and its driver if it has one, and the app is removed. With `check`, the
+    ledgers are recomputed after every turn.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
     """
@@ -63,18 +67,36 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
     if not isinstance(settings, Mapping):
         raise InvalidCommand('"settings" is an object of settings by name')
     Turn(state, 0).take(ConfigureCluster(settings=dict(settings)))
+    now = 0
     for number, operation in enumerate(scenario["commands"], start=1):
-        turn = Turn(state, number)
         try:
+            due = _time(operation, now)
+            while (moment := state.next_moment(now)) is not None and moment < due:
+                now = moment
+                decisions += _settled(Turn(state, now), check=check)
+            now = due
+            turn = Turn(state, now)
             for command in _commands(state, operation):
                 turn.take(command)
         except FairlogError as error:
             raise InvalidCommand(f"command {number}: {error}") from None
-        turn.settle()
-        if check:
-            state.check()
-        decisions += [decision for entry in turn.entries if (decision := _decision(entry.event)) is not None]
+        decisions += _settled(turn, check=check)
     return {"decisions": decisions, "final": final_state(state)}
+
+
+def _settled(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
+    """What the turn decided, its inputs once taken."""
+    turn.settle()
+    if check:
+        turn.state.check()
+    return [decision for entry in turn.entries if (decision := _decision(entry.event)) is not None]
+
+
+def _time(operation: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
+    at = operation.get("at", before + 1) if isinstance(operation, Mapping) else before
+    if not isinstance(at, int) or isinstance(at, bool) or at < before:
+        raise InvalidCommand(f'"at" is a time in ms and not before {before}, not {shorten(at)}')
+    return at
 
 
 def final_state(state: ClusterState) -> dict[str, Any]:
@@ -98,7 +120,7 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa
     """The commands behind one operation of a scenario; `state` is read when each is taken."""
     if not isinstance(operation, Mapping) or "op" not in operation:
         raise InvalidCommand(f'an operation is an object with an "op", not {shorten(operation)}')
-    arguments = {name: value for name, value in operation.items() if name != "op"}
+    arguments = {name: value for name, value in operation.items() if name not in ("op", "at")}
     match operation["op"]:
         case "turn":
             together = arguments.get("commands")
@@ -145,11 +167,16 @@ def _decision(event: Event) -> dict[str, Any] | None:
                 "memory_mb": event.memory_mb,
             }
         case ExecutorAllocated():
-            return {
+            allocated = {
                 "allocated": event.app,
                 "worker": event.worker,
                 "cores": event.cores,
                 "memory_mb": event.memory_mb,
             }
+            return allocated if event.locality is None else {**allocated, "locality": event.locality}
+        case AppChanged() if event.executor_limit is not None:
+            return {"demanded": event.app, "executors": event.executor_limit, "cores": event.requested_cores}
+        case ExecutorRevoked(reason="idle"):
+            return {"given_back": event.app, "executor": event.executor, "worker": event.worker}
         case _:
             return None

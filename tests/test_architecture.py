@@ -15,7 +15,7 @@ PURE = (
     ("events", "commands", "keys"),
     ("ledger", "fleet", "policies", "placement", "appqueue", "check", "topology"),
     ("state", "validate"),
-    ("submission",),
+    ("submission", "demand"),
     ("decide", "grants", "views"),
     ("turn", "simulate"),
 )

@@ -1,14 +1,15 @@
 """What an app asks for, what becomes of it and where it may be served: its pending requests (semantics L1, L2, L4, L5).
 
 Only apps that prefer some hosts have requests; what any other app is owed is a number. Equal requests
-of the same age are kept as one entry with a count, oldest first.
+of the same age are kept as one entry with a number, oldest first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from scheduler.events import Locality
 from scheduler.placement.locality import (
     ANYWHERE,
     Preferences,
@@ -18,15 +19,12 @@ from scheduler.placement.locality import (
     split_pending_requests,
 )
 
-Locality = Literal["host", "rack", "any"]
-"""How near an executor came to what was asked for: a preferred host, the rack of one, or neither."""
-
 
 class Wanted(NamedTuple):
-    """`count` equal requests, pending since the time `since` (ms)."""
+    """`number` equal requests, pending since the time `since` (ms)."""
 
     request: Request
-    count: int
+    number: int
     since: int
 
     def names(self, host: str, rack: str) -> Locality:
@@ -53,13 +51,13 @@ def rethought(
 
     `executors_by_host` is where the app has executors, `racks` where hosts are, `at` the time (ms).
     """
-    missing = lacking - sum(wanted.count for wanted in pending)
+    missing = lacking - sum(wanted.number for wanted in pending)
     if missing < 0:
         return _cancelled(pending, -missing)
     split = split_pending_requests([wanted.request.hosts for wanted in pending], preferences.by_host)
-    available = missing + sum(pending[index].count for index in split.stale)
-    exchangeable = sum(pending[index].count for index in split.free)
-    matching = [pending[index].request.hosts or () for index in split.matching for _ in range(pending[index].count)]
+    available = missing + sum(pending[index].number for index in split.stale)
+    exchangeable = sum(pending[index].number for index in split.free)
+    matching = [pending[index].request.hosts or () for index in split.matching for _ in range(pending[index].number)]
     expected = expected_host_counts(preferences, executors_by_host, matching)
     asked = locality_of_requested_executors(available + exchangeable, expected, racks)
     preferring = [request for request in asked if request is not ANYWHERE]
@@ -67,7 +65,7 @@ def rethought(
     kept: list[Wanted] = []
     for index, wanted in enumerate(pending):
         if index in split.free:
-            cancelled = min(exchanged, wanted.count)
+            cancelled = min(exchanged, wanted.number)
             exchanged -= cancelled
             kept += _cancelled([wanted], cancelled)
         elif index not in split.stale:
@@ -87,26 +85,26 @@ def without_one(pending: Sequence[Wanted], locality: Locality, host: str, rack: 
     if not fitting:
         return list(pending)
     served = fitting[0]
-    left = pending[served]._replace(count=pending[served].count - 1)
-    return [*pending[:served], *([left] if left.count else []), *pending[served + 1 :]]
+    left = pending[served]._replace(number=pending[served].number - 1)
+    return [*pending[:served], *([left] if left.number else []), *pending[served + 1 :]]
 
 
 def _cancelled(pending: Iterable[Wanted], number: int) -> list[Wanted]:
     """The requests without the `number` oldest ones (semantics L4)."""
     left: list[Wanted] = []
     for wanted in pending:
-        cancelled = min(number, wanted.count)
+        cancelled = min(number, wanted.number)
         number -= cancelled
-        if wanted.count > cancelled:
-            left.append(wanted._replace(count=wanted.count - cancelled))
+        if wanted.number > cancelled:
+            left.append(wanted._replace(number=wanted.number - cancelled))
     return left
 
 
 def _merged(pending: Iterable[Wanted]) -> list[Wanted]:
     merged: list[Wanted] = []
     for wanted in pending:
-        if merged and merged[-1]._replace(count=wanted.count) == wanted:
-            merged[-1] = wanted._replace(count=merged[-1].count + wanted.count)
+        if merged and merged[-1]._replace(number=wanted.number) == wanted:
+            merged[-1] = wanted._replace(number=merged[-1].number + wanted.number)
         else:
             merged.append(wanted)
     return merged

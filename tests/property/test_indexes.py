@@ -59,7 +59,7 @@ def _decides_like_the_reference(state: ClusterState) -> None:
     choice = admit(state)
     assert (choice and (choice.app, choice.company, choice.user, choice.share)) == reference.next_admission(state)
     for app in state.waiting.values():
-        assert allocated(place(state, app)) == reference.next_placement(state, app)
+        assert allocated(place(state, app, state.at)) == reference.next_placement(state, app)
     owed = [app.admitted for app in state.waiting.values() if app.owed]
     assert state.unsatisfied == owed
     served = [app.admitted for app in unsatisfied(state)]

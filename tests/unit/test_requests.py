@@ -86,7 +86,7 @@ def test_there_are_as_many_requests_as_executors_are_lacking_and_none_prefers_on
     pending: list[Wanted], lacking: int, by_host: dict[str, int]
 ) -> None:
     after = asked(pending, lacking, by_host)
-    assert sum(wanted.count for wanted in after) == lacking
-    assert all(wanted.count > 0 for wanted in after)
-    if lacking >= sum(wanted.count for wanted in pending):
+    assert sum(wanted.number for wanted in after) == lacking
+    assert all(wanted.number > 0 for wanted in after)
+    if lacking >= sum(wanted.number for wanted in pending):
         assert all(set(wanted.request.hosts or by_host) & by_host.keys() or not by_host for wanted in after)
