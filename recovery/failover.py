@@ -58,7 +58,7 @@ class Master:
         self.lease = Lease(store, keys, member, int(lease_s * 1000))
         self.log = EventLog(store, keys)
         self.scheduler = Scheduler(store, keys, member.id, self._rebuild)
-        self.worker = DoorbellWorker(keys.master_queue, store, self.answer)
+        self.worker = DoorbellWorker(keys.master_queue, store, self.answer, quiet_s=self.scheduler.quiet_s)
         self._keep_every_s = lease_s / 3
         self._kept_at = 0.0
 

@@ -125,6 +125,7 @@ class Scheduler:
         self._ring = store.register_script(RING_LUA)
         self._watching_since_ms = 0
         self._looked_at_ms = 0
+        self._decided_at_ms = 0
 
     def take_over(self) -> None:
         """Fold the log, append `MasterElected`, and bring everything outside of the log in line with it.
@@ -214,9 +215,21 @@ class Scheduler:
         if messages or lost:
             self._run(messages, lost, now)
         else:
+            if self._moment_has_come(now):
+                self._run((), (), now)
             self._finish()
             self._refused_in_a_row = 0
         return len(messages) + len(lost)
+
+    def _moment_has_come(self, now: int) -> bool:
+        """Whether a time that a rule waits for has come since the last turn (semantics T1)."""
+        moment = self.state.next_moment(self._decided_at_ms)
+        return moment is not None and moment <= now
+
+    def quiet_s(self) -> float:
+        """For how long no time comes that a rule waits for (semantics T1), as of the last look at the store's clock."""
+        moment = self.state.next_moment(self._decided_at_ms)
+        return float("inf") if moment is None else (moment - self._looked_at_ms) / 1000
 
     def _look(self) -> tuple[list[Message], int]:
         """The oldest messages that no turn has taken yet, and the store's time in ms."""
@@ -254,6 +267,7 @@ class Scheduler:
     def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> _Decided:
         """The turn, folded into the state; from here on the state is sound only once the commit was sent."""
         self._sound = False
+        self._decided_at_ms = now
         turn = Turn(self.state, now)
         refusals: dict[str, CommandRejected] = {}
         for command in lost:
