@@ -167,7 +167,7 @@ def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
     """
     if not app.owed:
         return []
-    if app.sized_by_scheduler:
+    if app.plain or app.sized_by_scheduler:
         return _place_computed(state, app)
     if app.wanted and app.unit is not None and state.settings.placement not in CLASSIC:
         return place_near(state, app, app.unit, at)

@@ -87,12 +87,12 @@ def after_removal(app: App, gone: Collection[Executor]) -> list[Event]:
     What earlier ones were done with is owed again (semantics S6); executors beyond a demand that was
     lowered take their part of the request with them (O4).
     """
-    changes: dict[str, Any] = {"done_cores": 0}
+    request = Resources(app.requested_cores, app.requested_memory_mb)
     if app.follows_limit:
-        request = _request(app, changes, gone)
-        changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
-    changed = demand(app, **changes)
-    return [] if changed == demand(app) else [changed]
+        request = _request(app, {"done_cores": 0}, gone)
+    if not app.done_cores and request == (app.requested_cores, app.requested_memory_mb):
+        return []
+    return [demand(app, done_cores=0, requested_cores=request.cores, requested_memory_mb=request.memory_mb)]
 
 
 def backlog(app: App, executor: Executor, command: ReportBacklog) -> list[Event]:

@@ -53,8 +53,9 @@ class Turn:
             return
         while (admitted := admit(self.state)) is not None:
             self.record(admitted)
-        for event in due(self.state, self.at):
-            self.record(event)
+        if self.state.moments:
+            for event in due(self.state, self.at):
+                self.record(event)
         for driver in place_drivers(self.state):
             self.record(driver)
         for granted in placements(self.state, self.at):
