@@ -1,8 +1,9 @@
 """Time per decision as the cluster and the queue grow, printed as JSON.
 
-A decision is an app of 8 cores registered, admitted and placed, in memory, on one core, by default
-rules. Two families, every size in the same run and the sizes taken in turn, round after round, so
-that a slow moment of the machine falls on all of them:
+A decision is an app of 8 cores registered, admitted and placed, in memory, on one core. It is made
+under the default settings or those given: `scale.py company_policy=pay-as-you-go placement=pack`. Two
+families, every size in the same run and the sizes taken in turn, round after round, so that a slow moment
+of the machine falls on all of them:
 
 - workers: clusters of 16-core workers at half load; apps are submitted and placed, the oldest end.
 - pending: a full cluster of 1,000 workers with that many apps queued; apps end, the next ones in turn
@@ -26,7 +27,15 @@ from itertools import islice
 from statistics import median
 from time import perf_counter_ns
 
-from scheduler.commands import Command, EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.commands import (
+    Command,
+    ConfigureCluster,
+    EndApp,
+    EndedExecutor,
+    RegisterCompany,
+    RegisterWorker,
+    SubmitApp,
+)
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 
@@ -45,6 +54,7 @@ class Cluster:
     workers: int
     load: float
     queued: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
     state: ClusterState = field(default_factory=ClusterState)
     number: int = 0
     decisions: list[float] = field(default_factory=list)
@@ -53,6 +63,7 @@ class Cluster:
 
     def fill(self) -> None:
         """Bring the cluster to its load and its queue to its length."""
+        self.turn(ConfigureCluster(settings=self.settings))
         self.turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
         self.turn(*(_worker(number) for number in range(self.workers)))
         for _ in range(int(self.workers * WORKER_CORES * self.load) // APP_CORES + self.queued):
@@ -133,8 +144,9 @@ def _growth(small: list[float], large: list[float]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    by_workers = [Cluster(workers, load=0.5) for workers in (100, 1_000, 10_000)]
-    by_pending = [Cluster(1_000, load=1.0, queued=queued) for queued in (100, 10_000)]
+    settings = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    by_workers = [Cluster(workers, load=0.5, settings=settings) for workers in (100, 1_000, 10_000)]
+    by_pending = [Cluster(1_000, load=1.0, queued=queued, settings=settings) for queued in (100, 10_000)]
     clusters = [*by_workers, *by_pending]
     for cluster in clusters:
         cluster.fill()
@@ -149,6 +161,7 @@ def main() -> None:
     print(file=sys.stderr)
     result = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
+        "settings": settings,
         "app_cores": APP_CORES,
         "inputs_per_turn": INPUTS_PER_TURN,
         "workers": [cluster.figures() for cluster in by_workers],

@@ -33,12 +33,16 @@ from recovery.failover import run_master
 from scheduler.client import Client
 from scheduler.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.eventlog import connect
+from scheduler.underway import UnderWay
 
 WORKERS, WORKER_CORES, WORKER_MEMORY_MB = 100, 64, 262_144
 COMPANIES, USERS_PER_COMPANY = 8, 10
 APP_CORES = 4
-CLIENTS, WINDOW = 3, 800
+CLIENTS, WINDOW, BACKLOG = 3, 1_500, 3_000
 LONE_SUBMITS = 300
+PAGE = ("COUNT", 10_000, "BLOCK", 200)
+TYPE, DATA = 1, 11
+"""Where these values stand among the fields and values of a log entry."""
 RQ_JOBS = 2_000
 
 
@@ -65,11 +69,17 @@ def serve(url: str) -> None:
     run_master(url)
 
 
-def submit_until(url: str, prefix: str, stop: Flag) -> None:
-    """A client: submits a window of apps, waits for the answers, submits the next."""
+def submit_until(url: str, prefix: str, granted: Synchronized[int], stop: Flag) -> None:
+    """A client: submits a window of apps, waits for the answers, submits the next.
+
+    It holds back while more than `BACKLOG` of its share of apps wait, so that the rate is one that lasts.
+    """
     client = Client(url)
     number = 0
     while not stop.is_set():
+        if number - granted.value / CLIENTS > BACKLOG:
+            time.sleep(0.002)
+            continue
         client.send_many([submission(number + extra, prefix) for extra in range(WINDOW)])
         number += WINDOW
 
@@ -86,13 +96,13 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
             next_heartbeat = time.monotonic() + 1
             now: Any = client.store.time()
             client.store.zadd(client.keys.heartbeats, {worker_id(number): now[0] * 1000 for number in range(WORKERS)})
-        answer: Any = client.store.xread({client.keys.log: last}, count=5_000, block=200)
+        [answer] = UnderWay(client.store, [("XREAD", *PAGE, "STREAMS", client.keys.log, last)]).answers()
         reports: list[EndedExecutor | EndApp] = []
-        for entry, fields in answer[0][1] if answer else ():
+        for entry, fields in answer[client.keys.log.encode()] if answer else ():
             last = entry
-            if fields[b"type"] != b"ExecutorAllocated":
+            if fields[TYPE] != b"ExecutorAllocated":
                 continue
-            grant = json.loads(fields[b"data"])
+            grant = json.loads(fields[DATA])
             app = grant["app"]
             executors[app].append(grant["executor"])
             cores[app] += grant["cores"]
@@ -115,7 +125,8 @@ def sustained(url: str, seconds: float) -> dict[str, float]:
     stop = context.Event()
     others = [context.Process(target=end_what_is_granted, args=(url, granted, stop), daemon=True)]
     others += [
-        context.Process(target=submit_until, args=(url, f"app{number}", stop), daemon=True) for number in range(CLIENTS)
+        context.Process(target=submit_until, args=(url, f"app{number}", granted, stop), daemon=True)
+        for number in range(CLIENTS)
     ]
     for process in others:
         process.start()

@@ -179,7 +179,7 @@ _PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
         ("--store",),
         "FAIRLOG_STORE",
         {"metavar": "URL"},
-        "The store: redis://, rediss:// or unix://PATH; otherwise that of a running `up`.",
+        "The store: redis://, rediss://, redis+sentinel:// or unix://PATH; otherwise that of a running `up`.",
     ),
 ]
 

@@ -12,7 +12,7 @@ from recovery.lease import Member, members
 from recovery.rebuild import rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
-from scheduler.eventlog import EventLog, check_store, connect
+from scheduler.eventlog import SENTINEL, EventLog, check_store, connect
 from scheduler.keys import Keys
 from scheduler.views import look
 
@@ -109,7 +109,7 @@ def locate(place: Place) -> tuple[str, str, Running | None]:
     if url is None:
         raise NoStore
     try:
-        _ = urlsplit(url).port
+        _ = url.startswith(SENTINEL) or urlsplit(url).port
     except ValueError as error:
         raise UnsuitableStore(f"the store's URL {url!r} cannot be read: {error}") from None
     return url, place.cluster or (up.cluster if up else "default"), up

@@ -129,25 +129,34 @@ def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_BORROW = "Whether it may pass its quota while no other company has an app that may enter."
+
+
 @company.command("add")
 @click.argument("name", type=read_text)
 @_quota
+@click.option("--borrow/--no-borrow", default=False, show_default=True, help=_BORROW)
 @on_cluster
-def company_add(session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None) -> None:
+def company_add(
+    session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool
+) -> None:
     """Register a company; without a quota it has an equal part of the live cluster."""
     session.check()
-    session.client.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part))
+    session.client.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} added")
 
 
 @company.command("set")
 @click.argument("name", type=read_text)
 @_quota
+@click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Alone, the quota stays as it is.")
 @on_cluster
-def company_set(session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None) -> None:
+def company_set(
+    session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool | None
+) -> None:
     """Replace a company's quota by the one given, in full."""
     session.check()
-    session.client.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part))
+    session.client.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} changed")
 
 
@@ -169,13 +178,14 @@ def company_list(session: Session, *, as_json: bool) -> None:
         render.print_json(found)
         return
     render.print_table(
-        ("COMPANY", "QUOTA", "CORES", "MEMORY", "USERS", "APPS"),
+        ("COMPANY", "QUOTA", "CORES", "MEMORY", "BORROWS", "USERS", "APPS"),
         [
             (
                 each["company"],
                 each["quota"],
                 each["quotaCores"],
                 render.size(each["quotaMemory"]),
+                "yes" if each["borrow"] else "no",
                 each["users"],
                 each["apps"],
             )

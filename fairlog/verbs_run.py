@@ -110,9 +110,18 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_is_child
+@click.option(
+    "--replicas",
+    type=click.IntRange(0, 9),
+    default=0,
+    show_default=True,
+    metavar="N",
+    envvar="FAIRLOG_REPLICAS",
+    help="Acknowledge nothing before so many replicas of the store have it on disk.",
+)
 @place_options()
 @click.pass_obj
-def master(place: Place) -> None:
+def master(place: Place, replicas: int) -> None:
     """Run a master: it serves, or stands by while another one does.
 
     SIGTERM ends it; another one takes over at once.
@@ -122,7 +131,7 @@ def master(place: Place) -> None:
 
     url, cluster, _ = locate(place)
     _log_to_stderr()
-    run_master(url, cluster, unsafe=place.unsafe_store)
+    run_master(url, cluster, unsafe=place.unsafe_store, replicas=replicas)
 
 
 @click.command()

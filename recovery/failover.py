@@ -21,8 +21,6 @@ from scheduler.keys import Keys
 from scheduler.service import Scheduler
 
 if TYPE_CHECKING:
-    from redis import Redis
-
     from scheduler.eventlog import Position
     from scheduler.state import ClusterState
 
@@ -33,10 +31,13 @@ GC_THRESHOLD = (50_000, 20, 50)
 _log = structlog.get_logger()
 
 
-def run_master(store_url: str, cluster: str = "default", *, unsafe: bool = False, lease_s: float = 3.0) -> None:
+def run_master(
+    store_url: str, cluster: str = "default", *, unsafe: bool = False, lease_s: float = 3.0, replicas: int = 0
+) -> None:
     """Be one of the masters of `cluster` until SIGTERM or SIGINT: one serves, the others stand by.
 
-    Rides out a store that goes away, with growing pauses.
+    Nobody is told of a commit before `replicas` replicas of the store have it. Rides out a store that
+    goes away, with growing pauses.
 
     Raises: UnsuitableStore if the store would break the promises, UnreadableRecord or InvariantViolated
     if the log cannot be trusted at some position; a human must act then.
@@ -45,19 +46,20 @@ def run_master(store_url: str, cluster: str = "default", *, unsafe: bool = False
     store = connect(store_url)
     check_store(store, unsafe=unsafe)
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
-    master = Master(store, keys, member, lease_s=lease_s)
+    master = Master(EventLog(store, keys, replicas=replicas), member, lease_s=lease_s)
     master.worker.stop_on_signals()
     master.run()
 
 
 class Master:
-    """One master process over `store`."""
+    """One master process over the store of `log`."""
 
-    def __init__(self, store: Redis, keys: Keys, member: Member, *, lease_s: float = 3.0) -> None:
+    def __init__(self, log: EventLog, member: Member, *, lease_s: float = 3.0) -> None:
+        store, keys = log.store, log.keys
         self.member = member
         self.lease = Lease(store, keys, member, int(lease_s * 1000))
-        self.log = EventLog(store, keys)
-        self.scheduler = Scheduler(store, keys, member.id, self._rebuild)
+        self.log = log
+        self.scheduler = Scheduler(log, member.id, self._rebuild)
         self.worker = DoorbellWorker(keys.master_queue, store, self.answer, quiet_s=self.scheduler.quiet_s)
         self._keep_every_s = lease_s / 3
         self._kept_at = 0.0

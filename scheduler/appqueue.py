@@ -3,79 +3,59 @@
 Only the app that a user's queue would give next (its *head*, semantics F) can be admitted, and
 whether it passes its company's cap (C4) depends on its request alone. So a company's users are kept
 together by what their heads request, each group in the order of the user policy: however many users
-wait behind a cap, the first one that passes is found by looking at one user a distinct request.
+wait behind a cap, the first one that passes is found by looking at one user a distinct request. What
+passes, and what is held back since when, is a fact of the log and kept up to date at every event
+(`cap`).
 
-Changes only mark what they concern; order is restored for the marked ones when somebody asks who is
-next. As in `fleet`, the ordered lists are plain ones kept by `bisect`.
+For the order, changes only mark what they concern; it is restored for the marked ones when somebody asks
+who is next. As in `fleet`, the ordered lists are plain ones kept by `bisect`. Two policies order by
+time too, and no list can be kept in such an order: under `pay-as-you-go` each company that takes part
+is placed anew once a turn, under `balanced` each user of the selected company who passes the cap is
+looked at for each admission. Both grow with companies or users, neither with apps or workers.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from fractions import Fraction
+from math import ceil
 
-from scheduler.ledger import Balance
+from scheduler.cap import Cap, Pending
+from scheduler.events import ClusterConfigured
+from scheduler.ledger import Balance, Usage
 from scheduler.policies.app import APP_POLICIES, AppKey
-from scheduler.policies.company import COMPANY_POLICIES, CompanyKey
-from scheduler.policies.user import USER_POLICIES, UserKey
+from scheduler.policies.basis import Basis
+from scheduler.policies.company import COMPANY_POLICIES, CompanyKey, Tenant
+from scheduler.policies.user import USER_POLICIES, Contender, UserKey
 from scheduler.resources import Quota, Resources, Share
-
-
-class Pending(NamedTuple):
-    """A pending app as the queue needs it; `submitted` is the log position of its submission."""
-
-    app: str
-    company: str
-    user: str
-    kind: str
-    request: Resources
-    submitted: int
 
 
 @dataclass(slots=True)
 class UserQueue:
     """One user's pending apps, by the app policy and by submission."""
 
+    contender: Contender
     by_policy: list[tuple[AppKey, Pending]] = field(default_factory=list)
-    by_submission: list[int] = field(default_factory=list)
-    last_selected: int = 0
+    by_submission: list[tuple[int, int]] = field(default_factory=list)
+    head: Pending | None = None
     placed: tuple[Resources, UserKey] | None = None
 
 
 @dataclass(slots=True)
 class CompanyQueue:
-    """One company's users with pending apps, and what the company policy and the cap need to know of it."""
+    """One company's users with pending apps, its cap, and what the company policy needs to know of it."""
 
-    balance: Balance
-    quota: Quota = Quota(0, 0)
-    stops_idle: bool = True
-    """Whether the cap also binds while the company occupies nothing (a default quota does not, semantics C4)."""
-    last_selected: int = 0
+    tenant: Tenant
+    cap: Cap
     users: dict[str, UserQueue] = field(default_factory=dict)
-    heads: dict[Resources, list[UserKey]] = field(default_factory=dict)
+    order: dict[Resources, list[UserKey]] = field(default_factory=dict)
+    """Users by what their heads request, in the order of the user policy."""
     moved: dict[str, None] = field(default_factory=dict)
+    all_moved: bool = False
     placed: CompanyKey | None = None
-    turn: str = ""
-    """The user whose turn it is while the company takes part."""
-
-    def admits(self, request: Resources) -> bool:
-        """Whether a request passes the company's cap now (semantics C4)."""
-        balance = self.balance
-        if not self.stops_idle and not balance.requested_cores and not balance.requested_memory_mb:
-            return True
-        return self.quota.covers(
-            balance.requested_cores + request.cores, balance.requested_memory_mb + request.memory_mb
-        )
-
-    def first_user(self) -> str | None:
-        """The user whose turn it is, those passed over by the cap left out (semantics U1, U2).
-
-        None: the company does not take part, no user's next app passes the cap (C1).
-        """
-        admissible = [users[0] for request, users in self.heads.items() if self.admits(request)]
-        return min(admissible)[-1] if admissible else None
 
 
 class AppQueue:
@@ -83,92 +63,206 @@ class AppQueue:
 
     def __init__(self) -> None:
         self.companies: dict[str, CompanyQueue] = {}
+        self.borrowers: dict[str, None] = {}
+        """The companies that may pass their quota while no other takes part (semantics C6)."""
         self._order: list[CompanyKey] = []
+        self._ordered_at = 0
         self._moved: dict[str, None] = {}
+        self.basis = Basis()
+        self._due_at = 0
+        """No reservation falls due before that time (ms)."""
         self.arrivals: OrderedDict[str, Pending] = OrderedDict()
         """Every pending app by id, in the order of submission."""
-        self.configure("dominant-share", "longest-wait", "fifo", "requested")
+        self.configure(ClusterConfigured())
 
-    def configure(self, company_policy: str, user_policy: str, app_policy: str, occupancy: str) -> None:
+    def configure(self, settings: ClusterConfigured) -> None:
         """Order by these policies from now on."""
-        self._company_key = COMPANY_POLICIES[company_policy]
-        self._user_key = USER_POLICIES[user_policy]
-        self._app_key = APP_POLICIES[app_policy]
-        self._occupancy = occupancy
+        self._company_key, self._companies_drift = COMPANY_POLICIES[settings.company_policy]
+        self._user_key, self._users_drift, self._users_regard_quota = USER_POLICIES[settings.user_policy]
+        self._app_key = APP_POLICIES[settings.app_policy]
+        self._patience_ms = settings.quota_patience_s * 1000
+        self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
         for name, company in self.companies.items():
             for user, queue in company.users.items():
                 queue.by_policy = sorted((self._app_key(app.kind, app.submitted), app) for _, app in queue.by_policy)
+                self._set_head(company, queue)
                 self.touch(name, user)
+        self._reserve()
 
-    def add_company(self, name: str, balance: Balance) -> None:
+    def pass_time(self, at: int) -> None:
+        """It is `at` (ms) now; who has been held back for too long gets a reservation (semantics C7)."""
+        self.basis.at = at
+        if at >= self._due_at:
+            self._reserve()
+
+    def next_moment(self, after: int) -> int | None:
+        """When (ms), later than `after`, the next reservation falls due (semantics C7, T1); None if none does."""
+        return min(
+            (
+                moment
+                for company in self.companies.values()
+                for since, _ in company.cap.held()
+                if (moment := since + self._patience_ms + 1) > after
+            ),
+            default=None,
+        )
+
+    def add_company(self, name: str, balance: Balance, usage: Usage) -> None:
         """A company whose users may queue apps from now on."""
-        self.companies[name] = CompanyQueue(balance)
+        tenant = Tenant(name, balance, usage)
+        self.companies[name] = CompanyQueue(tenant, Cap(tenant))
 
     def remove_company(self, name: str) -> None:
         """Forget a company that has no pending app."""
         self._take_out_of_order(self.companies.pop(name))
         self._moved.pop(name, None)
+        self.borrowers.pop(name, None)
 
-    def set_quota(self, name: str, quota: Quota, *, stops_idle: bool) -> None:
-        """The company's cap and the base of its share from now on (semantics C2)."""
+    def set_quota(self, name: str, quota: Quota, *, stops_idle: bool, borrow: bool = False) -> None:
+        """The company's cap and the base of its share from now on, and whether it may borrow (semantics C2, C6)."""
         company = self.companies[name]
-        if company.quota != quota or company.stops_idle != stops_idle:
-            company.quota, company.stops_idle = quota, stops_idle
+        if borrow:
+            self.borrowers[name] = None
+        else:
+            self.borrowers.pop(name, None)
+        if company.tenant.quota != quota or company.cap.stops_idle != stops_idle:
+            company.tenant.quota, company.cap.stops_idle = quota, stops_idle
+            company.all_moved = True
+            company.cap.review(self.basis.at)
             self._moved[name] = None
 
     def share(self, name: str) -> Share:
         """The company's share of its quota (semantics C3, O3)."""
-        company = self.companies[name]
-        return company.quota.share_of(*company.balance.occupied(self._occupancy))
+        tenant = self.companies[name].tenant
+        return tenant.quota.share_of(*tenant.balance.occupied(self.basis.occupancy))
 
-    def push(self, app: Pending) -> None:
-        """Queue an app for its user."""
-        users = self.companies[app.company].users
-        queue = users.get(app.user)
+    def push(self, app: Pending, balance: Balance) -> None:
+        """Queue an app for its user, whose ledger is `balance`."""
+        company = self.companies[app.company]
+        queue = company.users.get(app.user)
         if queue is None:
-            queue = users[app.user] = UserQueue()
+            queue = company.users[app.user] = UserQueue(Contender(app.user, balance))
         insort(queue.by_policy, (self._app_key(app.kind, app.submitted), app))
-        insort(queue.by_submission, app.submitted)
+        insort(queue.by_submission, (app.submitted, app.submitted_at))
         self.arrivals[app.app] = app
-        self.touch(app.company, app.user)
+        if queue.by_policy[0][1] is app:
+            self._set_head(company, queue)
+        company.moved[app.user] = None
+        self._moved[app.company] = None
 
     def remove(self, app: Pending) -> None:
         """Take an app out of its user's queue."""
-        queue = self.companies[app.company].users[app.user]
+        company = self.companies[app.company]
+        queue = company.users[app.user]
         del queue.by_policy[bisect_left(queue.by_policy, (self._app_key(app.kind, app.submitted), app))]
-        del queue.by_submission[bisect_left(queue.by_submission, app.submitted)]
+        del queue.by_submission[bisect_left(queue.by_submission, (app.submitted, app.submitted_at))]
         del self.arrivals[app.app]
-        self.touch(app.company, app.user)
+        self._set_head(company, queue)
+        if company.cap.reservations:
+            company.cap.release(app.app)
+        company.moved[app.user] = None
+        self._moved[app.company] = None
 
     def restate(self, app: Pending, request: Resources) -> Pending:
-        """The app with what it requests now, in its old place."""
+        """The app with what it requests now, in its old place; it has waited behind the cap for nothing (C7)."""
         restated = app._replace(request=request)
-        queue = self.companies[app.company].users[app.user]
+        company = self.companies[app.company]
+        queue = company.users[app.user]
         key = self._app_key(app.kind, app.submitted)
+        if queue.head is app:
+            company.cap.leave(app)
+        company.cap.release(app.app)
         queue.by_policy[bisect_left(queue.by_policy, (key, app))] = key, restated
         self.arrivals[app.app] = restated
+        if queue.head is app:
+            company.cap.enter(restated, self.basis.at)
+            queue.head = restated
         self.touch(app.company, app.user)
         return restated
 
     def admit(self, app: Pending, position: int) -> None:
         """Take an app out because its company and user had their turn, at this log position (semantics C3, U1)."""
         company = self.companies[app.company]
-        company.last_selected = company.users[app.user].last_selected = position
+        contender = company.users[app.user].contender
+        company.tenant.last_selected = contender.last_selected = position
+        contender.last_selected_at = self.basis.at
         self.remove(app)
+        company.cap.review(self.basis.at)
 
     def touch(self, company: str, user: str) -> None:
-        """Something that the policies look at changed for this user and so for the company."""
-        self.companies[company].moved[user] = None
+        """Something that the policies or the cap look at changed for this user and so for the company."""
+        queue = self.companies[company]
+        queue.moved[user] = None
+        queue.cap.review(self.basis.at)
         self._moved[company] = None
 
-    def first(self) -> Pending | None:
-        """The app to admit next: of the first company that takes part, its first user's head (semantics C, U, F)."""
+    def first(self, *, within_quota: bool = False) -> Pending | None:
+        """The app to admit next: of the first company that takes part, its first user's head (semantics C, U, F).
+
+        While no other company takes part, one that borrows is asked as if it had no quota (C6), unless
+        it has to be `within_quota`.
+        """
+        if self._companies_drift and self._ordered_at != self.basis.at:
+            self._moved.update((key[-1], None) for key in self._order)
+            self._ordered_at = self.basis.at
         if self._moved:
             self._settle()
-        if not self._order:
-            return None
-        company = self.companies[self._order[0][-1]]
-        return company.users[company.turn].by_policy[0][1]
+        order = self._order
+        if self.borrowers and len(order) < 2 and not within_quota:
+            takes_part = order[0][-1] if order else None
+            free = [name for name in self.borrowers if takes_part in (None, name) and self.companies[name].order]
+            if free:
+                return self._next_of(min(map(self._key, free))[-1], capped=False)
+        return self._next_of(order[0][-1], capped=True) if order else None
+
+    def may_return(self) -> tuple[int, int]:
+        """(cores, MiB) that borrowers have asked for beyond their quotas and do not hold (semantics C6)."""
+        cores = memory_mb = 0
+        for name in self.borrowers:
+            tenant = self.companies[name].tenant
+            bought, has = tenant.quota, tenant.balance
+            for_sure = ceil(Fraction(bought.cores, bought.denominator))
+            for_sure_mb = ceil(Fraction(bought.memory_mb, bought.denominator))
+            cores += max(0, has.requested_cores - max(for_sure, has.granted_cores))
+            memory_mb += max(0, has.requested_memory_mb - max(for_sure_mb, has.granted_memory_mb))
+        return cores, memory_mb
+
+    def holds_quota(self, name: str) -> bool:
+        """Whether the company holds its whole quota, or more, in cores or memory."""
+        quota, has = self.companies[name].tenant.quota, self.companies[name].tenant.balance
+        cores, memory_mb = has.granted_cores * quota.denominator, has.granted_memory_mb * quota.denominator
+        return cores >= quota.cores or memory_mb >= quota.memory_mb
+
+    def held_back(self) -> Iterator[tuple[str, int, bool]]:
+        """(app, since when in ms, whether room is reserved for it) of what the caps hold back or did (semantics C7)."""
+        for company in self.companies.values():
+            for since, _, app in company.cap.reservations:
+                yield app.app, since, True
+            for since, app in company.cap.held():
+                yield app.app, since, False
+
+    def _set_head(self, company: CompanyQueue, queue: UserQueue) -> None:
+        head = queue.by_policy[0][1] if queue.by_policy else None
+        if head is queue.head:
+            return
+        if queue.head is not None:
+            company.cap.leave(queue.head)
+        if head is not None:
+            company.cap.enter(head, self.basis.at)
+        queue.head = head
+
+    def _reserve(self) -> None:
+        """Make the reservations that are due; any held back from now on is due later than `_due_at`."""
+        before = self.basis.at - self._patience_ms
+        earliest = self.basis.at
+        for name, company in self.companies.items():
+            reservations = len(company.cap.reservations)
+            since = company.cap.reserve(before)
+            if since is not None:
+                earliest = min(earliest, since)
+            if len(company.cap.reservations) > reservations:
+                self._moved[name] = None
+        self._due_at = earliest + self._patience_ms + 1
 
     def oldest(self) -> Pending | None:
         """The app that was submitted first, whoever's it is (semantics A6)."""
@@ -177,41 +271,59 @@ class AppQueue:
     def _settle(self) -> None:
         for name in self._moved:
             company = self.companies[name]
-            for user in company.moved:
-                self._settle_user(company, user)
+            for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
+                self._settle_user(company, company.users[user])
             company.moved.clear()
-            self._settle_company(name, company)
+            company.all_moved = False
+            self._take_out_of_order(company)
+            if company.cap.lets_through():
+                company.placed = self._company_key(company.tenant, self.basis)
+                insort(self._order, company.placed)
         self._moved.clear()
 
-    def _settle_user(self, company: CompanyQueue, user: str) -> None:
-        queue = company.users[user]
+    def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Resources, UserKey] | None = None
-        if queue.by_policy:
-            request = queue.by_policy[0][1].request
-            placed = request, self._user_key(user, queue.last_selected, queue.by_submission[0])
+        if queue.head is not None:
+            contender = queue.contender
+            contender.oldest, contender.oldest_at = queue.by_submission[0]
+            contender.request = queue.head.request
+            placed = contender.request, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return
         if queue.placed is not None:
             request, key = queue.placed
-            peers = company.heads[request]
+            peers = company.order[request]
             if len(peers) == 1:
-                del company.heads[request]
+                del company.order[request]
             else:
                 del peers[bisect_left(peers, key)]
         if placed is not None:
             request, key = placed
-            insort(company.heads.setdefault(request, []), key)
+            insort(company.order.setdefault(request, []), key)
         queue.placed = placed
 
-    def _settle_company(self, name: str, company: CompanyQueue) -> None:
-        self._take_out_of_order(company)
-        user = company.first_user()
-        if user is not None:
-            company.turn = user
-            company.placed = self._company_key(
-                name, company.balance, company.quota, company.last_selected, self._occupancy
-            )
-            insort(self._order, company.placed)
+    def _key(self, name: str) -> CompanyKey:
+        return self._company_key(self.companies[name].tenant, self.basis)
+
+    def _next_of(self, name: str, *, capped: bool) -> Pending | None:
+        """The app that the company sends: its reservation's, else its first user's (semantics C7, U1, U2)."""
+        company = self.companies[name]
+        if company.cap.reservations and (reserver := company.cap.reserver()) is not None:
+            return reserver
+        order, groups = company.order, company.cap.groups
+        if len(order) == 1 and not self._users_drift:
+            (users,) = order.values()
+            return company.users[users[0][-1]].head
+        passing = [users for request, users in order.items() if not capped or groups[request].passes]
+        if self._users_drift:
+            keys = [
+                self._user_key(company.users[key[-1]].contender, company.tenant.quota, self.basis)
+                for users in passing
+                for key in users
+            ]
+        else:
+            keys = [users[0] for users in passing]
+        return company.users[min(keys)[-1]].head
 
     def _take_out_of_order(self, company: CompanyQueue) -> None:
         if company.placed is not None:

@@ -10,6 +10,7 @@ from scheduler.ledger import Balance, add_grant, add_request
 from scheduler.placement.patience import moments_of
 
 if TYPE_CHECKING:
+    from scheduler.appqueue import CompanyQueue
     from scheduler.state import App, ClusterState, Executor, Worker
 
 
@@ -21,6 +22,8 @@ def violations(state: ClusterState) -> Iterator[str]:
     for app in state.apps.values():
         yield from _app(app, state)
     yield from _indexes(state)
+    for name, queue in state.queue.companies.items():
+        yield from _queue(name, queue, state)
 
 
 def _balances(state: ClusterState) -> Iterator[str]:
@@ -144,6 +147,34 @@ def _demand(state: ClusterState) -> Iterator[str]:
                 racks.setdefault(state.workers[worker].rack, []).append(worker)
     if (state.places.by_host, state.places.by_rack) != (hosts, racks):
         yield "the places differ from those of the live workers"
+
+
+def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
+    company, tenant = state.companies[name], queue.tenant
+    if (tenant.quota, tenant.last_selected) != (state.quota(name), company.last_selected):
+        yield f"the queue knows another quota or turn of company {name!r} than its facts say"
+    if (name in state.queue.borrowers) != company.spec.borrow:
+        yield f"the queue lets company {name!r} borrow or not, against its facts"
+    for user_name, user in queue.users.items():
+        known, facts = user.contender, company.users[user_name]
+        if (known.last_selected, known.last_selected_at) != (facts.last_selected, facts.last_selected_at):
+            yield f"the queue knows another turn of user {user_name!r} of {name!r} than its facts say"
+    yield from _cap(name, queue, state)
+
+
+def _cap(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
+    cap = queue.cap
+    heads = {user.by_policy[0][1].app: user.by_policy[0][1] for user in queue.users.values() if user.by_policy}
+    judged = {app for group in cap.groups.values() for app in group.heads}
+    if heads.keys() - cap.reserved.keys() != judged or {head.request for head in heads.values()} != cap.groups.keys():
+        yield f"the cap of company {name!r} judges other apps than the next ones of its users"
+    for request, group in cap.groups.items():
+        held = not cap.admits(request) and cap.fits_alone(request)
+        if group.passes != cap.admits(request) or (group.held_since is not None) != held:
+            yield f"company {name!r} holds {request} back or not, against its quota"
+    waiting = sorted(one for one in cap.reserved.values() if state.apps[one[2].app].state == "pending")
+    if waiting != cap.reservations:
+        yield f"company {name!r} reserves room for apps that do not wait for it"
 
 
 def _sum(executors: Iterable[Executor]) -> tuple[int, int]:

@@ -36,6 +36,19 @@ if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) e
 Putting a message in and ringing are one step: no client can die between the two."""
 
 
+ASK_LUA = """
+local entry = redis.call('GET', KEYS[3])
+if not entry or #redis.call('XRANGE', KEYS[1], entry, entry) == 0 then
+  entry = redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], ARGV[3], ARGV[4], 'reply', ARGV[2])
+  redis.call('SET', KEYS[3], entry, 'PX', ARGV[5])
+end
+if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
+"""
+"""Puts one message in, unless it waits there already, and rings. KEYS: inbox, the master's RQ queue, what remembers
+the entry. ARGV: the bell's job id, the message's id, kind and body, how long to remember (ms).
+
+A message that was answered without the client's hearing of it has left the inbox, and is put in again."""
+
 RESEND_S = 3.0
 UNCLAIMED_SECRETS_S = 24 * 3600
 """How long values are kept for an app that is never submitted; the master keeps those of a submitted one."""
@@ -63,6 +76,7 @@ class Client:
         self._bell = bell_id(self.keys.master_queue)
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
+        self._ask_for: Script = self.store.register_script(ASK_LUA)
 
     def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
         """Have `command` carried out; returns once it is committed.
@@ -125,14 +139,16 @@ class Client:
             raise
 
     def _ask(self, identity: str, kind: str, body: str) -> dict[str, Any]:
-        """Put one message in and wait; put it in again, under the same id, while no answer comes.
+        """Put one message in and wait; while no answer comes, see to it that it is still there, under the same id.
 
         An answer can be lost with the master or the store that was about to give it.
         """
+        places = [self.keys.inbox, self._queue, self.keys.sent(identity)]
+        kept_ms = int(2000 * (self.timeout_s + RESEND_S))
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
-                self._put((identity, kind, body, identity))
+                self._ask_for(keys=places, args=[self._bell, identity, kind, body, kept_ms])
                 popped = self.store.blpop([self.keys.reply(identity)], _left(deadline, RESEND_S))
                 if popped is not None:
                     return _answer(popped[1])
@@ -170,7 +186,7 @@ def _body(command: Command) -> str:
     Raises: InvalidCommand if a text of it cannot be written as UTF-8.
     """
     try:
-        return command.model_dump_json()
+        return command.model_dump_json(exclude_none=True)
     except PydanticSerializationError:
         raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
 

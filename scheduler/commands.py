@@ -23,23 +23,31 @@ class ConfigureCluster(_Request):
 
 
 class RegisterCompany(_Request):
-    """Add a tenant. Amounts together, or `part` as "n/d" or "25%", or none of them for 1/N (semantics C2)."""
+    """Add a tenant. Amounts together, or `part` as "n/d" or "25%", or none of them for 1/N (semantics C2).
+
+    `borrow`: it may pass its quota while no other company takes part (semantics C6).
+    """
 
     type: Literal["RegisterCompany"] = "RegisterCompany"
     company: str
     cores: int | None = None
     memory_mb: int | None = None
     part: str | None = None
+    borrow: bool = False
 
 
 class ChangeCompany(_Request):
-    """Replace a tenant's quota by the one stated, in full."""
+    """Replace a tenant's quota by the one stated, in full; `borrow` stays as it is unless stated.
+
+    With `borrow` alone the quota stays as it is, too.
+    """
 
     type: Literal["ChangeCompany"] = "ChangeCompany"
     company: str
     cores: int | None = None
     memory_mb: int | None = None
     part: str | None = None
+    borrow: bool | None = None
 
 
 class RemoveCompany(_Request):

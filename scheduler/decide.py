@@ -124,9 +124,7 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
                 raise DuplicateCompany(command.company)
             return [_tenant(state, command)]
         case ChangeCompany():
-            changed = CompanyChanged(**_tenant(state, command).model_dump())
-            unchanged = changed.model_dump() == _company(state, command.company).spec.model_dump()
-            return [] if unchanged else [changed]
+            return _change_company(state, command)
         case RemoveCompany():
             company = _company(state, command.company)
             if company.apps:
@@ -143,16 +141,20 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     """The app that enters waitingApps next, None when the cluster is full or nobody may (semantics A3).
 
     Admission goes on while what waitingApps requests is below the live cluster in cores and in
-    memory, so the last one may overshoot; with no live worker nothing is admitted. With open
-    admission everybody enters at once, in the order of arrival (A6).
+    memory, so the last one may overshoot; with no live worker nothing is admitted. What a company has
+    asked for beyond its quota and does not hold, any more or yet, makes nobody wait who stays within
+    theirs: so borrowed room returns as executors end (C6). With open admission everybody enters at
+    once, in the order of arrival (A6).
     """
-    fleet, requested = state.fleet, state.balance
     if state.settings.admission == "open":
         first = state.queue.oldest()
-    elif requested.requested_cores >= fleet.total_cores or requested.requested_memory_mb >= fleet.total_memory_mb:
-        return None
     else:
-        first = state.queue.first()
+        full = _is_full(state)
+        if full and not state.queue.borrowers:
+            return None
+        if full and _is_full(state, *state.queue.may_return()):
+            return None
+        first = state.queue.first(within_quota=full)
     if first is None:
         return None
     share = state.queue.share(first.company)
@@ -241,16 +243,31 @@ def placements(state: ClusterState, at: int) -> Iterator[list[ExecutorAllocated]
 def unsatisfied(state: ClusterState) -> Iterator[App]:
     """The apps that placement still owes cores, in the order of their admission (semantics P6).
 
-    The caller folds what `place` gives one app before it asks for the next. Where no worker has room
-    for a minimum executor, only those that said what executors they want can get something (S5).
+    Those of a company that borrows and holds its quota come after all others (C6). The caller folds
+    what `place` gives one app before it asks for the next. Where no worker has room for a minimum
+    executor, only those that said what executors they want can get something (S5).
     """
     served = 0
+    beyond: list[App] = []
     while state.fleet.most_free_cores():
         app = state.next_unsatisfied(served, as_asked=not state.fleet.usable()[-1])
         if app is None:
-            return
+            break
         served = app.admitted
-        yield app
+        if app.spec.company in state.queue.borrowers and state.queue.holds_quota(app.spec.company):
+            beyond.append(app)
+        else:
+            yield app
+    for app in beyond:
+        if state.fleet.usable()[-1] or (app.spec.sizing != "computed" and state.fleet.most_free_cores()):
+            yield app
+
+
+def _is_full(state: ClusterState, unheld_cores: int = 0, unheld_mb: int = 0) -> bool:
+    """Whether what waitingApps requests, but for that, is all that the cluster has (semantics A3)."""
+    requested, fleet = state.balance, state.fleet
+    cores, memory_mb = requested.requested_cores - unheld_cores, requested.requested_memory_mb - unheld_mb
+    return cores >= fleet.total_cores or memory_mb >= fleet.total_memory_mb
 
 
 def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:
@@ -436,7 +453,24 @@ def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> Co
         settings = state.settings
         check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
-    return CompanyRegistered(company=command.company, cores=command.cores, memory_mb=command.memory_mb, part=part)
+    return CompanyRegistered(
+        company=command.company,
+        cores=command.cores,
+        memory_mb=command.memory_mb,
+        part=part,
+        borrow=bool(command.borrow),
+    )
+
+
+def _change_company(state: ClusterState, command: ChangeCompany) -> list[Event]:
+    """The quota stated, in full; what the command leaves open stays as it is (semantics C2, C6)."""
+    stated = _tenant(state, command).model_dump()
+    known = _company(state, command.company).spec.model_dump()
+    if command.borrow is None:
+        stated["borrow"] = known["borrow"]
+    elif command.cores is None and command.part is None:
+        stated = {**known, "borrow": command.borrow}
+    return [] if stated == known else [CompanyChanged(**stated)]
 
 
 def _company(state: ClusterState, name: str) -> Company:

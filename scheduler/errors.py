@@ -120,6 +120,13 @@ class StaleLog(FairlogError):
     """The log has moved on since this process folded it: rebuild and take the turn again."""
 
 
+class NotReplicated(StaleLog):
+    """A commit is in the store but not on as many of its replicas as configured; nobody is told of it."""
+
+    def __init__(self, reached: int, due: int) -> None:
+        super().__init__(f"the log's last entries are on {reached} replicas of the store instead of {due}")
+
+
 class Deposed(FairlogError):
     """Another master was elected: stop taking turns and stand by."""
 

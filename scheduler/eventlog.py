@@ -14,9 +14,11 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
-from scheduler.errors import StaleLog, UnreadableRecord, UnsuitableStore
-from scheduler.events import FIELDS, GENESIS_DIGEST, Record, read_record
+from scheduler.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
+from scheduler.events import GENESIS_DIGEST, Record, read_record
+from scheduler.underway import UnderWay
 
 if TYPE_CHECKING:
     from redis.commands.core import Script
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
     from scheduler.grants import GrantChanges
     from scheduler.keys import Keys
 
+SENTINEL = "redis+sentinel://"
 PAGE = 2_000
 """How many entries are read at a time."""
+REPLICATED_WITHIN_S = 10
+"""How long a commit waits for its replicas before the master gives the turn up, to take it again."""
 
 COMMIT_LUA = """
 local log, inbox, heartbeats, agents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -73,74 +78,100 @@ GENESIS = Position(0, GENESIS_DIGEST)
 
 
 def connect(url: str) -> Redis:
-    """A connection to the store at `url` (`redis://`, `rediss://`, `unix://PATH`).
+    """A connection to the store at `url`.
 
-    It never repeats a command by itself: whether a commit whose answer was lost took place is settled
-    by reading the log, and everything else is taken up again by the caller's own loop.
+    `redis://`, `rediss://` and `unix://PATH` name a server; `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`
+    names the one that its sentinels say is primary. The connection never repeats a command by itself:
+    whether a commit whose answer was lost took place is settled by reading the log, and everything else
+    is taken up again by the caller's own loop.
 
     Raises: UnsuitableStore if the URL is of no known form.
     """
+    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_connect_timeout": 5, "health_check_interval": 0}
+    if url.startswith(SENTINEL):
+        return _primary(url, options)
     try:
-        return Redis.from_url(url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=5, health_check_interval=0)
+        return Redis.from_url(url, **options)
     except ValueError as error:
-        raise UnsuitableStore(f"the store's URL must begin with redis://, rediss:// or unix://, not {url!r}") from error
+        raise UnsuitableStore(
+            f"the store's URL must begin with redis://, rediss://, unix:// or {SENTINEL}, not {url!r}"
+        ) from error
+
+
+def _primary(url: str, options: dict[str, Any]) -> Redis:
+    account, _, rest = url.removeprefix(SENTINEL).rpartition("@")
+    places, _, service = rest.partition("/")
+    sentinels = [(host, port) for host, _, port in (place.rpartition(":") for place in places.split(","))]
+    if not service or not all(host and port.isdecimal() for host, port in sentinels):
+        raise UnsuitableStore(
+            f"a store behind sentinels is named {SENTINEL}HOST:PORT,HOST:PORT/SERVICE, "
+            f"with [USER:PASSWORD@] of the store before the first host, not {url!r}"
+        )
+    user, _, password = account.partition(":")
+    sentinel = Sentinel([(host, int(port)) for host, port in sentinels], sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    account_of = {"username": user or None, "password": password or None}
+    found: Redis = sentinel.master_for(service, **account_of, **options)  # type: ignore[no-untyped-call]
+    return found
 
 
 class CommitUnderWay:
-    """A commit that was sent and not answered yet. While the store works on it, the master may think ahead."""
+    """A commit that was sent and not answered yet."""
 
-    def __init__(self, store: Redis, script: str, arguments: Sequence[str | int], after: Position) -> None:
-        self._store = store
+    def __init__(self, sent: UnderWay, arguments: Sequence[str | int], after: Position, replicas: int) -> None:
+        self._sent = sent
         self._arguments = arguments
         self._after = after
-        self._error: RedisError | None = None
-        self._connection: Any = None
-        try:
-            self._connection = store.connection_pool.get_connection()
-            self._connection.send_command("EVALSHA", script, *arguments)
-        except RedisError as error:
-            self._error = error
+        self._replicas = replicas
 
     def finish(self) -> None:
-        """Wait for the answer.
+        """Wait for the answer, and until the configured number of replicas has what was written.
 
-        Raises: StaleLog if the log did not end where it should; redis-py's errors if the outcome is unknown.
+        Raises: StaleLog if the log did not end where it should, NotReplicated if it was written here but not
+        on enough replicas; redis-py's errors if the outcome is unknown.
         """
-        try:
-            done = self._answer()
-        except RedisError:
-            self.abandon()
-            raise
-        self._store.connection_pool.release(self._connection)
-        if not done[0]:
-            raise StaleLog(f"the log ends at {done[1].decode()}, not at {self._after.seq}-0")
+        answer = self._sent.read()
+        if isinstance(answer, NoScriptError):
+            answer = self._sent.ask("EVAL", COMMIT_LUA, *self._arguments)
+        if not isinstance(answer, RedisError) and answer[0]:
+            await_replicas(self._sent, self._replicas)
+        self._sent.release()
+        if isinstance(answer, RedisError):
+            raise answer
+        if not answer[0]:
+            raise StaleLog(f"the log ends at {answer[1].decode()}, not at {self._after.seq}-0")
 
     def abandon(self) -> None:
         """Never mind the answer."""
-        if self._connection is not None:
-            self._connection.disconnect()
-            self._store.connection_pool.release(self._connection)
+        self._sent.abandon()
 
-    def _answer(self) -> list[Any]:
-        if self._error is not None:
-            raise self._error
-        try:
-            answer = self._connection.read_response()
-        except NoScriptError:
-            self._connection.send_command("EVAL", COMMIT_LUA, *self._arguments)
-            answer = self._connection.read_response()
-        if isinstance(answer, RedisError):
-            raise answer
-        done: list[Any] = answer
-        return done
+
+def await_replicas(sent: UnderWay, replicas: int) -> None:
+    """Return once `replicas` replicas have on disk what was written over the connection of `sent`.
+
+    A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
+
+    Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
+    """
+    reached = replicas
+    for _ in range(REPLICATED_WITHIN_S if replicas else 0):
+        answer = sent.ask("WAITAOF", 0, replicas, 1000)
+        if isinstance(answer, ResponseError):
+            answer = [0, sent.ask("WAIT", replicas, 1000)]
+        reached = int(answer[1])
+        if reached >= replicas:
+            return
+    if replicas:
+        sent.abandon()
+        raise NotReplicated(reached, replicas)
 
 
 class EventLog:
-    """The log of one cluster in the store behind `store`."""
+    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it."""
 
-    def __init__(self, store: Redis, keys: Keys) -> None:
+    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0) -> None:
         self.store = store
         self.keys = keys
+        self.replicas = replicas
         self._commit: Script = store.register_script(COMMIT_LUA)
 
     def head(self) -> Position:
@@ -185,7 +216,9 @@ class EventLog:
             arguments += (f"{seq}-0", name, v, cause, data, digest)
         if changes is not None:
             self._append_changes(changes, keys, arguments)
-        return CommitUnderWay(self.store, self._commit.sha, (len(keys), *keys, *arguments), after)
+        rest = (len(keys), *keys, *arguments)
+        sent = UnderWay(self.store, [("EVALSHA", self._commit.sha, *rest)])
+        return CommitUnderWay(sent, rest, after, self.replicas)
 
     def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
         """The records behind `after`, each checked to follow from the one before, up to position `to`.
@@ -209,8 +242,18 @@ class EventLog:
                 return
 
     def ends_with(self, position: Position) -> bool:
-        """Whether the log's last entry is `position`: how a commit without an answer is settled."""
-        return self.head() == position
+        """Whether the log's last entry is `position`: how a commit without an answer is settled.
+
+        Raises: NotReplicated if it is, but not on enough replicas; redis-py's errors.
+        """
+        if self.head() != position:
+            return False
+        if self.replicas:
+            sent = UnderWay(self.store, [("SET", self.keys.settled, position.seq)])
+            sent.read()
+            await_replicas(sent, self.replicas)
+            sent.release()
+        return True
 
     def _check_tail(self, seq: int) -> None:
         """The stream remembers the last id it ever gave; if that entry is gone, the tail was cut off."""
@@ -235,7 +278,7 @@ class EventLog:
                 if grant is None:
                     arguments.extend(("revoke", executor, ""))
                 else:
-                    arguments.extend(("grant", executor, grant if isinstance(grant, str) else grant.model_dump_json()))
+                    arguments.extend(("grant", executor, grant))
 
 
 def check_store(store: Redis, *, unsafe: bool = False) -> None:
@@ -284,6 +327,3 @@ def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
         return {name.decode(): value.decode() for name, value in fields.items()}
     except UnicodeDecodeError:
         return {}
-
-
-__all__ = ["FIELDS", "GENESIS", "EventLog", "Position", "check_store", "connect"]

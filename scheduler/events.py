@@ -57,6 +57,8 @@ class ClusterConfigured(_Fact):
     spread_out_drivers: bool = True
     max_drivers: int | None = None
     max_driver_share: str = "1/2"
+    half_life_s: int = 3600
+    quota_patience_s: int = 600
     executor_idle_timeout_s: int = 60
     elastic_step_ms: int = 1000
     locality_wait_host_ms: int = 3000
@@ -64,7 +66,10 @@ class ClusterConfigured(_Fact):
 
 
 class CompanyRegistered(_Fact):
-    """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2)."""
+    """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
+
+    `borrow`: it may pass its quota while no other company takes part (semantics C6).
+    """
 
     company: str
     cores: int | None = None
@@ -319,20 +324,16 @@ class Record(NamedTuple):
 
 def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: str) -> Record:
     """The record that stores `event` at `seq`, chained to the entry with digest `previous`."""
-    name = type(event).__name__
-    data = event.model_dump_json()
-    version = event.v
-    return Record(
-        seq, name, version, at, turn, cause, data, chain_digest(previous, seq, name, version, at, turn, cause, data)
-    )
+    name, v = type(event).__name__, event.v
+    data = event.__pydantic_serializer__.to_json(event).decode()
+    return Record(seq, name, v, at, turn, cause, data, chain_digest(previous, seq, name, v, at, turn, cause, data))
 
 
-def chain_digest(previous: str, seq: int, name: str, v: int, at: int, turn: int, cause: str, data: str) -> str:
+def chain_digest(
+    previous: str, seq: int, name: str, v: int | str, at: int | str, turn: int | str, cause: str, data: str
+) -> str:
     """Hex of BLAKE2b-128 over the previous digest and the entry's fields, joined with newlines (schema 1)."""
-    return _digest(f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}")
-
-
-def _digest(text: str) -> str:
+    text = f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}"
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -369,7 +370,7 @@ def read_record(seq: int, fields: Mapping[str, str], previous: str) -> Record:
     if tuple(fields) != FIELDS:
         raise UnreadableRecord(seq, f"the entry has the fields {', '.join(fields)} instead of {', '.join(FIELDS)}")
     name, v, at, turn, cause, data, digest = fields.values()
-    due = _digest(f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}")
+    due = chain_digest(previous, seq, name, v, at, turn, cause, data)
     if digest != due:
         raise UnreadableRecord(seq, f"the digest is {digest} where the chain gives {due}: the entry was altered")
     try:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 
 from scheduler.events import (
     AppRemoved,
@@ -52,7 +53,7 @@ class Grant(BaseModel):
     elastic: bool = False
 
 
-STOP: Literal[""] = ""
+STOP = ""
 """In the place of a grant: the executor must not run any more, and its worker still owes the word that it is gone.
 
 Without it, an executor that was revoked before its worker had seen the grant would hold its cores for ever."""
@@ -77,41 +78,46 @@ def is_driver(name: str) -> bool:
     return name.rpartition(".")[2].startswith("driver-")
 
 
-def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> Grant:
-    """The grant of an executor of `app`, or of its driver."""
+def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> str:
+    """The grant of an executor of `app`, or of its driver, as the JSON text that `Grant` reads.
+
+    Every grant is written by a commit and most are read elsewhere, so no model is made of it here.
+    """
     spec = app.spec
-    return Grant(
-        executor=executor,
-        app=spec.app,
-        company=spec.company,
-        user=spec.user,
-        name=spec.name,
-        cores=cores,
-        memory_mb=memory_mb,
-        tasks=spec.tasks,
-        command=spec.command,
-        env=spec.env,
-        cwd=spec.cwd,
-        retries=spec.retries,
-        time_limit_s=spec.time_limit_s,
-        role="driver" if is_driver(executor) else "executor",
-        stays=spec.driver or spec.sizing != "computed",
-        has_driver=spec.driver,
-        elastic=spec.elastic is not None,
-    )
+    return to_json(
+        {
+            "executor": executor,
+            "app": spec.app,
+            "company": spec.company,
+            "user": spec.user,
+            "name": spec.name,
+            "cores": cores,
+            "memory_mb": memory_mb,
+            "tasks": spec.tasks,
+            "command": spec.command,
+            "env": spec.env,
+            "cwd": spec.cwd,
+            "retries": spec.retries,
+            "time_limit_s": spec.time_limit_s,
+            "role": "driver" if is_driver(executor) else "executor",
+            "stays": spec.driver or spec.sizing != "computed",
+            "has_driver": spec.driver,
+            "elastic": spec.elastic is not None,
+        }
+    ).decode()
 
 
 class GrantChanges(NamedTuple):
-    """What a turn changes of the workers' grants: granted, to `STOP`, or None = the worker owes nothing any more.
+    """What a turn changes of the workers' grants: a grant's text, `STOP`, or None = the worker owes nothing any more.
 
     `left` and then `joined` are the workers whose heartbeat the commit stops and starts to expect.
     """
 
-    by_worker: dict[str, dict[str, Grant | Literal[""] | None]]
+    by_worker: dict[str, dict[str, str | None]]
     joined: list[str]
     left: list[str]
 
-    def put(self, worker: str, executor: str, grant: Grant | Literal[""] | None) -> None:
+    def put(self, worker: str, executor: str, grant: str | None) -> None:
         """What stands there for the executor or driver from now on."""
         self.by_worker.setdefault(worker, {})[executor] = grant
 
@@ -148,9 +154,9 @@ def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges
     return changes
 
 
-def all_grants(state: ClusterState) -> dict[str, dict[str, Grant | Literal[""]]]:
+def all_grants(state: ClusterState) -> dict[str, dict[str, str]]:
     """Every worker with what it should run, and `STOP` for what was told to stop."""
-    grants: dict[str, dict[str, Grant | Literal[""]]] = {worker: {} for worker in state.workers}
+    grants: dict[str, dict[str, str]] = {worker: {} for worker in state.workers}
     for executor in (*state.executors.values(), *state.drivers.values()):
         there = grants[executor.worker]
         if executor.status == "stopping":

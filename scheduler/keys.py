@@ -27,6 +27,7 @@ class Keys:
         self.masters = f"{self.prefix}masters"
         self.heartbeats = f"{self.prefix}heartbeats"
         self.agents = f"{self.prefix}agents"
+        self.settled = f"{self.prefix}settled"
         self.master_queue = f"fairlog.{cluster}.master"
 
     def grants(self, worker: str) -> str:
@@ -36,6 +37,10 @@ class Keys:
     def reply(self, command_id: str) -> str:
         """List that the answer to a command is pushed on; it expires."""
         return f"{self.prefix}reply:{command_id}"
+
+    def sent(self, command_id: str) -> str:
+        """The inbox entry that holds a command, so that asking again does not put it there twice; it expires."""
+        return f"{self.prefix}sent:{command_id}"
 
     def secrets(self, app: str) -> str:
         """Hash, environment variable -> value; deleted with the app."""

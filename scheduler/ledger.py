@@ -1,4 +1,4 @@
-"""The ledgers: what is requested and what is granted, for waitingApps, every company and every user (semantics O)."""
+"""The ledgers: what is requested and granted, for waitingApps, companies and users (semantics O); usage over time."""
 
 from __future__ import annotations
 
@@ -23,6 +23,46 @@ class Balance:
         if occupancy == "granted":
             return self.granted_cores, self.granted_memory_mb
         return self.requested_cores, self.requested_memory_mb
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a company was granted over time, in core-ms and MiB-ms, as of `at` (ms); it fades (semantics C5).
+
+    Both sums are halved, rounded down, at every whole multiple of the half-life since the epoch; at
+    such a moment they are halved already. Whole numbers, so bringing them up to date in one step or in
+    many gives the same.
+    """
+
+    core_ms: int = 0
+    memory_mb_ms: int = 0
+    at: int = 0
+
+    def until(self, at: int, held: Balance, half_life_ms: int) -> tuple[int, int]:
+        """(core-ms, MiB-ms) at `at` if what is granted has been `held.granted` since the last update."""
+        return (
+            _faded(self.core_ms, held.granted_cores, self.at, at, half_life_ms),
+            _faded(self.memory_mb_ms, held.granted_memory_mb, self.at, at, half_life_ms),
+        )
+
+    def update(self, at: int, held: Balance, half_life_ms: int) -> None:
+        """Bring the sums up to date before what is granted changes."""
+        self.core_ms, self.memory_mb_ms = self.until(at, held, half_life_ms)
+        self.at = at
+
+
+def _faded(amount: int, rate: int, since: int, at: int, half_life_ms: int) -> int:
+    """The sum that `amount` becomes from `since` to `at` while `rate` a ms is added and every half-life halves it."""
+    period, last = since // half_life_ms, at // half_life_ms
+    if period == last:
+        return amount + rate * (at - since)
+    amount = (amount + rate * ((period + 1) * half_life_ms - since)) >> 1
+    for _ in range(last - period - 1):
+        halved = (amount + rate * half_life_ms) >> 1
+        if halved == amount:
+            break
+        amount = halved
+    return amount + rate * (at - last * half_life_ms)
 
 
 Accounts = tuple[Balance, Balance, Balance]

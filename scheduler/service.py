@@ -35,15 +35,14 @@ from scheduler.events import (
 from scheduler.grants import GrantChanges, all_grants, changed_grants
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
+from scheduler.underway import StoreCommand, UnderWay
 from scheduler.views import look
 from scheduler.worklist import Worklist
 
 if TYPE_CHECKING:
-    from redis import Redis
-
     from scheduler.keys import Keys
 
-BATCH = 1_000
+BATCH = 2_000
 """How many messages of the inbox one turn takes at most."""
 AHEAD_FROM = 50
 """From how many messages a turn is large enough for the next one to be decided while the store commits it."""
@@ -53,17 +52,6 @@ RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 PAUSE_MS = 3_000
 """A gap between two looks at the heartbeats above this means that the master or the store was away."""
 
-REPLY_LUA = """
-local at = 2
-for i = 1, #KEYS do
-  local count = tonumber(ARGV[at])
-  for n = at + 1, at + count do redis.call('RPUSH', KEYS[i], ARGV[n]) end
-  redis.call('PEXPIRE', KEYS[i], ARGV[1])
-  at = at + count + 1
-end
-"""
-"""KEYS: reply lists. ARGV: how long they are kept (ms), then for each list the number of answers and the answers."""
-
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
 
@@ -71,11 +59,18 @@ _log = structlog.get_logger()
 class Message(NamedTuple):
     """One entry of the inbox: a command or a question, and the list that its answer goes to, empty for none."""
 
-    entry: str
+    entry: bytes
     id: str
     kind: str
     body: bytes
     reply_to: str
+
+
+class _Begun(NamedTuple):
+    """Apps that something is kept of outside of the log: a queue of tasks, or values put aside for them."""
+
+    open_apps: list[str]
+    with_secrets: list[str]
 
 
 class _Decided(NamedTuple):
@@ -88,8 +83,8 @@ class _Decided(NamedTuple):
     """The last inbox entry that it took, empty if it took none."""
     changes: GrantChanges
     answers: dict[str, list[str]]
-    put_back: list[tuple[str, str]]
-    """(app, executor) whose begun tasks come back."""
+    put_back: dict[str, list[str]]
+    """App -> its executors whose begun tasks come back."""
     over: list[str]
     """Apps of which nothing runs any more."""
     with_secrets: list[str]
@@ -104,11 +99,10 @@ class Scheduler:
     unable to look (semantics W2).
     """
 
-    def __init__(self, store: Redis, keys: Keys, master: str, rebuild: Rebuild) -> None:
-        self.store = store
-        self.keys = keys
+    def __init__(self, log: EventLog, master: str, rebuild: Rebuild) -> None:
+        self.log = log
+        self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
-        self.log = EventLog(store, keys)
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.position = GENESIS
@@ -117,12 +111,12 @@ class Scheduler:
         """The last inbox entry that a turn has taken, though perhaps not yet committed."""
         self._read_ahead: tuple[list[Message], int] | None = None
         """What the next turn takes, read before the store was given a long commit to work on."""
+        self._telling: tuple[UnderWay, list[str]] | None = None
+        """What the last turn caused outside of the log, sent and not answered yet, and the apps it closes."""
         self._sound = True
         """Whether the state is what the log, with the commit under way, tells."""
         self._refused_in_a_row = 0
         self._rebuild = rebuild
-        self._reply = store.register_script(REPLY_LUA)
-        self._ring = store.register_script(RING_LUA)
         self._watching_since_ms = 0
         self._looked_at_ms = 0
         self._decided_at_ms = 0
@@ -135,6 +129,7 @@ class Scheduler:
         Raises: UnreadableRecord if the log cannot be read, StaleLog if somebody else keeps writing it.
         """
         for _ in range(MAX_STALE):
+            begun = self._work_begun()
             self._fold_again()
             turn = Turn(self.state, self._store_time_ms())
             turn.record(MasterElected(master=self.master))
@@ -142,7 +137,6 @@ class Scheduler:
                 turn.record(ClusterConfigured())
             turn.settle()
             records, position = _records(turn, self.position)
-            open_apps = self.worklist.open_apps()
             try:
                 self._commit_election(records, position)
                 break
@@ -151,8 +145,8 @@ class Scheduler:
         else:
             raise StaleLog("the log kept moving while this master tried to be elected")
         self._watching_since_ms = self._looked_at_ms = self._store_time_ms()
-        self._reconcile_tasks(open_apps)
-        self._ring_workers(self.state.workers)
+        self._reconcile_tasks(begun)
+        UnderWay(self.store, self._ring_commands(self.state.workers)).answers()
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
     def _commit_election(self, records: Sequence[Record], position: Position) -> None:
@@ -183,7 +177,7 @@ class Scheduler:
         """
         while True:
             taken = self._unless_refused(self._step)
-            if taken == 0 or (taken and not between() and self._unless_refused(self._finish) is not None):
+            if taken == 0 or (taken and not between() and self._unless_refused(self._settle_up) is not None):
                 return
 
     def _unless_refused(self, action: Callable[[], int]) -> int | None:
@@ -202,7 +196,7 @@ class Scheduler:
 
     def _whole_turn(self) -> int:
         taken = self._step()
-        self._finish()
+        self._settle_up()
         return taken
 
     def _step(self) -> int:
@@ -217,7 +211,7 @@ class Scheduler:
         else:
             if self._moment_has_come(now):
                 self._run((), (), now)
-            self._finish()
+            self._settle_up()
             self._refused_in_a_row = 0
         return len(messages) + len(lost)
 
@@ -233,11 +227,10 @@ class Scheduler:
 
     def _look(self) -> tuple[list[Message], int]:
         """The oldest messages that no turn has taken yet, and the store's time in ms."""
-        pipeline = self.store.pipeline(transaction=False)
-        pipeline.xrange(self.keys.inbox, min=f"({self._taken}" if self._taken else "-", count=BATCH)
-        pipeline.time()
-        entries, (seconds, micros) = pipeline.execute()
-        return [_message(entry, fields) for entry, fields in entries], seconds * 1000 + micros // 1000
+        behind = f"({self._taken}" if self._taken else "-"
+        asked = UnderWay(self.store, [("XRANGE", self.keys.inbox, behind, "+", "COUNT", BATCH), ("TIME",)])
+        entries, (seconds, micros) = asked.answers()
+        return [_message(entry, fields) for entry, fields in entries], int(seconds) * 1000 + int(micros) // 1000
 
     def _run(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> None:
         """One turn; if a command makes it raise, again with one command a turn, and that one put aside."""
@@ -249,19 +242,19 @@ class Scheduler:
             if not messages:
                 raise
             trace = traceback.format_exc()
-            self._finish()
+            self._settle_up()
             self._fold_again_as_master()
             if len(messages) == 1:
                 self._put_aside(messages[0], trace)
             else:
                 for message in messages:
                     self._run([message], (), now)
-                    self._finish()
+                    self._settle_up()
             return
-        self._finish()
         self._taken = decided.taken or self._taken
         if len(messages) >= AHEAD_FROM:
             self._read_ahead = self._look()
+        self._finish()
         self._begin(decided)
 
     def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> _Decided:
@@ -285,23 +278,28 @@ class Scheduler:
         for message in messages:
             if message.reply_to:
                 answers.setdefault(message.reply_to, []).append(self._answer(message, refusals.get(message.id)))
-        return self._decided(turn, answers, messages[-1].entry if messages else "")
+        return self._decided(turn, answers, messages[-1].entry.decode() if messages else "")
 
     def _decided(self, turn: Turn, answers: dict[str, list[str]], taken: str) -> _Decided:
-        events = [event for event, _ in turn.entries]
-        ends = ExecutorRemoved | DriverRemoved | AppRemoved
-        touched = dict.fromkeys(event.app for event in events if isinstance(event, ends))
+        touched: dict[str, None] = {}
+        put_back: dict[str, list[str]] = {}
+        with_secrets = []
+        for event, _ in turn.entries:
+            match event:
+                case ExecutorRemoved():
+                    touched[event.app] = None
+                    if not event.done:
+                        put_back.setdefault(event.app, []).append(event.executor)
+                case AppRemoved() | DriverRemoved():
+                    touched[event.app] = None
+                case AppRegistered() if event.env:
+                    with_secrets.append(event.app)
+                case _:
+                    pass
         records, position = _records(turn, self.position)
-        return _Decided(
-            records,
-            position,
-            taken,
-            changed_grants(events, self.state),
-            answers,
-            [(event.app, event.executor) for event in events if isinstance(event, ExecutorRemoved) and not event.done],
-            [name for name in touched if self._is_over(name)],
-            [event.app for event in events if isinstance(event, AppRegistered) and event.env],
-        )
+        changes = changed_grants((event for event, _ in turn.entries), self.state)
+        over = [name for name in touched if self._is_over(name)]
+        return _Decided(records, position, taken, changes, answers, put_back, over, with_secrets)
 
     def _begin(self, decided: _Decided) -> None:
         """Send the commit: append the events and take their messages out of the inbox, all at once."""
@@ -314,10 +312,16 @@ class Scheduler:
         self.position = decided.position
         self._sound = True
 
-    def _finish(self) -> int:
-        """Wait for the commit under way, if there is one, and tell everybody concerned; how many there were."""
+    def _settle_up(self) -> int:
+        """Finish the commit under way and wait until everybody concerned was told; always 0."""
+        self._finish()
+        self._hear_back()
+        return 0
+
+    def _finish(self) -> None:
+        """Wait for the commit under way, if there is one, and tell everybody concerned."""
         if self._under_way is None:
-            return 0
+            return
         decided, commit = self._under_way
         self._under_way = None
         sound, self._sound = self._sound, False
@@ -330,7 +334,6 @@ class Scheduler:
         self._refused_in_a_row = 0
         self._sound = sound
         self._tell(decided)
-        return 1
 
     def _was_committed(self, position: Position) -> bool:
         """Settle a commit without an answer by the log's tail, as soon as the store can be asked."""
@@ -348,16 +351,29 @@ class Scheduler:
             self.store.persist(self.keys.secrets(app))
 
     def _tell(self, decided: _Decided) -> None:
-        """After the commit: answers, rings, and what follows for tasks.
+        """After the commit: answers, rings, and what follows for tasks, sent in one go and not waited for.
 
         Whatever a crash leaves undone here is made up for: clients ask again, the tick replaces rings,
         and the next master reconciles the tasks.
         """
-        self._send_answers(decided.answers)
-        self._ring_workers(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
-        for app, executor in decided.put_back:
-            self.worklist.put_back(app, executor)
-        self.worklist.forget(*decided.over)
+        commands = _answer_commands(self.keys, decided.answers)
+        commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
+        commands += [self.worklist.put_back_command(app, gone) for app, gone in decided.put_back.items()]
+        if decided.over:
+            commands.append(self.worklist.close_command(decided.over))
+        self._hear_back()
+        if commands:
+            self._telling = UnderWay(self.store, commands), decided.over
+
+    def _hear_back(self) -> None:
+        """Wait until the store has carried out what the last turn caused, and clear away what is over."""
+        if self._telling is None:
+            return
+        sent, over = self._telling
+        self._telling = None
+        answers = sent.answers()
+        if over:
+            self.worklist.sweep(over, answers[-1])
 
     def _answer(self, message: Message, refusal: CommandRejected | None) -> str:
         if refusal is None and message.kind == "view":
@@ -368,13 +384,6 @@ class Scheduler:
         if refusal is not None:
             return json.dumps({"id": message.id, "error": type(refusal).__name__, "message": str(refusal)})
         return f'{{"id":{json.dumps(message.id)},"seq":{self.state.commands.get(message.id, 0)}}}'
-
-    def _send_answers(self, answers: Mapping[str, Sequence[str]]) -> None:
-        if answers:
-            arguments: list[str | int] = [REPLY_KEPT_MS]
-            for texts in answers.values():
-                arguments += [len(texts), *texts]
-            self._reply(keys=[self.keys.reply(name) for name in answers], args=arguments)
 
     def _look_at(self, message: Message) -> Any:  # noqa: ANN401 - JSON values
         try:
@@ -388,10 +397,12 @@ class Scheduler:
         """A command that makes a turn raise goes to the dead letters and leaves the inbox (a view likewise)."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
         self.store.xadd(self.keys.dead, {"id": message.id, "command": message.body, "traceback": trace})
-        self.log.commit(self.position, [], keep_inbox_from=_next_entry(message.entry))
+        self.log.commit(self.position, [], keep_inbox_from=_next_entry(message.entry.decode()))
         if message.reply_to:
             failure = InternalError("the command made the master fail; it lies in the dead letters for its operator")
-            self._send_answers({message.reply_to: [self._answer(message, failure)]})
+            UnderWay(
+                self.store, _answer_commands(self.keys, {message.reply_to: [self._answer(message, failure)]})
+            ).answers()
 
     def _silent_workers(self, now: int) -> list[LoseWorker]:
         """The workers whose heartbeat is older than the timeout, by raw store time at both ends (semantics W2)."""
@@ -405,14 +416,25 @@ class Scheduler:
         return [LoseWorker(worker=worker.decode(), last_seen=int(seen)) for worker, seen in silent]
 
     def _fold_again_as_master(self) -> None:
+        """Fold the log again, and make up for what the turns it replaces may have left undone.
+
+        Raises: Deposed if another master was elected meanwhile.
+        """
+        begun = self._work_begun()
         self._fold_again()
         if self.state.master != self.master:
             raise Deposed(str(self.state.master))
+        self._sound = False
+        self._reconcile_tasks(begun)
+        self._sound = True
 
     def _fold_again(self) -> None:
         if self._under_way is not None:
             self._under_way[1].abandon()
             self._under_way = None
+        if self._telling is not None:
+            self._telling[0].abandon()
+            self._telling = None
         self.state, self.position = self._rebuild()
         self._taken = ""
         self._read_ahead = None
@@ -431,32 +453,41 @@ class Scheduler:
         seen = {as_text(member) for member in members}
         return GrantChanges(by_worker, sorted(granted.keys() - seen), sorted((stored | seen) - granted.keys()))
 
-    def _reconcile_tasks(self, open_apps: Iterable[str]) -> None:
-        """What an earlier master left undone: tasks of gone executors come back, ended apps are cleared away.
+    def _work_begun(self) -> _Begun:
+        """The apps that something is kept of outside of the log; to be read before the log is folded."""
+        prefix = self.keys.secrets("")
+        with_secrets = [as_text(key).removeprefix(prefix) for key in self.store.scan_iter(match=_literal(prefix) + "*")]
+        return _Begun(self.worklist.open_apps(), with_secrets)
+
+    def _reconcile_tasks(self, begun: _Begun) -> None:
+        """What an earlier turn left undone: tasks of gone executors come back, ended apps are cleared away.
 
         Another master may serve by now without this one knowing. So it acts only on what its own fold
-        proves: `open_apps` were read before its election, and an executor is gone only if this log
-        granted it and took it back.
+        proves: `begun` was read before the log, and an executor is gone only if this log granted it and
+        took it back. Values put aside for an app that the log does not know may be of one yet to come.
         """
-        for name in open_apps:
+        for name in begun.open_apps:
             app = self.state.apps.get(name)
             if app is not None and app.ended is None:
-                begun: Any = self.store.hvals(self.keys.begun(name))
-                for executor in sorted({as_text(value) for value in begun} - app.executors.keys()):
-                    if int(executor.rpartition(".")[2]) < app.next_executor:
-                        self.worklist.put_back(name, executor)
-            elif self._is_over(name):
-                self.worklist.forget(name)
+                holders: Any = self.store.hvals(self.keys.begun(name))
+                gone = sorted({as_text(value) for value in holders} - app.executors.keys())
+                granted_once = [executor for executor in gone if int(executor.rpartition(".")[2]) < app.next_executor]
+                if granted_once:
+                    self.worklist.put_back(name, *granted_once)
+        over = [name for name in begun.open_apps if self._is_over(name)]
+        over += [name for name in begun.with_secrets if name in self.state.apps and self._is_over(name)]
+        self.worklist.forget(*dict.fromkeys(over))
 
     def _is_over(self, name: str) -> bool:
         """Whether nothing of the app will run any more; one that the state has forgotten is over."""
         app = self.state.apps.get(name)
         return app is None or (app.ended is not None and not app.slices())
 
-    def _ring_workers(self, workers: Iterable[str]) -> None:
+    def _ring_commands(self, workers: Iterable[str]) -> list[StoreCommand]:
         queues = [self.keys.worker_queue(worker) for worker in workers]
-        if queues:
-            self._ring(keys=[queue_key(queue) for queue in queues], args=[bell_id(queue) for queue in queues])
+        if not queues:
+            return []
+        return [("EVAL", RING_LUA, len(queues), *map(queue_key, queues), *map(bell_id, queues))]
 
     def _store_time_ms(self) -> int:
         seconds, micros = self.store.time()
@@ -465,19 +496,32 @@ class Scheduler:
 
 def _records(turn: Turn, after: Position) -> tuple[list[Record], Position]:
     records: list[Record] = []
-    digest = after.digest
-    for seq, (event, cause) in enumerate(turn.entries, start=turn.first):
+    seq, digest = after
+    for event, cause in turn.entries:
+        seq += 1
         record = encode(event, seq=seq, at=turn.at, turn=turn.first, cause=cause, previous=digest)
         digest = record.digest
         records.append(record)
-    return records, Position(after.seq + len(records), digest)
+    return records, Position(seq, digest)
 
 
-def _message(entry: bytes, fields: dict[bytes, bytes]) -> Message:
+def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:
+    """What puts each answer on the list that its client listens to."""
+    commands: list[StoreCommand] = []
+    for name, texts in answers.items():
+        commands.append(("RPUSH", keys.reply(name), *texts))
+        commands.append(("PEXPIRE", keys.reply(name), REPLY_KEPT_MS))
+    return commands
+
+
+def _message(entry: bytes, flat: list[bytes]) -> Message:
+    """The message of an inbox entry whose fields and values come by turns, as the store gives them."""
+    pairs = iter(flat)
+    fields = dict(zip(pairs, pairs, strict=True))
     kind = "view" if b"view" in fields else "command"
     identity, reply_to = fields.get(b"id", b""), fields.get(b"reply", b"")
     return Message(
-        entry.decode(),
+        entry,
         identity.decode(errors="replace"),
         kind,
         fields.get(kind.encode(), b""),

@@ -67,10 +67,14 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
     if not isinstance(settings, Mapping):
         raise InvalidCommand('"settings" is an object of settings by name')
     Turn(state, 0).take(ConfigureCluster(settings=dict(settings)))
-    now = 0
+    now = stated = 0
     for number, operation in enumerate(scenario["commands"], start=1):
         try:
-            due = _time(operation, now)
+            if isinstance(operation, Mapping) and "at" in operation:
+                stated = _time(operation["at"], stated)
+                due = max(stated, now)
+            else:
+                due = now + 1
             while (moment := state.next_moment(now)) is not None and moment < due:
                 now = moment
                 decisions += _settled(Turn(state, now), check=check)
@@ -92,10 +96,9 @@ def _settled(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
     return [decision for entry in turn.entries if (decision := _decision(entry.event)) is not None]
 
 
-def _time(operation: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
-    at = operation.get("at", before + 1) if isinstance(operation, Mapping) else before
+def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
     if not isinstance(at, int) or isinstance(at, bool) or at < before:
-        raise InvalidCommand(f'"at" is a time in ms and not before {before}, not {shorten(at)}')
+        raise InvalidCommand(f'"at" is a time in ms that never goes back, at least {before} here, not {shorten(at)}')
     return at
 
 

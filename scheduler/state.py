@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, assert_never
 
-from scheduler.appqueue import AppQueue, Pending
+from scheduler.appqueue import AppQueue
+from scheduler.cap import Pending
 from scheduler.check import violations
 from scheduler.errors import InvariantViolated
 from scheduler.events import (
@@ -42,7 +43,7 @@ from scheduler.events import (
     WorkerStatus,
 )
 from scheduler.fleet import Fleet, Shape
-from scheduler.ledger import Accounts, Balance, add_grant, add_request
+from scheduler.ledger import Accounts, Balance, Usage, add_grant, add_request
 from scheduler.placement.executors import CLASSIC
 from scheduler.placement.locality import Preferences
 from scheduler.placement.patience import moments_of
@@ -112,6 +113,8 @@ class App:
     spec: AppRegistered
     queued: Pending
     accounts: Accounts
+    usage: Usage
+    """Its company's."""
     submitted: int
     submitted_at: int
     requested_cores: int
@@ -218,6 +221,7 @@ class User:
 
     balance: Balance = field(default_factory=Balance)
     last_selected: int = 0
+    last_selected_at: int = 0
 
 
 @dataclass(slots=True)
@@ -225,6 +229,7 @@ class Company:
     """A tenant, the quota it bought, and its users."""
 
     spec: CompanyRegistered
+    usage: Usage
     balance: Balance = field(default_factory=Balance)
     last_selected: int = 0
     apps: int = 0
@@ -268,7 +273,9 @@ class ClusterState:
     def apply(self, event: Event, *, at: int, cause: str = "") -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any."""
         self.head += 1
-        self.at = at
+        if at != self.at:
+            self.at = at
+            self.queue.pass_time(at)
         if cause:
             self._remember(cause)
         match event:
@@ -302,9 +309,7 @@ class ClusterState:
                 self.companies[event.company].spec = event
                 self._set_quotas()
             case CompanyRegistered():
-                company = self.companies[event.company] = Company(event)
-                self.queue.add_company(event.company, company.balance)
-                self._set_quotas()
+                self._company_registered(event)
             case CompanyRemoved():
                 del self.companies[event.company]
                 self.queue.remove_company(event.company)
@@ -345,9 +350,11 @@ class ClusterState:
         return app.left_cores >= unit
 
     def next_moment(self, after: int) -> int | None:
-        """The next time (ms), later than `after`, at which time alone may change something (semantics T1, L5, L6)."""
-        index = bisect_right(self.moments, (after + 1,)) if self.moments else 0
-        return self.moments[index][0] if index < len(self.moments) else None
+        """The next time (ms), later than `after`, that a rule waits for and that a turn is due at (semantics T1)."""
+        index = bisect_left(self.moments, (after + 1,)) if self.moments else 0
+        own = self.moments[index][0] if index < len(self.moments) else None
+        reserved = self.queue.next_moment(after)
+        return reserved if own is None else own if reserved is None else min(own, reserved)
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
@@ -363,6 +370,10 @@ class ClusterState:
         numerator, denominator = map(int, spec.part.split("/")) if spec.part else (1, len(self.companies))
         return Quota(self.fleet.total_cores * numerator, self.fleet.total_memory_mb * numerator, denominator)
 
+    def usage(self, company: Company) -> tuple[int, int]:
+        """(core-ms, MiB-ms) that the company has used up to now, faded by the half-life (semantics C5)."""
+        return company.usage.until(self.at, company.balance, self.queue.basis.half_life_ms)
+
     def digest(self) -> str:
         """Hex of BLAKE2b-128 over every fact of the state: equal states have equal digests, whatever led there."""
         text = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -377,13 +388,14 @@ class ClusterState:
             "configured": self.configured,
             "settings": self.settings.model_dump(),
             "balance": asdict(self.balance),
-            "companies": {name: _company_facts(company) for name, company in self.companies.items()},
+            "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
             "ended": list(self.ended),
             "executors": {name: asdict(executor) for name, executor in self.executors.items()},
             "drivers": {name: asdict(driver) for name, driver in self.drivers.items()},
+            "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
         }
 
@@ -395,23 +407,42 @@ class ClusterState:
         for violation in violations(self):
             raise InvariantViolated(self.head, violation)
 
+    def _company_facts(self, company: Company) -> dict[str, Any]:
+        return {
+            "spec": company.spec.model_dump(),
+            "balance": asdict(company.balance),
+            "usage": self.usage(company),
+            "last_selected": company.last_selected,
+            "apps": company.apps,
+            "users": {name: asdict(user) for name, user in company.users.items()},
+        }
+
     def _remember(self, command: str) -> None:
-        self.commands[command] = self.head
-        self.commands.move_to_end(command)
-        if len(self.commands) > KNOWN_COMMANDS:
-            self.commands.popitem(last=False)
+        commands = self.commands
+        if command in commands:
+            commands.move_to_end(command)
+        commands[command] = self.head
+        if len(commands) > KNOWN_COMMANDS:
+            commands.popitem(last=False)
 
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
 
     def _cluster_configured(self, event: ClusterConfigured) -> None:
+        for company in self.companies.values():
+            company.usage.update(self.at, company.balance, self.queue.basis.half_life_ms)
         self.settings = event
         self.configured = True
         self.fleet.configure(executor_sizes(event), self._minimum_executor())
-        self.queue.configure(event.company_policy, event.user_policy, event.app_policy, event.occupancy)
+        self.queue.configure(event)
         for app in self.waiting.values():
             self._reconsider(app)
         self._forget_ended()
+
+    def _company_registered(self, event: CompanyRegistered) -> None:
+        company = self.companies[event.company] = Company(event, Usage(at=self.at))
+        self.queue.add_company(event.company, company.balance, company.usage)
+        self._set_quotas()
 
     def _worker_registered(self, event: WorkerRegistered) -> None:
         worker = self.workers[event.worker] = Worker(
@@ -425,10 +456,12 @@ class ClusterState:
             free_memory_mb=event.memory_mb,
         )
         self._set_live(worker, was=False, now=True)
+        self._set_quotas()
 
     def _worker_removed(self, event: WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
         self._set_live(worker, was=worker.status == "alive", now=False)
+        self._set_quotas()
 
     def _worker_changed(self, event: WorkerChanged) -> None:
         worker = self.workers[event.worker]
@@ -437,6 +470,7 @@ class ClusterState:
         worker.free_memory_mb += event.memory_mb - worker.memory_mb
         worker.cores, worker.memory_mb, worker.status = event.cores, event.memory_mb, event.status
         self._set_live(worker, was=False, now=worker.status == "alive")
+        self._set_quotas()
 
     def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
         if was == now:
@@ -445,12 +479,11 @@ class ClusterState:
         change(worker.id, worker.offer, worker.free)
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
-        self._set_quotas()
 
     def _set_quotas(self) -> None:
         for name, company in self.companies.items():
             bought = company.spec.cores is not None or company.spec.part is not None
-            self.queue.set_quota(name, self.quota(name), stops_idle=bought)
+            self.queue.set_quota(name, self.quota(name), stops_idle=bought, borrow=company.spec.borrow)
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
@@ -460,8 +493,9 @@ class ClusterState:
         request = Resources(event.requested_cores, event.requested_memory_mb)
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, request, self.head),
+            Pending(event.app, event.company, event.user, event.kind, request, self.head, self.at),
             (self.balance, company.balance, user.balance),
+            company.usage,
             submitted=self.head,
             submitted_at=self.at,
             requested_cores=event.requested_cores,
@@ -476,7 +510,7 @@ class ClusterState:
             app.next_step = 1 if least else 2
         company.apps += 1
         self.apps[event.app] = app
-        self.queue.push(app.queued)
+        self.queue.push(app.queued, user.balance)
 
     def _app_admitted(self, event: AppAdmitted) -> None:
         app = self.apps[event.app]
@@ -485,7 +519,9 @@ class ClusterState:
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested_cores, app.requested_memory_mb)
         company = self.companies[event.company]
-        company.last_selected = company.users[event.user].last_selected = self.head
+        user = company.users[event.user]
+        company.last_selected = user.last_selected = self.head
+        user.last_selected_at = self.at
         self.queue.admit(app.queued, self.head)
         if app.spec.driver:
             self._let_driver_wait(app, waits=True)
@@ -501,7 +537,8 @@ class ClusterState:
             )
         else:
             request = Resources(event.requested_cores, event.requested_memory_mb)
-            app.queued = self.queue.restate(app.queued, request)
+            if request != app.queued.request:
+                app.queued = self.queue.restate(app.queued, request)
         app.requested_cores, app.requested_memory_mb = event.requested_cores, event.requested_memory_mb
         if (event.executor_limit or 0) > (app.executor_limit or 0):
             app.asked_at = self.at
@@ -608,6 +645,8 @@ class ClusterState:
             self.fleet.move(worker.id, before, (worker.free_cores, worker.free_memory_mb))
         app.granted_cores += cores
         app.granted_memory_mb += memory_mb
+        if app.usage.at != self.at:
+            app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         add_grant(app.accounts, cores, memory_mb)
         beyond = app.granted_cores + app.done_cores > app.requested_cores
         if beyond or app.granted_memory_mb > app.requested_memory_mb:
@@ -700,22 +739,12 @@ def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
     return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
 
 
-def _company_facts(company: Company) -> dict[str, Any]:
-    return {
-        "spec": company.spec.model_dump(),
-        "balance": asdict(company.balance),
-        "last_selected": company.last_selected,
-        "apps": company.apps,
-        "users": {name: asdict(user) for name, user in company.users.items()},
-    }
-
-
 def _worker_facts(worker: Worker) -> dict[str, Any]:
     facts = {name: getattr(worker, name) for name in Worker.__slots__ if name not in ("executors", "drivers")}
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
-_APP_LINKS = ("spec", "queued", "accounts", "executors", "driver", "moments")
+_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver", "moments")
 
 
 def _app_facts(app: App) -> dict[str, Any]:

@@ -45,6 +45,8 @@ _AT_LEAST = {
     "max_executor_failures": 1,
     "worker_timeout_s": 1,
     "retained_apps": 0,
+    "half_life_s": 1,
+    "quota_patience_s": 0,
     "max_drivers": 0,
     "executor_idle_timeout_s": 1,
     "elastic_step_ms": 1,

@@ -76,12 +76,14 @@ def workers(state: ClusterState) -> list[dict[str, Any]]:
 
 
 def companies(state: ClusterState) -> list[dict[str, Any]]:
-    """The companies by name, with how their quota is set and what it is now."""
+    """The companies by name, with how their quota is set, what it is now and what they used (semantics C2, C5, C6)."""
     return [
         {
             "company": name,
             "quota": _how_set(company.spec.cores, company.spec.part),
             **_quota(state.quota(name)),
+            "borrow": company.spec.borrow,
+            **dict(zip(("usedCoreMs", "usedMemoryMs"), state.usage(company), strict=True)),
             "users": len(company.users),
             "apps": company.apps,
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -19,6 +19,7 @@ from rq.job import Job
 
 from scheduler import worklist_lua
 from scheduler.keys import Keys
+from scheduler.underway import StoreCommand, UnderWay
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -120,9 +121,7 @@ class Worklist:
         self._keys = Keys(cluster)
         self._fill = connection.register_script(worklist_lua.FILL)
         self._step = connection.register_script(worklist_lua.STEP)
-        self._put_back = connection.register_script(worklist_lua.PUT_BACK)
         self._keep_output = connection.register_script(worklist_lua.KEEP_OUTPUT)
-        self._close = connection.register_script(worklist_lua.CLOSE)
         self._sweep = connection.register_script(worklist_lua.SWEEP)
 
     def fill(self, app: str, tasks: int, *, worker: str, executor: str, chunk: int = _CHUNK) -> bool:
@@ -191,13 +190,14 @@ class Worklist:
         """Begin up to `n` tasks; none where `executor` is not granted on `worker`."""
         return [begun.task for begun in self.step(app, worker=worker, executor=executor, want=n).taken]
 
-    def put_back(self, app: str, executor: str) -> int:
-        """How many tasks that `executor` had begun went back to the front of the queue; not counted as retries."""
-        return self._return(app, "only", [executor])
+    def put_back(self, app: str, *gone: str) -> int:
+        """How many tasks the `gone` executors had begun: they go back to the front of the queue, not as retries."""
+        return cast("int", UnderWay(self._store, [self.put_back_command(app, gone)]).answers()[0])
 
-    def reconcile(self, app: str, granted_executors: Collection[str]) -> int:
-        """How many tasks went back because an executor had begun them that is not in `granted_executors`."""
-        return self._return(app, "except", granted_executors)
+    def put_back_command(self, app: str, gone: Iterable[str]) -> StoreCommand:
+        """What `put_back` asks of the store, to be sent along with other commands."""
+        places = [self._queue(app), self._keys.tasks(app), self._keys.begun(app)]
+        return ("EVAL", worklist_lua.PUT_BACK, len(places), *places, self._id(app), *gone)
 
     def keep_output(self, app: str, executor: str, tails: Mapping[int, bytes]) -> None:
         """Keep the end of what running tasks of `executor` have printed so far."""
@@ -212,15 +212,23 @@ class Worklist:
         States and output can be read for `keep_output_s` more. Cut short by a crash, it is made up
         for by asking again; `open_apps` names the apps that it is due for.
         """
-        if not apps:
-            return
+        if apps:
+            made = cast("list[int]", UnderWay(self._store, [self.close_command(apps)]).answers()[0])
+            self.sweep(apps, made, keep_output_s)
+
+    def close_command(self, apps: Sequence[str]) -> StoreCommand:
+        """The first step of `forget`, to be sent along with other commands; the second is `sweep` with its answer."""
         keys = self._keys
         places = [
             place for app in apps for place in (keys.tasks(app), keys.begun(app), keys.secrets(app), self._queue(app))
         ]
-        for app, made in zip(apps, cast("list[int]", self._close(places)), strict=True):
-            if made >= 0:
-                self._forget_jobs(app, made, keep_output_s)
+        return ("EVAL", worklist_lua.CLOSE, len(places), *places)
+
+    def sweep(self, apps: Sequence[str], made: Sequence[int], keep_output_s: int = KEPT_S) -> None:
+        """Delete the jobs of closed apps, of which `made` says how many each had."""
+        for app, jobs in zip(apps, made, strict=True):
+            if jobs >= 0:
+                self._forget_jobs(app, jobs, keep_output_s)
 
     def _forget_jobs(self, app: str, made: int, keep_output_s: int) -> None:
         keys, queue = self._keys, self._queue(app)
@@ -271,10 +279,6 @@ class Worklist:
         """The environment variables that the submitter put aside for the app's tasks."""
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.secrets(app)))
         return {os.fsdecode(name): os.fsdecode(value) for name, value in stored.items()}
-
-    def _return(self, app: str, which: str, executors: Collection[str]) -> int:
-        places = [self._queue(app), self._keys.tasks(app), self._keys.begun(app)]
-        return cast("int", self._put_back(places, [self._id(app), which, *sorted(executors)]))
 
     def _queue(self, app: str) -> str:
         return f"{Queue.redis_queue_namespace_prefix}{self._keys.app_queue(app)}"

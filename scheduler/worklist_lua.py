@@ -146,16 +146,16 @@ executor has begun: an answer that got lost shows there."""
 PUT_BACK = (
     """
 local queue, tasks, begun = KEYS[1], KEYS[2], KEYS[3]
-local id, only = ARGV[1], ARGV[2] == 'only'
+local id = ARGV[1]
 local jobs = 'rq:job:' .. id
-local named = {}
-for n = 3, #ARGV do named[ARGV[n]] = true end
+local gone = {}
+for n = 2, #ARGV do gone[ARGV[n]] = true end
 """
     + _RETURNED
     + """
 local all, found = redis.call('HGETALL', begun), {}
 for n = 1, #all, 2 do
-  if (named[all[n + 1]] or false) == only then found[#found + 1] = tonumber(all[n]) end
+  if gone[all[n + 1]] then found[#found + 1] = tonumber(all[n]) end
 end
 table.sort(found, function(a, b) return a > b end)
 for _, i in ipairs(found) do
@@ -166,7 +166,7 @@ end
 return #found
 """
 )
-"""Returns the begun tasks of the executors named ('only') or of all others ('except') to the front of the queue."""
+"""Returns the begun tasks of the executors named to the front of the queue. -> how many there were."""
 
 KEEP_OUTPUT = """
 local begun, output, executor = KEYS[1], KEYS[2], ARGV[1]

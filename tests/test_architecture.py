@@ -13,13 +13,13 @@ PACKAGES = ("scheduler", "workers", "recovery", "fairlog")
 PURE = (
     ("errors", "resources"),
     ("events", "commands", "keys"),
-    ("ledger", "fleet", "policies", "placement", "appqueue", "check", "topology"),
+    ("ledger", "fleet", "policies", "placement", "cap", "appqueue", "check", "topology"),
     ("state", "validate"),
     ("submission", "demand"),
     ("decide", "grants", "views"),
     ("turn", "simulate"),
 )
-IMPURE = (("eventlog", "doorbell", "client", "worklist", "worklist_lua"), ("service",))
+IMPURE = (("underway",), ("eventlog", "doorbell", "client", "worklist", "worklist_lua"), ("service",))
 LEVEL = {f"scheduler.{module}": level for level, layer in enumerate(PURE + IMPURE) for module in layer}
 LEVEL |= {"workers": 100, "recovery": 100, "fairlog": 200}
 OUTSIDE = {"time", "datetime", "random", "secrets", "uuid", "os", "socket", "subprocess", "threading", "redis", "rq"}

@@ -3,19 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-UserKey = tuple[int, int, str]
+from scheduler.ledger import Balance
+from scheduler.policies.basis import Basis
+from scheduler.resources import Quota, Resources, Share
+
+UserKey = tuple[int, int, str] | tuple[float, Share, int, int, str]
 
 
-def longest_wait(user: str, last_selected: int, oldest_pending: int) -> UserKey:
+@dataclass(slots=True)
+class Contender:
+    """What policies know of a user with pending apps.
+
+    `last_selected` is the log position of the user's last admission, 0 = never, and `oldest` that of the
+    submission of the user's oldest pending app; the `_at` are their times in ms. `request` is what the
+    user's next app (semantics F) asks for.
+    """
+
+    user: str
+    balance: Balance
+    last_selected: int = 0
+    last_selected_at: int = 0
+    oldest: int = 0
+    oldest_at: int = 0
+    request: Resources = Resources(0, 0)
+
+
+def longest_wait(contender: Contender, _quota: Quota, _basis: Basis) -> tuple[int, int, str]:
     """The user selected longest ago first (semantics U1).
 
-    `last_selected` is the log position of the user's last admission, 0 = never; those never selected
-    come first, among them the one whose oldest pending app was submitted first (`oldest_pending` is
-    its log position), then by name.
+    Those never selected come first, among them the one whose oldest pending app was submitted first,
+    then by name. Example: ann was selected at position 12 and bob at 9, cid and dan never, dan's oldest
+    app was submitted at 20 and cid's at 21: dan, cid, bob, ann.
     """
-    return last_selected, 0 if last_selected else oldest_pending, user
+    last_selected = contender.last_selected
+    return last_selected, 0 if last_selected else contender.oldest, contender.user
 
 
-UserPolicy = Callable[[str, int, int], UserKey]
-USER_POLICIES: dict[str, UserPolicy] = {"longest-wait": longest_wait}
+def least_occupied(contender: Contender, quota: Quota, basis: Basis) -> UserKey:
+    """The user who occupies the smallest dominant share of the company's quota first, ties by U1 (semantics U3).
+
+    Example: of a quota of 64 cores and 128 GiB ann occupies 16 cores and 16 GiB, a share of 1/4, and bob
+    8 cores and 48 GiB, 3/8: ann goes first. After an app of hers with 16 cores and 16 GiB she is at 1/2,
+    and bob goes first.
+    """
+    share = quota.share_of(*contender.balance.occupied(basis.occupancy))
+    return float(share), share, *longest_wait(contender, quota, basis)
+
+
+def balanced(contender: Contender, quota: Quota, basis: Basis) -> UserKey:
+    """The user first who would occupy least for the time waited (semantics U4).
+
+    The smallest of
+
+        dominant share of the company's quota that the user would occupy with the next app admitted
+        ---------------------------------------------------------------------------------------------
+        ms since the user was last selected (never: since the oldest pending app was submitted) + 1
+
+    as an exact fraction, ties by U1. What is occupied and a large request count against the user, a long
+    wait for the user; as the ratio falls towards 0 while one waits, and starts anew for whoever is
+    selected, nobody waits for ever. Quotas twice as large change nothing. Example, a quota of 64 cores
+    and memory in proportion: ann occupies 16 cores, asks for 16 more and was selected 299,999 ms ago,
+    (32/64) / 300,000 = 1/600,000; bob occupies nothing, asks for 8 and was selected 59,999 ms ago,
+    (8/64) / 60,000 = 1/480,000: ann goes first. Had she asked for 32, hers were 1/400,000, and bob's turn.
+    """
+    cores, memory_mb = contender.balance.occupied(basis.occupancy)
+    share = quota.share_of(cores + contender.request.cores, memory_mb + contender.request.memory_mb)
+    since = contender.last_selected_at if contender.last_selected else contender.oldest_at
+    ratio = Share(share.numerator, share.denominator * (basis.at - since + 1))
+    return float(ratio), ratio, *longest_wait(contender, quota, basis)
+
+
+class UserPolicy(NamedTuple):
+    """What orders a company's users.
+
+    It `drifts` if the order changes by itself as time goes on, and `regards_quota` if it changes with the
+    company's quota; one that drifts is asked anew for each admission anyway.
+    """
+
+    key: Callable[[Contender, Quota, Basis], UserKey]
+    drifts: bool = False
+    regards_quota: bool = False
+
+
+USER_POLICIES: dict[str, UserPolicy] = {
+    "longest-wait": UserPolicy(longest_wait),
+    "least-occupied": UserPolicy(least_occupied, regards_quota=True),
+    "balanced": UserPolicy(balanced, drifts=True),
+}

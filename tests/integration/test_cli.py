@@ -215,7 +215,10 @@ def test_companies_are_added_changed_listed_and_removed(shell: Shell) -> None:
     ] == "1/4"
     shell.ok("company", "set", "beta", "--cores", "8", "--memory", "4G")
     listed = {each["company"]: each for each in json.loads(shell.ok("company", "list", "--json"))}
-    assert (listed["beta"]["quotaCores"], listed["beta"]["quotaMemory"]) == (8, 4096)
+    assert (listed["beta"]["quotaCores"], listed["beta"]["quotaMemory"], listed["beta"]["borrow"]) == (8, 4096, False)
+    shell.ok("company", "set", "beta", "--borrow")
+    listed = {each["company"]: each for each in json.loads(shell.ok("company", "list", "--json"))}
+    assert (listed["beta"]["quotaCores"], listed["beta"]["borrow"], listed["beta"]["usedCoreMs"]) == (8, True, 0)
     assert "beta" in shell.ok("company", "list")
     shell.ok("company", "remove", "beta")
     assert "beta" not in shell.ok("company", "list")

@@ -23,6 +23,7 @@ from scheduler.client import Client
 from scheduler.commands import (
     Command,
     ConfigureCluster,
+    EndedExecutor,
     KillApp,
     LoseWorker,
     RegisterCompany,
@@ -42,9 +43,10 @@ from scheduler.errors import (
     UnsuitableStore,
 )
 from scheduler.eventlog import EventLog, check_store
-from scheduler.events import Event, chain_digest
+from scheduler.events import Event, Record, chain_digest, encode
 from scheduler.keys import Keys
 from scheduler.service import Scheduler
+from tests.integration.worker_rig import wait_until
 
 ACME = RegisterCompany(company="acme")
 WORKER = RegisterWorker(worker="w1", node="n", host="h", cores=16, memory_mb=32768)
@@ -77,7 +79,7 @@ def client(connection: Redis, keys: Keys) -> Client:
 @pytest.fixture
 def serving(store: EmbeddedStore, keys: Keys) -> Iterator[Master]:
     """A master that serves in a thread of its own until the test ends."""
-    running = Master(Redis.from_url(store.url), keys, Member("serving", 1, "here"))
+    running = Master(EventLog(Redis.from_url(store.url), keys), Member("serving", 1, "here"))
     thread = threading.Thread(target=running.run)
     thread.start()
     yield running
@@ -88,7 +90,7 @@ def serving(store: EmbeddedStore, keys: Keys) -> Iterator[Master]:
 
 def master(connection: Redis, keys: Keys, name: str) -> Scheduler:
     log = EventLog(connection, keys)
-    made = Scheduler(connection, keys, name, lambda: rebuild(log))
+    made = Scheduler(log, name, lambda: rebuild(log))
     made.take_over()
     return made
 
@@ -129,6 +131,31 @@ def test_a_turn_takes_all_inputs_then_admits_then_places(scheduler: Scheduler, c
     assert client.store.xlen(client.keys.inbox) == 0
 
 
+def test_a_turn_comes_without_any_input_when_a_time_that_a_rule_waits_for_has_come(
+    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Semantics T1: once for each such time."""
+    patience = ConfigureCluster(settings={"quota_patience_s": 0})
+    small = RegisterCompany(company="acme", cores=8, memory_mb=8192)
+    ask(client, patience, small, WORKER, submission("a1"), submission("a2"))
+    scheduler.turn()
+    settled: list[int] = []
+    settle = turn_module.Turn.settle
+
+    def noted(turn: turn_module.Turn) -> None:
+        settled.append(turn.at)
+        settle(turn)
+
+    monkeypatch.setattr(turn_module.Turn, "settle", noted)
+    due = scheduler.state.next_moment(0)
+    assert due == scheduler.state.at + 1
+    wait_until(lambda: scheduler.turn() == 0 and bool(settled), "the turn")
+    for _ in range(3):
+        scheduler.turn()
+    assert len(settled) == 1
+    assert settled[0] >= due
+
+
 def test_an_answer_says_where_the_command_stands_in_the_log_or_why_it_was_refused(
     scheduler: Scheduler, client: Client
 ) -> None:
@@ -156,6 +183,46 @@ def test_a_command_that_comes_twice_is_carried_out_once_and_answered_twice(
     scheduler.turn()
     assert types(log).count("CompanyRegistered") == 1
     assert answer(client, "same") == answer(client, "same") == {"id": "same", "seq": 3}
+
+
+def test_a_client_that_waits_does_not_put_its_command_in_twice(
+    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.client.RESEND_S", 0.05)
+    client.timeout_s = 0.3
+    with pytest.raises(NoMaster):
+        client.send(KillApp(app="a"), command_id="same")
+    assert client.store.xlen(client.keys.inbox) == 1
+    scheduler.turn()
+    assert answer(client, "same")["error"] == "UnknownApp"
+    with pytest.raises(NoMaster):
+        client.send(KillApp(app="a"), command_id="same")
+    assert client.store.xlen(client.keys.inbox) == 1
+
+
+def test_what_a_lost_turn_left_undone_is_made_up_for_when_the_log_is_folded_again(
+    scheduler: Scheduler, client: Client, keys: Keys
+) -> None:
+    """A commit that landed after it was given up: the executor is gone, what it had begun is still begun."""
+    client.notify(ACME, WORKER, submission("a"), submission("b", cores=16, env=("TOKEN",)))
+    client.store.hset(keys.secrets("b"), "TOKEN", "hidden")
+    scheduler.turn()
+    assert scheduler.worklist.fill("a", 1, worker="w1", executor="a.0")
+    assert scheduler.worklist.take("a", 1, worker="w1", executor="a.0") == [0]
+    log = EventLog(scheduler.store, keys)
+    state, position = rebuild(log)
+    late = turn_module.Turn(state, state.at)
+    late.take(EndedExecutor(executor="a.0", reason="failed", exit_code=1))
+    late.take(KillApp(app="b"))
+    records: list[Record] = []
+    for seq, (event, _) in enumerate(late.entries, start=late.first):
+        digest = records[-1].digest if records else position.digest
+        records.append(encode(event, seq=seq, at=late.at, turn=late.first, cause="", previous=digest))
+    log.commit(position, records)
+    client.notify(RegisterCompany(company="other"))
+    scheduler.turn()
+    assert scheduler.worklist.progress("a").running == 0
+    assert not client.store.exists(keys.secrets("b"))
 
 
 def test_command_ids_are_known_to_the_next_master(scheduler: Scheduler, client: Client, keys: Keys) -> None:
@@ -367,7 +434,7 @@ def test_a_second_master_waits_and_takes_over_when_the_first_one_leaves(
     store: EmbeddedStore, keys: Keys, serving: Master, client: Client
 ) -> None:
     client.send(ACME)
-    standby = Master(Redis.from_url(store.url), keys, Member("standby", 2, "there"))
+    standby = Master(EventLog(Redis.from_url(store.url), keys), Member("standby", 2, "there"))
     thread = threading.Thread(target=standby.run)
     thread.start()
     try:

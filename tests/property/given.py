@@ -54,12 +54,12 @@ class Cluster:
         if settings:
             self.turn(ConfigureCluster(settings=settings))
 
-    def turn(self, *commands: Command) -> list[Event]:
-        """The events of one turn that takes these commands.
+    def turn(self, *commands: Command, after_s: int = 1) -> list[Event]:
+        """The events of one turn that takes these commands so many seconds after the one before.
 
         Raises: CommandRejected of the first refused one, once the others have been taken.
         """
-        turn = _Turn(self.state, self.state.at + 1000, self.before)
+        turn = _Turn(self.state, self.state.at + after_s * 1000, self.before)
         refused: list[CommandRejected] = []
         for command in commands:
             untouched = self.state.digest()
@@ -75,10 +75,16 @@ class Cluster:
         return [entry.event for entry in turn.entries]
 
     def company(
-        self, name: str, cores: int | None = None, memory_mb: int | None = None, *, part: str | None = None
+        self,
+        name: str,
+        cores: int | None = None,
+        memory_mb: int | None = None,
+        *,
+        part: str | None = None,
+        borrow: bool = False,
     ) -> list[Event]:
         """What the registration of a company causes."""
-        return self.turn(RegisterCompany(company=name, cores=cores, memory_mb=memory_mb, part=part))
+        return self.turn(RegisterCompany(company=name, cores=cores, memory_mb=memory_mb, part=part, borrow=borrow))
 
     def worker(self, name: str, cores: int, memory_mb: int = 64 * GIB) -> list[Event]:
         """What the registration of a worker causes."""

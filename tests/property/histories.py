@@ -82,6 +82,16 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"worker_selection": "memory-free-desc"},
     {"worker_selection": "memory-free-asc"},
     {"worker_selection": "worker-id"},
+    {"company_policy": "pay-as-you-go"},
+    {"company_policy": "dominant-share"},
+    {"user_policy": "least-occupied"},
+    {"user_policy": "balanced"},
+    {"user_policy": "longest-wait"},
+    {"half_life_s": 7},
+    {"half_life_s": 3600},
+    {"quota_patience_s": 0},
+    {"quota_patience_s": 3},
+    {"quota_patience_s": 600},
 )
 QUOTAS: tuple[dict[str, int | str], ...] = (
     {},
@@ -90,6 +100,9 @@ QUOTAS: tuple[dict[str, int | str], ...] = (
     {"cores": 24, "memory_mb": 16384},
     {"cores": 64, "memory_mb": 32768},
     {"cores": 32, "memory_mb": 1 << 20},
+    {"borrow": True},
+    {"cores": 16, "memory_mb": 16384, "borrow": True},
+    {"part": "1/4", "borrow": False},
 )
 
 

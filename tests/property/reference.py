@@ -6,6 +6,8 @@ Slow and short on purpose. Nothing here looks at the indexes that the scheduler 
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil
+from typing import Any
 
 from scheduler.state import App, ClusterState, Company, Worker
 
@@ -28,21 +30,19 @@ def quota(state: ClusterState, company: Company) -> tuple[Fraction, Fraction]:
     return part * sum(worker.cores for worker in live(state)), part * sum(worker.memory_mb for worker in live(state))
 
 
-def requested(state: ClusterState, company: str | None = None) -> tuple[int, int]:
-    """What waitingApps, or a company's apps in it, request in cores and MiB (semantics O1)."""
+def requested(state: ClusterState, company: str | None = None, user: str | None = None) -> tuple[int, int]:
+    """What waitingApps, or a company's or user's apps in it, request in cores and MiB (semantics O1)."""
     apps = [app for app in state.apps.values() if app.admitted and app.ended is None]
-    held = [app for app in apps if company in (None, app.spec.company)]
+    held = [app for app in apps if company in (None, app.spec.company) and user in (None, app.spec.user)]
     return sum(app.requested_cores for app in held), sum(app.requested_memory_mb for app in held)
 
 
-def granted(state: ClusterState, company: str) -> tuple[int, int]:
-    """What a company's live executors hold in cores and MiB (semantics O1)."""
-    held = [one for one in (*state.executors.values(), *state.drivers.values()) if _company(state, one.app) == company]
+def granted(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
+    """What the live executors and drivers of a company, or of one user of it, hold in cores and MiB (semantics O1)."""
+    held = [*state.executors.values(), *state.drivers.values()]
+    held = [one for one in held if state.apps[one.app].spec.company == company]
+    held = [one for one in held if user in (None, state.apps[one.app].spec.user)]
     return sum(one.cores for one in held), sum(one.memory_mb for one in held)
-
-
-def _company(state: ClusterState, app: str) -> str:
-    return state.apps[app].spec.company
 
 
 def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
@@ -54,51 +54,200 @@ def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
     return cores + app.requested_cores <= quota_cores and memory_mb + app.requested_memory_mb <= quota_mb
 
 
-def share(state: ClusterState, company: Company) -> Fraction:
-    """How much of its quota a company occupies; a quota of 0 is exceeded without bound (semantics C3, O3)."""
-    occupied = (granted if state.settings.occupancy == "granted" else requested)(state, company.spec.company)
+def fits_alone(state: ClusterState, company: Company, app: App) -> bool:
+    """Whether the app would pass the cap of its company if that occupied nothing."""
+    if company.spec.cores is None and company.spec.part is None:
+        return True
+    quota_cores, quota_mb = quota(state, company)
+    return app.requested_cores <= quota_cores and app.requested_memory_mb <= quota_mb
+
+
+def dominant(amounts: tuple[int, int], bought: tuple[Fraction, Fraction]) -> Fraction:
+    """The larger of the two ratios; a quota of 0 is exceeded without bound (semantics C3)."""
     ratios = [
-        Fraction(held) / bought if bought else INFINITE * min(held, 1)
-        for held, bought in zip(occupied, quota(state, company), strict=True)
+        Fraction(held) / part if part else INFINITE * min(held, 1) for held, part in zip(amounts, bought, strict=True)
     ]
     return min(max(ratios), INFINITE)
 
 
-def next_admission(state: ClusterState) -> Choice | None:
-    """Who is admitted next (semantics A3, A6, C1-C4, U1, U2, F1, F2)."""
+def occupied(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
+    """What counts as occupied (semantics O3)."""
+    return (granted if state.settings.occupancy == "granted" else requested)(state, company, user)
+
+
+def head(state: ClusterState, company: str, user: str) -> App | None:
+    """The app that the user's queue gives next (semantics F1, F2)."""
+    sql_first = state.settings.app_policy == "sql-first"
+    queue = pending(state, company, user)
+    return min(queue, key=lambda app: (sql_first and app.spec.kind != "sql", app.submitted), default=None)
+
+
+def pending(state: ClusterState, company: str, user: str) -> list[App]:
+    """The apps in the user's queue."""
+    apps = [app for app in state.apps.values() if (app.spec.company, app.spec.user) == (company, user)]
+    return [app for app in apps if app.state == "pending"]
+
+
+class Past:
+    """What went before, noted event by event: whom caps held back, what companies used, who was selected when."""
+
+    def __init__(self) -> None:
+        self.held_since: dict[str, int] = {}
+        self.reserved: dict[str, int] = {}
+        self.used: dict[str, tuple[int, int]] = {}
+        self.selected_at: dict[tuple[str, str], int] = {}
+        self._at = 0
+        self._admitted: set[str] = set()
+        self._rates: dict[str, tuple[int, int]] = {}
+        self._half_life_ms = self._patience_ms = 0
+        self._requests: dict[str, tuple[int, int]] = {}
+
+    def note(self, state: ClusterState) -> None:
+        """Take in the state after the next event; to be called once for each."""
+        self._note_usage(state)
+        self._note_patience(state)
+        admitted = {name for name, app in state.apps.items() if app.admitted}
+        for name in admitted - self._admitted:
+            self.selected_at[state.apps[name].spec.company, state.apps[name].spec.user] = state.at
+        for gone in [key for key in self.selected_at if key[0] not in state.companies]:
+            del self.selected_at[gone]
+        self._admitted = admitted
+        self._at = state.at
+
+    def _note_usage(self, state: ClusterState) -> None:
+        for name in state.companies:
+            core_ms, memory_mb_ms = self.used.get(name, (0, 0))
+            cores, memory_mb = self._rates.get(name, (0, 0))
+            now, half_life_ms = self._at, self._half_life_ms
+            while name in self._rates and now < state.at:
+                until = min(state.at, (now // half_life_ms + 1) * half_life_ms)
+                core_ms, memory_mb_ms = core_ms + cores * (until - now), memory_mb_ms + memory_mb * (until - now)
+                if until % half_life_ms == 0:
+                    core_ms, memory_mb_ms = core_ms // 2, memory_mb_ms // 2
+                now = until
+            self.used[name] = core_ms, memory_mb_ms
+        self.used = {name: self.used[name] for name in state.companies}
+        self._rates = {name: granted(state, name) for name in state.companies}
+        self._half_life_ms = state.settings.half_life_s * 1000
+
+    def _note_patience(self, state: ClusterState) -> None:
+        self._reserve(state.at)
+        held = [
+            next_app.spec.app
+            for name, company in state.companies.items()
+            for user in company.users
+            if (next_app := head(state, name, user)) is not None
+            and not passes_cap(state, company, next_app)
+            and fits_alone(state, company, next_app)
+        ]
+        waiting = {name for name, app in state.apps.items() if app.state == "pending"}
+        requests = {name: (state.apps[name].requested_cores, state.apps[name].requested_memory_mb) for name in waiting}
+        restated = {name for name in waiting if self._requests.get(name, requests[name]) != requests[name]}
+        self._requests = requests
+        self.reserved = {name: at for name, at in self.reserved.items() if name in waiting - restated}
+        self.held_since = {name: at for name, at in self.held_since.items() if name not in restated}
+        self.held_since = {name: self.held_since.get(name, state.at) for name in held if name not in self.reserved}
+        self._patience_ms = state.settings.quota_patience_s * 1000
+        self._reserve(state.at)
+
+    def _reserve(self, at: int) -> None:
+        for name, since in list(self.held_since.items()):
+            if at - since > self._patience_ms:
+                self.reserved[name] = self.held_since.pop(name)
+
+
+def candidate(state: ClusterState, company: Company, past: Past, *, capped: bool) -> App | None:
+    """The app that the company would send (semantics C4, C7, U)."""
+    name = company.spec.company
+    reserved = [app for app in state.apps.values() if app.spec.app in past.reserved and app.spec.company == name]
+    reserved = [app for app in reserved if fits_alone(state, company, app)]
+    if reserved:
+        heads = [min(reserved, key=lambda app: (past.reserved[app.spec.app], app.submitted))]
+    else:
+        heads = [app for user in company.users if (app := head(state, name, user)) is not None]
+    heads = [app for app in heads if not capped or passes_cap(state, company, app)]
+    return min(heads, key=lambda app: user_order(state, company, app, past), default=None)
+
+
+def user_order(state: ClusterState, company: Company, app: App, past: Past) -> tuple[Any, ...]:
+    """Where the user whose next app this is stands (semantics U1, U3, U4)."""
+    name, user = company.spec.company, app.spec.user
+    last_selected = company.users[user].last_selected
+    oldest = min(pending(state, name, user), key=lambda app: app.submitted)
+    by_wait = last_selected, 0 if last_selected else oldest.submitted, user
+    cores, memory_mb = occupied(state, name, user)
+    match state.settings.user_policy:
+        case "least-occupied":
+            return dominant((cores, memory_mb), quota(state, company)), *by_wait
+        case "balanced":
+            share = dominant((cores + app.requested_cores, memory_mb + app.requested_memory_mb), quota(state, company))
+            return share / (state.at - past.selected_at.get((name, user), oldest.submitted_at) + 1), *by_wait
+        case _:
+            return by_wait
+
+
+def company_order(state: ClusterState, company: Company, past: Past) -> tuple[Any, ...]:
+    """Where the company stands (semantics C3, C5)."""
+    name = company.spec.company
+    by_usage = state.settings.company_policy == "pay-as-you-go"
+    return (
+        dominant(past.used[name] if by_usage else occupied(state, name), quota(state, company)),
+        company.last_selected,
+        name,
+    )
+
+
+def next_admission(state: ClusterState, past: Past) -> Choice | None:
+    """Who is admitted next (semantics A3, A6, C, U, F)."""
     if state.settings.admission == "open":
         return _oldest(state)
-    cores, memory_mb = requested(state)
     workers = live(state)
-    if cores >= sum(worker.cores for worker in workers) or memory_mb >= sum(worker.memory_mb for worker in workers):
+    offered = sum(worker.cores for worker in workers), sum(worker.memory_mb for worker in workers)
+    owed = requested(state)
+    full = any(sum_ >= part for sum_, part in zip(owed, offered, strict=True))
+    if full:
+        for name, company in state.companies.items():
+            if company.spec.borrow:
+                both = zip(requested(state, name), granted(state, name), quota(state, company), strict=True)
+                beyond = [max(0, asked - max(has, ceil(bought))) for asked, has, bought in both]
+                owed = owed[0] - beyond[0], owed[1] - beyond[1]
+        if any(sum_ >= part for sum_, part in zip(owed, offered, strict=True)):
+            return None
+    companies = state.companies.values()
+    chosen = {id(one): candidate(state, one, past, capped=True) for one in companies}
+    taking_part = [one for one in companies if chosen[id(one)] is not None]
+    for one in companies:
+        if one.spec.borrow and not full and taking_part in ([], [one]):
+            chosen[id(one)] = candidate(state, one, past, capped=False)
+    able = [one for one in companies if chosen[id(one)] is not None]
+    if not able:
         return None
-    sql_first = state.settings.app_policy == "sql-first"
-    ranked = []
-    for name, company in state.companies.items():
-        users = []
-        for user_name, user in company.users.items():
-            mine = [app for app in state.apps.values() if (app.spec.company, app.spec.user) == (name, user_name)]
-            queue = [app for app in mine if app.state == "pending"]
-            if queue:
-                head = min(queue, key=lambda app: (sql_first and app.spec.kind != "sql", app.submitted))
-                if passes_cap(state, company, head):
-                    oldest = 0 if user.last_selected else min(app.submitted for app in queue)
-                    users.append((user.last_selected, oldest, user_name, head.spec.app))
-        if users:
-            ranked.append((share(state, company), company.last_selected, name, *min(users)[2:]))
-    if not ranked:
-        return None
-    part, _, company_name, user_name, app_name = min(ranked)
+    first = min(able, key=lambda one: company_order(state, one, past))
+    app = chosen[id(first)]
+    assert app is not None
+    part = dominant(occupied(state, first.spec.company), quota(state, first))
     printed = "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
-    return app_name, company_name, user_name, printed
+    return app.spec.app, app.spec.company, app.spec.user, printed
+
+
+def placement_order(state: ClusterState) -> list[int]:
+    """Positions of admission of the apps that placement owes cores, in the order it serves them (semantics P6, C6)."""
+    owed = [app for app in state.waiting.values() if app.owed]
+
+    def beyond(app: App) -> bool:
+        company = state.companies[app.spec.company]
+        has = granted(state, app.spec.company)
+        return company.spec.borrow and any(a >= b for a, b in zip(has, quota(state, company), strict=True))
+
+    return [app.admitted for app in sorted(owed, key=beyond)]
 
 
 def _oldest(state: ClusterState) -> Choice | None:
-    pending = [app for app in state.apps.values() if app.state == "pending"]
-    if not pending:
+    queued = [app for app in state.apps.values() if app.state == "pending"]
+    if not queued:
         return None
-    first = min(pending, key=lambda app: app.submitted).spec
-    part = share(state, state.companies[first.company])
+    first = min(queued, key=lambda app: app.submitted).spec
+    part = dominant(occupied(state, first.company), quota(state, state.companies[first.company]))
     return first.app, first.company, first.user, "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
 
 

@@ -10,34 +10,37 @@ from scheduler.events import AppAdmitted, CompanyRemoved, Event
 from scheduler.fleet import WORKER_SELECTIONS, Fleet
 from scheduler.placement.executors import PLACEMENTS
 from scheduler.policies.app import APP_POLICIES
+from scheduler.policies.company import COMPANY_POLICIES
+from scheduler.policies.user import USER_POLICIES
 from scheduler.resources import Resources
 from scheduler.state import ClusterState
 from tests.property import reference
 from tests.property.given import allocated
 from tests.property.histories import HISTORIES, History, played
 
+CHOICES: dict[str, st.SearchStrategy[object]] = {
+    "worker_selection": st.sampled_from(sorted(WORKER_SELECTIONS)),
+    "placement": st.sampled_from(sorted(PLACEMENTS)),
+    "company_policy": st.sampled_from(sorted(COMPANY_POLICIES)),
+    "user_policy": st.sampled_from(sorted(USER_POLICIES)),
+    "app_policy": st.sampled_from(sorted(APP_POLICIES)),
+    "occupancy": st.sampled_from(["requested", "granted"]),
+    "half_life_s": st.sampled_from([3600, 9]),
+    "quota_patience_s": st.sampled_from([600, 4, 0]),
+}
 
-@given(
-    history=HISTORIES,
-    worker_selection=st.sampled_from(sorted(WORKER_SELECTIONS)),
-    placement=st.sampled_from(sorted(PLACEMENTS)),
-    app_policy=st.sampled_from(sorted(APP_POLICIES)),
-    occupancy=st.sampled_from(["requested", "granted"]),
-)
+
+@given(history=HISTORIES, chosen=st.fixed_dictionaries(CHOICES))
 @settings(max_examples=150)
 def test_admission_and_placement_decide_what_a_scan_over_everything_decides(
-    history: History, worker_selection: str, placement: str, app_policy: str, occupancy: str
+    history: History, chosen: dict[str, object]
 ) -> None:
-    chosen: dict[str, object] = {
-        "worker_selection": worker_selection,
-        "placement": placement,
-        "app_policy": app_policy,
-        "occupancy": occupancy,
-    }
     selected: dict[tuple[str, ...], int] = {}
+    past = reference.Past()
 
     def before(state: ClusterState, event: Event) -> None:
-        _decides_like_the_reference(state)
+        past.note(state)
+        _decides_like_the_reference(state, past)
         match event:
             case AppAdmitted():
                 selected[event.company,] = selected[event.company, event.user] = state.head + 1
@@ -48,24 +51,29 @@ def test_admission_and_placement_decide_what_a_scan_over_everything_decides(
                 pass
 
     state = played(history, chosen, before=before).state
-    _decides_like_the_reference(state)
+    past.note(state)
+    _decides_like_the_reference(state, past)
     for name, company in state.companies.items():
         assert company.last_selected == selected.get((name,), 0)
         for user_name, user in company.users.items():
             assert user.last_selected == selected.get((name, user_name), 0)
 
 
-def _decides_like_the_reference(state: ClusterState) -> None:
+def _decides_like_the_reference(state: ClusterState, past: reference.Past) -> None:
     choice = admit(state)
-    assert (choice and (choice.app, choice.company, choice.user, choice.share)) == reference.next_admission(state)
+    assert (choice and (choice.app, choice.company, choice.user, choice.share)) == reference.next_admission(state, past)
+    assert {name: state.usage(company) for name, company in state.companies.items()} == past.used
+    assert {app: since for app, since, reserved in state.queue.held_back() if reserved} == past.reserved
+    assert {app: since for app, since, reserved in state.queue.held_back() if not reserved} == past.held_since
     for app in state.waiting.values():
         assert allocated(place(state, app, state.at)) == reference.next_placement(state, app)
     owed = [app.admitted for app in state.waiting.values() if app.owed]
     assert state.unsatisfied == owed
+    due = reference.placement_order(state)
     served = [app.admitted for app in unsatisfied(state)]
-    assert served == [position for position in owed if position in served]
+    assert served == [position for position in due if position in served]
     could = [app.admitted for app in state.waiting.values() if reference.next_placement(state, app)]
-    assert [position for position in could if position in served] == could
+    assert [position for position in owed if position in served and position in could] == could
 
 
 SHAPES = st.tuples(st.integers(0, 20), st.integers(0, 8).map(lambda step: step * 1024))

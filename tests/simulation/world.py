@@ -6,10 +6,10 @@ call of a master: before it, after it, or by taking away its answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import fakeredis
 from fakeredis.commands_mixins import server_mixin
@@ -35,6 +35,7 @@ from scheduler.grants import STOP
 from scheduler.keys import Keys
 from scheduler.service import Scheduler
 from scheduler.state import ClusterState
+from scheduler.underway import StoreCommand, UnderWay
 
 if TYPE_CHECKING:
     import pytest
@@ -81,6 +82,19 @@ class FaultyCommit:
 
     def finish(self) -> None:
         self.store._struck(self.commit.finish)
+
+
+class FaultyUnderWay(UnderWay):
+    """Commands sent ahead that a fault may strike before they are sent, and once they are answered."""
+
+    def __init__(self, store: FaultyStore, commands: Sequence[StoreCommand]) -> None:
+        self.store = store
+        if store.strike is not None:
+            store.strike("before")
+        super().__init__(store, commands)
+
+    def answers(self) -> list[Any]:
+        return cast("list[Any]", self.store._struck(super().answers))
 
 
 class Agent:
@@ -148,6 +162,8 @@ class World:
             return FaultyCommit(commit, log.store) if isinstance(log.store, FaultyStore) else commit
 
         patch.setattr(EventLog, "begin_commit", begin_struck)
+        for module in ("service", "worklist"):
+            patch.setattr(f"scheduler.{module}.UnderWay", FaultyUnderWay)
         self.now_ms = 1_700_000_000_000
         patch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: self.now_ms / 1000))
         patch.setattr("scheduler.service.time", SimpleNamespace(sleep=lambda _: None))
@@ -188,7 +204,7 @@ class World:
         """A new master takes over; the old one, if there is one, does not know yet."""
         store = FaultyStore(server=self.server)
         log = EventLog(store, KEYS)
-        master = Scheduler(store, KEYS, f"master-{next(self.numbers)}", lambda: rebuild(log))
+        master = Scheduler(log, f"master-{next(self.numbers)}", lambda: rebuild(log))
         master.take_over()
         self.masters.append(master)
 

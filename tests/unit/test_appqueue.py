@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler.appqueue import AppQueue, Pending
-from scheduler.ledger import Balance
+from scheduler.appqueue import AppQueue
+from scheduler.cap import Pending
+from scheduler.events import ClusterConfigured
+from scheduler.ledger import Balance, Usage
 from scheduler.resources import Quota, Resources
 
 SMALL, LARGE = Resources(4, 2048), Resources(16, 8192)
@@ -16,10 +18,10 @@ def pending(app: str, submitted: int, *, company: str = "c", user: str = "u", re
 def queue_of(*apps: Pending, **quotas: int) -> tuple[AppQueue, dict[str, Balance]]:
     queue, balances = AppQueue(), {name: Balance() for name in quotas}
     for name, cores in quotas.items():
-        queue.add_company(name, balances[name])
+        queue.add_company(name, balances[name], Usage())
         queue.set_quota(name, Quota(cores, cores * 512), stops_idle=True)
     for app in apps:
-        queue.push(app)
+        queue.push(app, Balance())
     return queue, balances
 
 
@@ -76,7 +78,7 @@ def test_the_user_selected_longest_ago_is_next_and_one_never_selected_before_all
 def test_among_users_never_selected_the_one_with_the_oldest_app_is_next_whatever_app_it_would_send() -> None:
     """Semantics U1, F2: the oldest pending app decides, not the head of the queue."""
     queue, _ = queue_of(pending("old", 1, user="zoe"), pending("b", 2, user="bob"), pending("sql", 3, user="zoe"), c=64)
-    queue.configure("dominant-share", "longest-wait", "sql-first", "requested")
+    queue.configure(ClusterConfigured(app_policy="sql-first"))
     assert first(queue) == "sql"
 
 
@@ -130,7 +132,7 @@ def test_sql_first_puts_apps_of_that_kind_before_others_each_by_submission() -> 
     """Semantics F1, F2."""
     queue, _ = queue_of(pending("b1", 1), pending("sql2", 2), pending("b3", 3), pending("sql4", 4), c=64)
     assert first(queue) == "b1"
-    queue.configure("dominant-share", "longest-wait", "sql-first", "requested")
+    queue.configure(ClusterConfigured(app_policy="sql-first"))
     order = []
     while (app := queue.first()) is not None:
         order.append(app.app)
@@ -145,7 +147,7 @@ def test_a_company_that_was_forgotten_is_out_of_the_order() -> None:
     queue.remove(app)
     queue.remove_company("c")
     assert queue.first() is None
-    queue.push(pending("b", 2, company="d"))
+    queue.push(pending("b", 2, company="d"), Balance())
     assert first(queue) == "b"
 
 
@@ -164,7 +166,7 @@ def test_the_occupied_share_is_what_is_granted_where_the_setting_says_so() -> No
     """Semantics O3."""
     queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
     balances["a"].requested_cores, balances["b"].granted_cores = 16, 32
-    queue.configure("dominant-share", "longest-wait", "fifo", "granted")
+    queue.configure(ClusterConfigured(occupancy="granted"))
     assert first(queue) == "a"
-    queue.configure("dominant-share", "longest-wait", "fifo", "requested")
+    queue.configure(ClusterConfigured())
     assert first(queue) == "b"

@@ -81,6 +81,24 @@ def test_a_changed_quota_is_stated_in_full_and_the_same_again_changes_nothing() 
     assert decide(state, ChangeCompany(company="acme")) == [CompanyChanged(company="acme")]
 
 
+def test_whether_a_company_borrows_is_changed_by_itself_or_with_the_quota_and_stays_unless_stated() -> None:
+    """Semantics C6."""
+    state = fold([CompanyRegistered(company="acme", cores=64, memory_mb=32768)])
+    events = decide(state, ChangeCompany(company="acme", borrow=True))
+    assert events == [CompanyChanged(company="acme", cores=64, memory_mb=32768, borrow=True)]
+    fold(events, state)
+    assert decide(state, ChangeCompany(company="acme", borrow=True)) == []
+    assert decide(state, ChangeCompany(company="acme", part="1/2")) == [
+        CompanyChanged(company="acme", part="1/2", borrow=True)
+    ]
+    assert decide(state, ChangeCompany(company="acme", part="1/2", borrow=False)) == [
+        CompanyChanged(company="acme", part="1/2")
+    ]
+    assert decide(state, RegisterCompany(company="initech", borrow=True)) == [
+        CompanyRegistered(company="initech", borrow=True)
+    ]
+
+
 def test_an_unknown_company_can_neither_be_changed_nor_removed() -> None:
     for command in (ChangeCompany(company="initech"), RemoveCompany(company="initech")):
         with pytest.raises(UnknownCompany, match=r"^no company 'initech' is registered"):

@@ -231,9 +231,7 @@ def test_the_same_log_position_places_drivers_the_same_way_on_every_replay() -> 
 def test_a_drivers_grant_tells_its_worker_what_it_is() -> None:
     cluster = shared(w1=16)
     cluster.turn(with_driver(cores=4, tasks=4))
-    grants = all_grants(cluster.state)["w1"]
+    grants = {name: Grant.model_validate_json(text) for name, text in all_grants(cluster.state)["w1"].items()}
     driver, executor = grants["a1.driver-0"], grants["a1.0"]
-    assert isinstance(driver, Grant)
-    assert isinstance(executor, Grant)
     assert (driver.role, driver.cores, driver.memory_mb) == ("driver", 2, 1024)
     assert (executor.role, executor.stays, executor.has_driver) == ("executor", True, True)

@@ -99,6 +99,8 @@ def test_workers_drain_come_back_are_lost_and_are_removed() -> None:
         ({"op": "turn", "commands": [COMPANY, COMPANY]}, "command 1: company 'acme' is registered already"),
         (SUBMIT, "command 1: no company 'acme' is registered"),
         ({"op": "finish"}, "command 1: no app 'None' is known"),
+        ({**COMPANY, "at": -1}, 'command 1: "at" is a time in ms that never goes back, at least 0 here, not -1'),
+        ({**COMPANY, "at": "noon"}, 'command 1: "at" is a time in ms that never goes back'),
         ({"op": "settings", "placement": "heap"}, "command 1: placement cannot be 'heap'"),
     ],
 )
@@ -124,6 +126,19 @@ def test_settings_that_are_no_settings_are_refused() -> None:
         run_scenario({"settings": [], "commands": []})
     with pytest.raises(InvalidSetting, match=r"^no setting is called 'colour'"):
         run(colour="red")
+
+
+def test_time_never_goes_back() -> None:
+    with pytest.raises(InvalidCommand, match=r"^command 2: \"at\" is a time in ms that never goes back, at least 500"):
+        run({**COMPANY, "at": 500}, {**WORKER, "at": 499})
+
+
+def test_a_company_is_changed() -> None:
+    """Semantics C6: what it may borrow is known from the next turn on."""
+    initech = {**COMPANY, "company": "initech"}
+    more = [{**SUBMIT, "app": "a2"}, {"op": "change_company", "company": "acme", "borrow": True}]
+    assert run(COMPANY, initech, WORKER, SUBMIT, more[0])["final"]["waiting"] == ["a1"]
+    assert run(COMPANY, initech, WORKER, SUBMIT, *more)["final"]["waiting"] == ["a1", "a2"]
 
 
 NEAR = [

@@ -354,6 +354,33 @@ def drop_executor(state: ClusterState) -> None:
     del state.executors["a1.0"]
 
 
+def change_quota(state: ClusterState) -> None:
+    state.queue.companies["acme"].tenant.quota = Quota(8, 4096)
+
+
+def let_borrow(state: ClusterState) -> None:
+    state.queue.borrowers["acme"] = None
+
+
+def change_turn(state: ClusterState) -> None:
+    state.queue.companies["acme"].users["ann"].contender.last_selected = 1
+
+
+def forget_head(state: ClusterState) -> None:
+    state.queue.companies["acme"].cap.groups.clear()
+
+
+def let_pass(state: ClusterState) -> None:
+    for group in state.queue.companies["acme"].cap.groups.values():
+        group.passes = not group.passes
+
+
+def reserve_for_one_admitted(state: ClusterState) -> None:
+    cap, app = state.queue.companies["acme"].cap, state.apps["a2"].queued
+    cap.reserved["a2"] = 0, app.submitted, app
+    cap.reservations.append(cap.reserved["a2"])
+
+
 @pytest.mark.parametrize(
     ("break_it", "sentence"),
     [
@@ -373,6 +400,12 @@ def drop_executor(state: ClusterState) -> None:
         (drop_from_queue, "the queue differs"),
         (disorder_waiting, "waitingApps is not in the order of admission"),
         (drop_executor, "the executors differ"),
+        (change_quota, "the queue knows another quota or turn of company 'acme'"),
+        (let_borrow, "the queue lets company 'acme' borrow or not"),
+        (change_turn, "the queue knows another turn of user 'ann'"),
+        (forget_head, "the cap of company 'acme' judges other apps"),
+        (let_pass, "company 'acme' holds .* back or not"),
+        (reserve_for_one_admitted, "company 'acme' reserves room for apps that do not wait"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -385,3 +418,21 @@ def test_a_state_that_contradicts_itself_is_named_with_its_position(
     with pytest.raises(InvariantViolated, match=rf"^log position 9: ({sentence})") as raised:
         state.check()
     assert raised.value.seq == 9
+
+
+def test_the_next_moment_is_when_the_patience_of_the_app_held_back_longest_is_over() -> None:
+    """Semantics T1, C7: the quota of 8 cores is requested since 4 ms, and two more apps want 4 and 8."""
+    state = fold(
+        [CompanyRegistered(company="acme", cores=8, memory_mb=8192), joined("w1"), queued("a1"), entered("a1")]
+    )
+    assert state.next_moment(0) is None
+    fold([queued("a2", 4, user="bob"), queued("a3", 8, user="cid")], state)
+    assert (state.next_moment(0), state.next_moment(600_006)) == (600_006, 600_007)
+    assert state.next_moment(600_007) is None
+    fold([ClusterConfigured(quota_patience_s=1)], state)
+    assert state.next_moment(0) == 1006
+    assert state.dump()["held_back"] == [["a2", 5, False], ["a3", 6, False]]
+    state.apply(queued("a4", user="dan"), at=1006)
+    assert state.dump()["held_back"] == [["a2", 5, True], ["a3", 6, False], ["a4", 1006, False]]
+    fold([AppRemoved(app="a1", reason="finished")], state)
+    assert state.dump()["held_back"] == [["a2", 5, True], ["a3", 6, True]]

@@ -145,6 +145,9 @@ def test_a_part_is_at_most_as_fine_as_a_millionth() -> None:
         {"max_executor_memory_mb": 2048},
         {"app_policy": "sql-first", "occupancy": "granted", "placement": "pack"},
         {"worker_selection": "memory-free-asc", "retained_apps": 0, "worker_timeout_s": 1},
+        {"company_policy": "pay-as-you-go", "half_life_s": 1, "quota_patience_s": 0},
+        {"user_policy": "least-occupied"},
+        {"user_policy": "balanced"},
     ],
 )
 def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: dict[str, Any]) -> None:
@@ -179,6 +182,9 @@ def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: di
         ({"max_executor_failures": 0}, "max_executor_failures must be at least 1, not 0"),
         ({"worker_timeout_s": 0}, "worker_timeout_s must be at least 1, not 0"),
         ({"retained_apps": -1}, "retained_apps must be at least 0, not -1"),
+        ({"half_life_s": 0}, "half_life_s must be at least 1, not 0"),
+        ({"quota_patience_s": -1}, "quota_patience_s must be at least 0, not -1"),
+        ({"quota_patience_s": "long"}, "quota_patience_s cannot be 'long': it is a whole number"),
         ({"worker_timeout_s": 1 << 31}, "worker_timeout_s must be at most 1073741824, not 2147483648"),
         ({"default_cores": "8"}, "default_cores cannot be '8': it is a whole number"),
         ({"default_cores": 8.0}, "default_cores cannot be 8.0: it is a whole number"),

@@ -176,13 +176,12 @@ def test_being_put_back_is_no_retry_and_comes_first(work: Worklist) -> None:
     assert end(work, 0, "failed", retries=1).verdict is None
 
 
-def test_reconciling_puts_back_what_executors_begun_that_are_gone(work: Worklist) -> None:
+def test_what_several_executors_had_begun_is_put_back_together_and_in_order(work: Worklist) -> None:
     fill(work, 4)
     take(work, 2, "e")
-    take(work, 2, "f")
-    assert work.reconcile(APP, ["f"]) == 2
-    assert work.progress(APP) == Progress(tasks=4, queued=2, running=2)
-    assert work.reconcile(APP, []) == 2
+    take(work, 1, "f")
+    assert work.put_back(APP, "f", "stranger", "e") == 3
+    assert take(work, 4) == [0, 1, 2, 3]
 
 
 def test_what_an_executor_has_begun_without_knowing_is_told_when_the_queue_is_empty(work: Worklist) -> None:
@@ -277,7 +276,6 @@ ACTIONS = st.one_of(
     st.tuples(st.just("succeeded"), EXECUTORS, st.integers(0, 7)),
     st.tuples(st.just("failed"), EXECUTORS, st.integers(0, 7)),
     st.tuples(st.just("put_back"), EXECUTORS, st.just(0)),
-    st.tuples(st.just("reconcile"), EXECUTORS, st.just(0)),
     st.tuples(st.just("fill"), EXECUTORS, st.just(0)),
 )
 
@@ -300,8 +298,6 @@ def test_every_task_is_in_exactly_one_place(actions: list[tuple[str, str, int]])
                 end(work, number, "failed", executor, retries=1)
             case "put_back":
                 work.put_back(APP, executor)
-            case "reconcile":
-                work.reconcile(APP, [executor])
             case _:
                 fill(work, 8, executor)
         places = [int(name.rsplit("__", 1)[1]) for name in queued(store)]

@@ -1,0 +1,153 @@
+"""A company's quota as a cap: what passes it, what it holds back since when, and for whom room is reserved.
+
+Whether an app passes the cap depends on its request alone, so a company's next apps (the *heads* of
+its users' queues, semantics F) are kept together by request and judged once a group.
+
+An app is *held back* while it is the head of its user's queue and does not pass the cap, though it would
+if its company occupied nothing; since when, is the time of the event that made it so, and any event that
+ends it, or changes what the app requests, starts the count anew. Once that has lasted longer than
+`quota_patience_s` the app has its company's room *reserved* (semantics C7), from the next event of the log
+on and until it is admitted, removed or requests something else, whatever becomes of the room meanwhile. Of
+several reservations the one held back longest counts, then the one submitted first; one whose app would
+not even pass an empty company's cap any more is left out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scheduler.policies.company import Tenant
+from scheduler.resources import Resources
+
+
+class Pending(NamedTuple):
+    """A pending app as the queue needs it; `submitted` is the log position of its submission, `submitted_at` in ms."""
+
+    app: str
+    company: str
+    user: str
+    kind: str
+    request: Resources
+    submitted: int
+    submitted_at: int = 0
+
+
+Reservation = tuple[int, int, Pending]
+"""Since when (ms) the app was held back, its submission, and itself."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The heads of one company that request the same."""
+
+    passes: bool = False
+    held_since: int | None = None
+    heads: dict[str, tuple[int, Pending]] = field(default_factory=dict)
+    """App -> since when (ms) it is a head, in that order, as time never goes back; without those of `reserving`."""
+    reserving: int = 0
+    """How many heads have their company's room reserved."""
+
+
+@dataclass(slots=True)
+class Cap:
+    """What one company's quota lets through."""
+
+    tenant: Tenant
+    stops_idle: bool = True
+    """Whether it also binds while the company occupies nothing (a default quota does not, semantics C4)."""
+    groups: dict[Resources, Group] = field(default_factory=dict)
+    reservations: list[Reservation] = field(default_factory=list)
+    """In the order in which they count."""
+    reserved: dict[str, Reservation] = field(default_factory=dict)
+    """The same by app."""
+
+    def admits(self, request: Resources) -> bool:
+        """Whether a request passes now (semantics C4)."""
+        balance = self.tenant.balance
+        if not self.stops_idle and not balance.requested_cores and not balance.requested_memory_mb:
+            return True
+        return self.tenant.quota.covers(
+            balance.requested_cores + request.cores, balance.requested_memory_mb + request.memory_mb
+        )
+
+    def fits_alone(self, request: Resources) -> bool:
+        """Whether a request would pass if the company occupied nothing."""
+        return not self.stops_idle or self.tenant.quota.covers(*request)
+
+    def enter(self, head: Pending, at: int) -> None:
+        """An app is its user's head from `at` (ms) on."""
+        group = self.groups.get(head.request)
+        if group is None:
+            group = self.groups[head.request] = Group()
+            self._judge(head.request, group, at)
+        if head.app in self.reserved:
+            group.reserving += 1
+        else:
+            group.heads[head.app] = at, head
+
+    def leave(self, head: Pending) -> None:
+        """An app is its user's head no more."""
+        group = self.groups[head.request]
+        if group.heads.pop(head.app, None) is None:
+            group.reserving -= 1
+        if not group.heads and not group.reserving:
+            del self.groups[head.request]
+
+    def review(self, at: int) -> None:
+        """What is requested or the quota is another one since `at` (ms)."""
+        for request, group in self.groups.items():
+            self._judge(request, group, at)
+
+    def _judge(self, request: Resources, group: Group, at: int) -> None:
+        group.passes = self.admits(request)
+        if group.passes or not self.fits_alone(request):
+            group.held_since = None
+        elif group.held_since is None:
+            group.held_since = at
+
+    def held(self) -> Iterator[tuple[int, Pending]]:
+        """(since when in ms, app) of what is held back and has no reservation; the longest of each request first."""
+        for group in self.groups.values():
+            if group.held_since is not None:
+                for since, head in group.heads.values():
+                    yield max(since, group.held_since), head
+
+    def reserve(self, before: int) -> int | None:
+        """Reserve for each app held back since before that time (ms); since when the next one is, None if none."""
+        earliest: int | None = None
+        for group in self.groups.values():
+            if group.held_since is None:
+                continue
+            while group.heads:
+                since, head = next(iter(group.heads.values()))
+                since = max(since, group.held_since)
+                if since >= before:
+                    earliest = since if earliest is None else min(earliest, since)
+                    break
+                del group.heads[head.app]
+                group.reserving += 1
+                self.reserved[head.app] = since, head.submitted, head
+                insort(self.reservations, self.reserved[head.app])
+        return earliest
+
+    def release(self, app: str) -> None:
+        """The app needs no room any more: it was admitted or removed."""
+        reservation = self.reserved.pop(app, None)
+        if reservation is not None:
+            del self.reservations[bisect_left(self.reservations, reservation)]
+
+    def reserver(self) -> Pending | None:
+        """The app that no other of the company may precede, None if there is no such."""
+        for _, _, app in self.reservations:
+            if self.fits_alone(app.request):
+                return app
+        return None
+
+    def lets_through(self) -> bool:
+        """Whether the company takes part (semantics C1): some app passes, or the one that others must not precede."""
+        if self.reservations and (reserver := self.reserver()) is not None:
+            return self.admits(reserver.request)
+        return bool(self.groups) and any(group.passes for group in self.groups.values())

@@ -1,0 +1,84 @@
+"""Commands that were sent to the store and are not answered yet: while it works on them, the master thinks ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hiredis import pack_command
+from redis.exceptions import RedisError, ResponseError
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+StoreCommand = tuple[str | int | bytes, ...]
+
+
+class UnderWay:
+    """`commands`, sent in their order over a connection of their own. No error shows before an answer is read.
+
+    An error of the connection leaves unknown what became of the commands.
+    """
+
+    def __init__(self, store: Redis, commands: Sequence[StoreCommand]) -> None:
+        self._pool = store.connection_pool
+        self._count = len(commands)
+        self._error: RedisError | None = None
+        self._connection: Any = None
+        try:
+            self._connection = self._pool.get_connection()
+            self._connection.send_packed_command([_packed(command) for command in commands])
+        except RedisError as error:
+            self._error = error
+
+    def answers(self) -> list[Any]:
+        """Wait for all answers and release the connection.
+
+        Raises: redis-py's errors, also one that the store answered with.
+        """
+        found = [self.read() for _ in range(self._count)]
+        self.release()
+        for answer in found:
+            if isinstance(answer, RedisError):
+                raise answer
+        return found
+
+    def read(self) -> Any:  # noqa: ANN401 - what the store says
+        """Wait for the next answer; an error that the store answers with is returned.
+
+        Raises: redis-py's errors of the connection, which is given up then.
+        """
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._connection.read_response()
+        except ResponseError as error:
+            return error
+        except RedisError:
+            self.abandon()
+            raise
+
+    def ask(self, *command: str | int | bytes) -> Any:  # noqa: ANN401 - what the store says
+        """The answer to one more command on the same connection, once all before it are read; as `read`."""
+        try:
+            self._connection.send_packed_command([_packed(command)])
+        except RedisError:
+            self.abandon()
+            raise
+        return self.read()
+
+    def release(self) -> None:
+        """Give the connection back, once all answers are read."""
+        self._pool.release(self._connection)
+
+    def abandon(self) -> None:
+        """Never mind the answers."""
+        if self._connection is not None:
+            self._connection.disconnect()
+            self.release()
+            self._connection = None
+
+
+def _packed(command: StoreCommand) -> bytes:
+    packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub knows commands of one word only
+    return packed
