@@ -30,7 +30,7 @@ VERBS = {
     "settings": ("verbs_cluster", "Show the settings in force, or change some."),
     "submit": ("verbs_apps", "Queue an app: N tasks, each one run of CMD."),
     "kill": ("verbs_apps", "End apps, whatever they are doing."),
-    "scale": ("verbs_apps", "State anew how many executors apps may have at once."),
+    "scale": ("verbs_apps", "State anew how many executors apps are to have, and where."),
     "apps": ("verbs_apps", "List the apps that have not ended, or all of them."),
     "app": ("verbs_apps", "Show one app with its executors and tasks."),
     "workers": ("verbs_cluster", "List the workers: what they offer and what of it is granted."),

@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNORECASE | re.ASCII)
 _UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
+_BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 _DURATION = re.compile(r"(-?\d{1,30})\s*([smhd])?", re.IGNORECASE | re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -92,6 +93,31 @@ def read_pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise click.BadParameter(f"{_short(text)} is not of the form NAME=VALUE")
     return name, value
+
+
+def read_counts(text: str) -> dict[str, int]:
+    """How many tasks prefer which host, written `HOST=TASKS`, several of them separated by commas.
+
+    Raises: click.BadParameter naming the right form.
+    """
+    counts: dict[str, int] = {}
+    for pair in text.split(","):
+        host, _, tasks = pair.rpartition("=")
+        if not host or not tasks.isascii() or not tasks.isdecimal():
+            raise click.BadParameter(f"{_short(pair)} is not of the form HOST=TASKS")
+        counts[read_text(host)] = int(tasks)
+    return counts
+
+
+def read_bounds(text: str) -> tuple[int, int]:
+    """The least and the most of something, written `MIN:MAX`.
+
+    Raises: click.BadParameter naming the right form.
+    """
+    found = _BOUNDS.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{_short(text)} is not of the form MIN:MAX, such as 1:8")
+    return int(found[1]), int(found[2])
 
 
 def read_text(text: str) -> str:

@@ -82,7 +82,7 @@ def duration(milliseconds: int | None) -> str:
 def log_line(record: Record) -> str:
     """One event in one line: position, time, type, and what is not empty of its data."""
     said = record.as_json()["data"]
-    parts = [f"{name}={words(value)}" for name, value in said.items() if value not in (None, "", [], False)]
+    parts = [f"{name}={words(value)}" for name, value in said.items() if value not in (None, "", [], {}, False)]
     return f"{record.seq:>7}  {moment(record.at)}  {record.type:<18} {' '.join(parts)}".rstrip()
 
 

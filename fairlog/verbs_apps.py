@@ -17,7 +17,9 @@ from fairlog.follow import appended, follow, patiently
 from fairlog.options import (
     as_json,
     on_cluster,
+    read_bounds,
     read_cores,
+    read_counts,
     read_duration,
     read_folder,
     read_limit,
@@ -67,6 +69,12 @@ _OVER = ("succeeded", "failed", "stopped")
 @click.option("--driver-memory", type=read_size, metavar="SIZE", help="Memory of the driver.  [default: 1G]")
 @click.option("--supervise", is_flag=True, help="Start the driver again when it fails or is lost.")
 @click.option("--env", type=read_pair, multiple=True, metavar="K=V", help="A variable for the tasks; may be repeated.")
+@click.option(
+    "--elastic",
+    type=read_bounds,
+    metavar="MIN:MAX",
+    help="Let the number of executors follow the tasks that are left, between these bounds.",
+)
 @click.option("--wait", is_flag=True, help="Wait for the app's end and exit with its result.")
 @click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
 @on_cluster
@@ -103,6 +111,7 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
         driver_cores=asked["driver_cores"],
         driver_memory_mb=asked["driver_memory"],
         supervise=asked["supervise"],
+        elastic=asked["elastic"],
     )
     if name == "":
         raise click.BadParameter("a name must not be empty", param_hint="--name")
@@ -136,15 +145,45 @@ def _kill_executor(name: str) -> KillExecutors:
 
 
 @click.command()
-@click.option("--executors", required=True, type=read_limit, metavar="N", help='The most it may have, or "none".')
+@click.option("--executors", required=True, type=read_limit, metavar="N", help='How many it is to have, or "none".')
+@click.option(
+    "--prefer",
+    type=read_counts,
+    multiple=True,
+    metavar="HOST=TASKS...",
+    help="How many of its tasks had better run on a host; for several hosts, list them or repeat it.",
+)
+@click.option(
+    "--preferring-tasks",
+    type=int,
+    metavar="N",
+    help="How many tasks prefer any host, where a task prefers several.  [default: the sum, at most all tasks]",
+)
 @click.argument("app", nargs=-1, required=True, type=read_text)
 @on_cluster
-def scale(session: Session, *, app: tuple[str, ...], executors: int | None) -> int:
-    """State anew how many executors apps may have at once.
+def scale(
+    session: Session,
+    *,
+    app: tuple[str, ...],
+    executors: int | None,
+    prefer: tuple[dict[str, int], ...],
+    preferring_tasks: int | None,
+) -> int:
+    """State anew how many executors apps are to have, and where.
 
-    A lower number stops none that run: those that end are not replaced while more than that many are left.
+    It is the whole demand: hosts that are not named again are not preferred any more. A lower number stops none
+    that run; those that end are not replaced while more than that many are left. "none" lifts the limit.
     """
-    return send_each(session, app, lambda name: ScaleApp(app=name, executors=executors), "scaled")
+    further = [read_counts(name) for name in app if "=" in name]
+    apps = [name for name in app if "=" not in name]
+    if not apps:
+        raise click.UsageError("no app is named")
+    hosts = {host: tasks for counts in (*prefer, *further) for host, tasks in counts.items()}
+
+    def command(name: str) -> ScaleApp:
+        return ScaleApp(app=name, executors=executors, prefer=hosts, preferring_tasks=preferring_tasks)
+
+    return send_each(session, apps, command, "scaled")
 
 
 @click.command()
@@ -197,10 +236,11 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         click.echo(f"{'driver':<16} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
     click.echo()
     render.print_table(
-        ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS"),
+        ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS", "LOCALITY"),
         [
-            (each["executor"], each["worker"], each["cores"], render.size(each["memory"]), each["status"])
+            (each["executor"], each["worker"], each["cores"], render.size(each["memory"]), each["status"], near)
             for each in found["executors"]
+            for near in [each["locality"] or ""]
         ],
         empty="It has no executor now.",
     )

@@ -91,13 +91,14 @@ def _scenario(file: IO[bytes]) -> dict[str, Any]:
 def _print_result(result: dict[str, Any]) -> None:
     rows = []
     for number, decision in enumerate(result["decisions"], start=1):
-        if "admitted" in decision:
-            rows.append((number, "admitted", decision["admitted"], "", "", ""))
-        else:
-            what = "driver" if "driver" in decision else "allocated"
-            size = render.size(decision["memory_mb"])
-            rows.append((number, what, decision[what], decision["worker"], decision["cores"], size))
-    render.print_table(("", "DECISION", "APP", "WORKER", "CORES", "MEMORY"), rows, empty="Nothing was decided.")
+        what, app = next(iter(decision.items()))
+        size = render.size(decision["memory_mb"]) if "memory_mb" in decision else ""
+        about = decision.get("locality", decision.get("executor", decision.get("executors", "")))
+        rows.append(
+            (number, what.replace("_", " "), app, decision.get("worker", ""), decision.get("cores", ""), size, about)
+        )
+    headings = ("", "DECISION", "APP", "WORKER", "CORES", "MEMORY", "MORE")
+    render.print_table(headings, rows, empty="Nothing was decided.")
     final = result["final"]
     click.echo()
     click.echo(f"waiting   {' '.join(final['waiting']) or 'none'}")

@@ -60,7 +60,7 @@ class Master:
         self.lease = Lease(store, keys, member, int(lease_s * 1000))
         self.log = log
         self.scheduler = Scheduler(log, member.id, self._rebuild)
-        self.worker = DoorbellWorker(keys.master_queue, store, self.answer)
+        self.worker = DoorbellWorker(keys.master_queue, store, self.answer, quiet_s=self.scheduler.quiet_s)
         self._keep_every_s = lease_s / 3
         self._kept_at = 0.0
 

@@ -163,6 +163,23 @@ class AppQueue:
         company.moved[app.user] = None
         self._moved[app.company] = None
 
+    def restate(self, app: Pending, request: Resources) -> Pending:
+        """The app with what it requests now, in its old place; it has waited behind the cap for nothing (C7)."""
+        restated = app._replace(request=request)
+        company = self.companies[app.company]
+        queue = company.users[app.user]
+        key = self._app_key(app.kind, app.submitted)
+        if queue.head is app:
+            company.cap.leave(app)
+        company.cap.release(app.app)
+        queue.by_policy[bisect_left(queue.by_policy, (key, app))] = key, restated
+        self.arrivals[app.app] = restated
+        if queue.head is app:
+            company.cap.enter(restated, self.basis.at)
+            queue.head = restated
+        self.touch(app.company, app.user)
+        return restated
+
     def admit(self, app: Pending, position: int) -> None:
         """Take an app out because its company and user had their turn, at this log position (semantics C3, U1)."""
         company = self.companies[app.company]

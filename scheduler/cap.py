@@ -4,11 +4,12 @@ Whether an app passes the cap depends on its request alone, so a company's next 
 its users' queues, semantics F) are kept together by request and judged once a group.
 
 An app is *held back* while it is the head of its user's queue and does not pass the cap, though it would
-if its company occupied nothing; since when, is the time of the event that made it so, and any event
-that ends it starts the count anew. Once that has lasted longer than `quota_patience_s` the app has its
-company's room *reserved* (semantics C7), from the next event of the log on and until it is admitted or
-removed, whatever becomes of the room meanwhile. Of several reservations the one held back longest counts, then
-the one submitted first; one whose app would not even pass an empty company's cap any more is left out.
+if its company occupied nothing; since when, is the time of the event that made it so, and any event that
+ends it, or changes what the app requests, starts the count anew. Once that has lasted longer than
+`quota_patience_s` the app has its company's room *reserved* (semantics C7), from the next event of the log
+on and until it is admitted, removed or requests something else, whatever becomes of the room meanwhile. Of
+several reservations the one held back longest counts, then the one submitted first; one whose app would
+not even pass an empty company's cap any more is left out.
 """
 
 from __future__ import annotations

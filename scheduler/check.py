@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.ledger import Balance, add_grant, add_request
+from scheduler.placement.patience import moments_of
 
 if TYPE_CHECKING:
     from scheduler.appqueue import CompanyQueue
@@ -84,6 +85,7 @@ def _indexes(state: ClusterState) -> Iterator[str]:
     if state.fleet.total_memory_mb != memory_mb:
         yield f"the fleet counts {state.fleet.total_memory_mb} MiB where the live workers offer {memory_mb}"
     yield from _drivers_and_owed(state)
+    yield from _demand(state)
     pending = {app.spec.app for app in state.apps.values() if not app.admitted and app.ended is None}
     queued = {
         item.app
@@ -109,7 +111,7 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     owed = [app.admitted for app in owing]
     if state.unsatisfied != owed:
         yield f"placement would serve the apps admitted at {state.unsatisfied} where it owes those at {owed}"
-    if state.unsatisfied_as_asked != [app.admitted for app in owing if app.spec.sizing != "computed"]:
+    if state.unsatisfied_as_asked != [app.admitted for app in owing if not app.sized_by_scheduler]:
         yield f"the apps admitted at {state.unsatisfied_as_asked} are not those that said what executors they want"
     waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
     if state.waiting_drivers != waiting:
@@ -121,6 +123,33 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         yield "the drivers differ from those of the apps"
     if state.drivers.keys() != {driver for worker in state.workers.values() for driver in worker.drivers}:
         yield "the drivers differ from those of the workers"
+
+
+def _demand(state: ClusterState) -> Iterator[str]:
+    """What follows from preferences and from time (semantics L)."""
+    for app in state.apps.values():
+        pending = sum(wanted.number for wanted in app.wanted)
+        if pending != (app.lacking if app.preferred_hosts else 0):
+            yield f"app {app.spec.app!r} has {pending} requests pending where it lacks {app.lacking} executors"
+        if any(wanted.number < 1 for wanted in app.wanted):
+            yield f"app {app.spec.app!r} has an empty request pending"
+    moments = [(moment, app.admitted, app.spec.app) for app in state.apps.values() for moment in app.moments]
+    due = [
+        (moment, app.admitted, app.spec.app)
+        for app in state.waiting.values()
+        for moment in moments_of(app, state.settings)
+    ]
+    if not state.moments == sorted(moments) == sorted(due):
+        yield f"turns would come at {state.moments} where time changes something at {sorted(due)}"
+    hosts: dict[str, list[str]] = {}
+    racks: dict[str, list[str]] = {}
+    for worker in sorted(state.workers):
+        if state.workers[worker].status == "alive":
+            hosts.setdefault(state.workers[worker].host, []).append(worker)
+            if state.workers[worker].rack:
+                racks.setdefault(state.workers[worker].rack, []).append(worker)
+    if (state.places.by_host, state.places.by_rack) != (hosts, racks):
+        yield "the places differ from those of the live workers"
 
 
 def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:

@@ -112,6 +112,7 @@ class SubmitApp(_Request):
     `env` names the variables whose values the client has put aside. Executors as in Spark (semantics S5):
     `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor a worker;
     `cores` may then be "unlimited" where admission is open. With `driver`, `command` is the driver's program.
+    `elastic` are the least and the most executors of an app whose demand follows its backlog (L6).
     """
 
     type: Literal["SubmitApp"] = "SubmitApp"
@@ -136,14 +137,21 @@ class SubmitApp(_Request):
     driver_cores: int | None = None
     driver_memory_mb: int | None = None
     supervise: bool = False
+    elastic: tuple[int, int] | None = None
 
 
 class ScaleApp(_Request):
-    """State the demand of an app anew: `executors` is the most it may have, None lifts the limit (semantics P5, O4)."""
+    """State the demand of an app anew, in full: how many executors, and which hosts its tasks prefer (semantics L1).
+
+    `executors` is the most it may have, None lifts the limit (P5). `prefer` says how many tasks prefer each host;
+    `preferring_tasks` how many prefer any, where a task prefers several. None = their sum, at most all tasks.
+    """
 
     type: Literal["ScaleApp"] = "ScaleApp"
     app: str
     executors: int | None
+    prefer: dict[str, int] = {}
+    preferring_tasks: int | None = None
 
 
 class KillExecutors(_Request):
@@ -187,6 +195,16 @@ class EndedExecutor(_Request):
     done: bool = False
 
 
+class ReportBacklog(_Request):
+    """An executor's word on an elastic app: how many tasks wait and run, and whether it is `idle` itself (L6)."""
+
+    type: Literal["ReportBacklog"] = "ReportBacklog"
+    executor: str
+    waiting: int
+    running: int
+    idle: bool = False
+
+
 class EndedDriver(_Request):
     """A worker's word that an app's driver is gone (semantics D3)."""
 
@@ -214,6 +232,7 @@ Command = (
     | EndApp
     | StartedExecutor
     | EndedExecutor
+    | ReportBacklog
     | EndedDriver
 )
 

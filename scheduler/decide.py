@@ -27,11 +27,13 @@ from scheduler.commands import (
     RegisterWorker,
     RemoveCompany,
     RemoveWorker,
+    ReportBacklog,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
     UndrainWorker,
 )
+from scheduler.demand import after_removal, backlog, scaled
 from scheduler.errors import (
     AppEnded,
     CompanyInUse,
@@ -47,7 +49,6 @@ from scheduler.errors import (
 )
 from scheduler.events import (
     AppAdmitted,
-    AppChanged,
     AppRemoved,
     CompanyChanged,
     CompanyRegistered,
@@ -65,14 +66,14 @@ from scheduler.events import (
 )
 from scheduler.fleet import Candidates
 from scheduler.placement.classic import pack_worker_by_worker
-from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, Counts, allocation
+from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocation, allocations
+from scheduler.placement.near import place_near
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.resources import Resources
 from scheduler.state import App, ClusterState, Company, Executor, Worker
 from scheduler.submission import registration
 from scheduler.validate import (
     MAX_CORES,
-    MAX_EXECUTORS,
     MAX_MEMORY_MB,
     changed_settings,
     check_identifier,
@@ -99,9 +100,12 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
         case KillApp():
             return _kill(state, command)
         case ScaleApp():
-            return _scale(state, command)
+            return scaled(state, _living(state, command.app), command)
         case KillExecutors():
             return _kill_executors(state, command)
+        case ReportBacklog():
+            executor = _executor(state, command.executor)
+            return backlog(state.apps[executor.app], executor, command)
         case EndedDriver():
             return _driver_ended(state, command)
         case RegisterWorker():
@@ -159,15 +163,19 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     return AppAdmitted(app=first.app, company=first.company, user=first.user, share=str(share))
 
 
-def place(state: ClusterState, app: App) -> list[ExecutorAllocated]:
-    """The executors that `app` gets next, none when nothing fits for now.
+def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
+    """The executors that `app` gets next at time `at` (ms), none when nothing fits for now.
 
     They come grouped by worker, in the order of the candidates. Once they are folded, another call
     gives what the app gets after that.
     """
     if not app.owed:
         return []
-    return _place_computed(state, app) if app.spec.sizing == "computed" else _place_as_asked(state, app)
+    if app.plain or app.sized_by_scheduler:
+        return _place_computed(state, app)
+    if app.wanted and app.unit is not None and state.settings.placement not in CLASSIC:
+        return place_near(state, app, app.unit, at)
+    return _place_as_asked(state, app)
 
 
 def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
@@ -184,7 +192,7 @@ def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
             candidates = _candidates(state, app, cores, memory_mb)
             counts = PLACEMENTS[settings.placement](candidates, Resources(cores, memory_mb), limit)
             if counts:
-                return _allocations(app, counts, cores, memory_mb)
+                return allocations(app, counts, Resources(cores, memory_mb))
     return []
 
 
@@ -194,7 +202,7 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     With fair admission their memory never exceeds what the app requested (A2).
     """
     settings, left = state.settings, app.left_cores
-    cores, memory_mb = app.spec.executor_cores, app.spec.executor_memory_mb or 0
+    cores, memory_mb = app.unit and app.unit.cores, app.executor_memory_mb or 0
     limit = app.left_executors
     if settings.admission == "fair":
         limit = min(limit, app.left_memory_mb // memory_mb)
@@ -203,7 +211,7 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     if cores is not None and settings.placement not in CLASSIC:
         candidates = _candidates(state, app, cores, memory_mb)
         counts = PLACEMENTS[settings.placement](candidates, Resources(cores, memory_mb), min(limit, left // cores))
-        return _allocations(app, counts, cores, memory_mb)
+        return allocations(app, counts, Resources(cores, memory_mb))
     grown = GROWTH[settings.placement](_candidates(state, app, 1, memory_mb), left, limit)
     return [
         allocation(app, number, worker, cores, memory_mb)
@@ -220,26 +228,18 @@ def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Ca
     return (candidate for candidate in candidates if candidate[0] not in own)
 
 
-def placements(state: ClusterState) -> Iterator[list[ExecutorAllocated]]:
-    """What placement grants, part by part; the caller folds each part before it asks for the next (semantics P6)."""
+def placements(state: ClusterState, at: int) -> Iterator[list[ExecutorAllocated]]:
+    """What placement grants at time `at` (ms), part by part (semantics P6).
+
+    The caller folds each part before it asks for the next.
+    """
     if state.settings.placement == "classic-pack":
         while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
             yield granted
         return
     for app in unsatisfied(state):
-        while granted := place(state, app):
+        while granted := place(state, app, at):
             yield granted
-
-
-def _allocations(app: App, counts: Counts, cores: int, memory_mb: int) -> list[ExecutorAllocated]:
-    """One event an executor; numbers count up per app from 0 and are never used again (semantics P6)."""
-    number = app.next_executor
-    allocations = []
-    for worker, count in counts:
-        for _ in range(count):
-            allocations.append(allocation(app, number, worker, cores, memory_mb))
-            number += 1
-    return allocations
 
 
 def unsatisfied(state: ClusterState) -> Iterator[App]:
@@ -287,7 +287,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
         raise InvalidCommand(f"an executor that found no task left has exited, it has not {command.reason}")
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
-    reason = "killed" if revoked and command.reason == "failed" else command.reason
+    reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
     done = command.done and app.spec.sizing == "computed"
     events: list[Event] = [
         ExecutorRemoved(
@@ -300,7 +300,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
         )
     ]
     if app.ended is None and not done:
-        events += _tasks_came_back(app)
+        events += after_removal(app, [executor])
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
         if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
@@ -338,15 +338,6 @@ def _out_once_empty(worker: Worker) -> list[Event]:
     """The removal of a leaving worker whose last executor or driver ends with this turn's events (semantics W3)."""
     leaves = worker.status == "leaving" and len(worker.executors) + len(worker.drivers) == 1
     return [_removed(worker, "removed")] if leaves else []
-
-
-def _scale(state: ClusterState, command: ScaleApp) -> list[Event]:
-    """The demand as stated from now on; a lower one stops nothing that runs (semantics P5, P6)."""
-    app = _living(state, command.app)
-    if command.executors is not None:
-        check_range("executors", command.executors, 0, MAX_EXECUTORS)
-    changed = _demand(app, executor_limit=command.executors)
-    return [] if changed == _demand(app) else [changed]
 
 
 def _kill_executors(state: ClusterState, command: KillExecutors) -> list[Event]:
@@ -443,29 +434,13 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    for name in dict.fromkeys(executor.app for executor in worker.executors.values()):
-        app = state.apps[name]
-        if app.ended is None:
-            events += _tasks_came_back(app)
+    lost: dict[str, list[Executor]] = {}
+    for executor in worker.executors.values():
+        lost.setdefault(executor.app, []).append(executor)
+    for name, executors in lost.items():
+        if state.apps[name].ended is None:
+            events += after_removal(state.apps[name], executors)
     return events
-
-
-def _tasks_came_back(app: App) -> list[Event]:
-    """What earlier executors were done with is owed again (semantics S6)."""
-    if not app.done_cores:
-        return []
-    return [_demand(app, done_cores=0)]
-
-
-def _demand(app: App, **changes: int | None) -> AppChanged:
-    """The app's demand in full, some of it changed (semantics O4)."""
-    demand: dict[str, int | None] = {
-        "requested_cores": app.requested_cores,
-        "requested_memory_mb": app.requested_memory_mb,
-        "done_cores": app.done_cores,
-        "executor_limit": app.executor_limit,
-    }
-    return AppChanged.model_validate({"app": app.spec.app, **demand, **changes})
 
 
 def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> CompanyRegistered:

@@ -54,10 +54,18 @@ class DoorbellWorker(SimpleWorker):
     no clean-up of registries, listens to no remote commands, and refuses any job but its own.
     """
 
-    def __init__(self, queue: str, connection: Redis, answer: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        queue: str,
+        connection: Redis,
+        answer: Callable[[], None],
+        *,
+        quiet_s: Callable[[], float] = lambda: TICK_S,
+    ) -> None:
         name = f"{queue}.{uuid4().hex}"
         super().__init__([queue], name=name, connection=connection, serializer=JSONSerializer, worker_ttl=30)
         self._answer = answer
+        self._quiet_s = quiet_s
         self._bell = bell_id(queue)
         self._next_heartbeat = 0.0
 
@@ -97,8 +105,11 @@ class DoorbellWorker(SimpleWorker):
         self.connection.sadd(Queue.redis_queues_keys, queue.key)
 
     def wait_for_ring(self) -> bool:
-        """Block for at most a tick; whether somebody rang. Foreign jobs are refused and removed."""
-        popped = self.connection.blpop([self.queues[0].key], TICK_S)
+        """Block for at most a tick, or `quiet_s` if that is less; whether somebody rang.
+
+        Foreign jobs are refused and removed.
+        """
+        popped = self.connection.blpop([self.queues[0].key], min(TICK_S, max(0.001, self._quiet_s())))
         if popped is None:
             return False
         job_id = as_text(popped[1])

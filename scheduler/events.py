@@ -20,6 +20,8 @@ GENESIS_DIGEST = "0" * 32
 
 WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
 Sizing = Literal["computed", "fixed", "one-per-worker"]
+Locality = Literal["host", "rack", "any"]
+"""How near an executor came to what was asked for: a preferred host, the rack of one, or neither (semantics L5)."""
 
 
 class _Fact(BaseModel):
@@ -57,6 +59,10 @@ class ClusterConfigured(_Fact):
     max_driver_share: str = "1/2"
     half_life_s: int = 3600
     quota_patience_s: int = 600
+    executor_idle_timeout_s: int = 60
+    elastic_step_ms: int = 1000
+    locality_wait_host_ms: int = 3000
+    locality_wait_rack_ms: int = 3000
 
 
 class CompanyRegistered(_Fact):
@@ -114,7 +120,8 @@ class AppRegistered(_Fact):
     """A user's app joined the user's queue: what was asked for and what that makes it hold (semantics A1, A2, S5).
 
     An `unlimited` app states 0 cores and takes whatever it gets: its request is the most that it has held.
-    The driver's cores and memory are part of the request.
+    The driver's cores and memory are part of the request. `elastic` are the least and the most executors of an
+    app whose demand follows its backlog (L6).
     """
 
     app: str
@@ -141,6 +148,7 @@ class AppRegistered(_Fact):
     driver_memory_mb: int = 0
     supervise: bool = False
     unlimited: bool = False
+    elastic: tuple[int, int] | None = None
 
 
 class AppAdmitted(_Fact):
@@ -173,20 +181,25 @@ class DriverRemoved(_Fact):
 
 
 class ExecutorAllocated(_Fact):
-    """A slice of one worker is granted to one app; the worker starts it after this is committed."""
+    """A slice of one worker is granted to one app; the worker starts it after this is committed.
+
+    `locality` is how near it came to the hosts that the app prefers, None if it prefers none (semantics L5).
+    """
 
     app: str
     executor: str
     worker: str
     cores: int
     memory_mb: int
+    locality: Locality | None = None
 
 
 class ExecutorChanged(_Fact):
-    """The executor's processes are up."""
+    """The executor's processes are up; `idle` = it has no task, in an elastic app (semantics L6)."""
 
     executor: str
     status: Literal["running"] = "running"
+    idle: bool = False
 
 
 class ExecutorRevoked(_Fact):
@@ -210,13 +223,25 @@ class ExecutorRemoved(_Fact):
 
 
 class AppChanged(_Fact):
-    """The demand of an app, stated in full (semantics O4, S6, P5); `executor_limit` None = no limit."""
+    """The demand of an app, stated in full (semantics O4, S6, P5, L1); `executor_limit` None = no limit.
+
+    From here on its executors have `executor_cores` and `executor_memory_mb`; None = the scheduler sizes them, or
+    one grows on each worker. `preferring_tasks` of its tasks prefer some host, `preferred_hosts` says how many
+    prefer each. In an elastic app `backlog_executors` is what its tasks call for, and `next_step` how many more
+    it asks for next (L6).
+    """
 
     app: str
     requested_cores: int
     requested_memory_mb: int
     done_cores: int
     executor_limit: int | None = None
+    executor_cores: int | None = None
+    executor_memory_mb: int | None = None
+    preferring_tasks: int = 0
+    preferred_hosts: dict[str, int] = {}
+    backlog_executors: int | None = None
+    next_step: int = 1
 
 
 class AppRemoved(_Fact):

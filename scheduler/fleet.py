@@ -36,6 +36,14 @@ WORKER_SELECTIONS: dict[str, tuple[Literal["cores", "memory", "id"], bool]] = {
 """What free workers are ordered by, and whether largest first; the worker id decides in the same direction (P1)."""
 
 
+def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: str) -> Candidates:
+    """Those of a few workers that have room for `size`, as `Fleet.candidates` would order them (semantics P1)."""
+    by, largest_first = WORKER_SELECTIONS[selection]
+    fitting = [(worker, free) for worker, free in workers if free[0] >= size.cores and free[1] >= size.memory_mb]
+    fitting.sort(key=lambda one: (0 if by == "id" else one[1][by == "memory"], one[0]), reverse=largest_first)
+    return iter(fitting)
+
+
 class Fleet:
     """Live workers (registered, not lost, not draining: semantics A4), indexed by what they have free."""
 

@@ -28,7 +28,8 @@ class Grant(BaseModel):
     """One executor or driver that a worker is to run, with all it needs to know of the app.
 
     A driver's id stands in `executor`, and `command` is its program. An executor that `stays` ends
-    with its app only; only where the app has no driver does the result of its tasks end the app.
+    with its app only; only where the app has no driver does the result of its tasks end the app. In an
+    `elastic` app it says how much work there is (semantics L6).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,6 +50,7 @@ class Grant(BaseModel):
     role: Literal["executor", "driver"] = "executor"
     stays: bool = False
     has_driver: bool = False
+    elastic: bool = False
 
 
 STOP = ""
@@ -100,6 +102,7 @@ def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> str:
             "role": "driver" if is_driver(executor) else "executor",
             "stays": spec.driver or spec.sizing != "computed",
             "has_driver": spec.driver,
+            "elastic": spec.elastic is not None,
         }
     ).decode()
 

@@ -231,6 +231,11 @@ class Scheduler:
         moment = self.state.next_moment(self._decided_at_ms)
         return moment is not None and moment <= now
 
+    def quiet_s(self) -> float:
+        """For how long no time comes that a rule waits for (semantics T1), as of the last look at the store's clock."""
+        moment = self.state.next_moment(self._decided_at_ms)
+        return float("inf") if moment is None else (moment - self._looked_at_ms) / 1000
+
     def _look(self) -> _Look:
         behind = f"({self._taken}" if self._taken else "-"
         due_ms = self._looked_at_ms - self._worker_timeout_ms()

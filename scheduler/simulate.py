@@ -16,7 +16,7 @@ from scheduler.commands import (
     EndedExecutor,
 )
 from scheduler.errors import FairlogError, InvalidCommand
-from scheduler.events import AppAdmitted, DriverAllocated, Event, ExecutorAllocated
+from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from scheduler.validate import shorten
@@ -30,6 +30,7 @@ _OPERATIONS = {
     "kill_executors": "KillExecutors",
     "executor_running": "StartedExecutor",
     "executor_ended": "EndedExecutor",
+    "backlog": "ReportBacklog",
     "driver_ended": "EndedDriver",
     "drain": "DrainWorker",
     "decommission": "DecommissionWorker",
@@ -169,11 +170,16 @@ def _decision(event: Event) -> dict[str, Any] | None:
                 "memory_mb": event.memory_mb,
             }
         case ExecutorAllocated():
-            return {
+            allocated = {
                 "allocated": event.app,
                 "worker": event.worker,
                 "cores": event.cores,
                 "memory_mb": event.memory_mb,
             }
+            return allocated if event.locality is None else {**allocated, "locality": event.locality}
+        case AppChanged() if event.executor_limit is not None:
+            return {"demanded": event.app, "executors": event.executor_limit, "cores": event.requested_cores}
+        case ExecutorRevoked(reason="idle"):
+            return {"given_back": event.app, "executor": event.executor, "worker": event.worker}
         case _:
             return None

@@ -35,6 +35,7 @@ from scheduler.events import (
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
+    Locality,
     MasterElected,
     WorkerChanged,
     WorkerRegistered,
@@ -44,8 +45,12 @@ from scheduler.events import (
 from scheduler.fleet import Fleet, Shape
 from scheduler.ledger import Accounts, Balance, Usage, add_grant, add_request
 from scheduler.placement.executors import CLASSIC
+from scheduler.placement.locality import Preferences
+from scheduler.placement.patience import moments_of
+from scheduler.placement.requests import Wanted, rethought, without_one
 from scheduler.placement.sizing import executor_sizes
 from scheduler.resources import UNLIMITED_CORES, Quota, Resources
+from scheduler.topology import Topology
 
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
@@ -67,6 +72,11 @@ class Executor:
     cores: int
     memory_mb: int
     status: Literal["starting", "running", "stopping"] = "starting"
+    revoked: Literal["killed", "idle"] | None = None
+    """Why it was told to stop while its app goes on."""
+    locality: Locality | None = None
+    idle_since: int | None = None
+    """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
 
 
 @dataclass(slots=True)
@@ -112,7 +122,20 @@ class App:
     executor_limit: int | None
     """The most executors it may have at once (semantics P5), None = no limit."""
     plain: bool
-    """Whether the scheduler sizes its executors and it has no driver, as most do."""
+    """Whether the scheduler sizes its executors and it has no driver, as most do (nor was its demand stated anew)."""
+    unit: Resources | None = None
+    """What each of its executors has, None if the scheduler sizes them or one grows on each worker."""
+    preferring_tasks: int = 0
+    preferred_hosts: dict[str, int] = field(default_factory=dict)
+    wanted: list[Wanted] = field(default_factory=list)
+    """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
+    backlog_executors: int | None = None
+    """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
+    next_step: int = 1
+    """How many more it asks for next, and since when (ms) the last ones are asked for."""
+    asked_at: int = 0
+    moments: tuple[int, ...] = ()
+    """The times (ms) at which time alone may change what it gets."""
     admitted: int = 0
     admitted_at: int = 0
     ended: Literal["finished", "failed", "killed"] | None = None
@@ -149,6 +172,33 @@ class App:
         if self.spec.unlimited:
             return UNLIMITED_CORES - self.granted_cores
         return left - self.spec.driver_cores if self.driver is None else left
+
+    @property
+    def sized_by_scheduler(self) -> bool:
+        """Whether the scheduler works out how large its executors are (semantics S), rather than the app (S5)."""
+        return self.spec.sizing == "computed" and self.unit is None
+
+    @property
+    def executor_memory_mb(self) -> int | None:
+        """Memory of each of its executors in MiB, None if the scheduler works it out."""
+        return self.spec.executor_memory_mb if self.unit is None else self.unit.memory_mb
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its demand follows its backlog (semantics L6)."""
+        return self.spec.elastic is not None
+
+    @property
+    def follows_limit(self) -> bool:
+        """Whether its request is what its number of executors makes, rather than cores it was submitted with."""
+        return self.unit is not None and (self.elastic or self.spec.sizing == "computed")
+
+    @property
+    def lacking(self) -> int:
+        """How many executors of its unit placement owes it (semantics L1: target - starting - running)."""
+        if self.unit is None or not self.admitted or self.ended is not None:
+            return 0
+        return max(0, min(self.left_executors, self.left_cores // self.unit.cores))
 
     @property
     def left_executors(self) -> int:
@@ -207,6 +257,9 @@ class ClusterState:
         """Command id -> log position of the last event it caused."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
+        self.places = Topology()
+        self.moments: list[tuple[int, int, str]] = []
+        """(ms, position of admission, app) of every app that time alone may change something for (semantics T1)."""
         self.drivers: dict[str, Executor] = {}
         self.driver_cores = 0
         """The cores of live workers that drivers hold (semantics D4, A4)."""
@@ -239,7 +292,7 @@ class ClusterState:
             case AppRemoved():
                 self._app_removed(event)
             case ExecutorChanged():
-                self._executor_runs(event)
+                self._executor_changed(event)
             case ExecutorRevoked():
                 self._executor_revoked(event)
             case DriverAllocated():
@@ -295,8 +348,21 @@ class ClusterState:
             return app.left_cores > 0
         if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
             return False
-        unit = 1 if self.settings.placement in CLASSIC else app.spec.executor_cores or 1
+        unit = 1 if app.unit is None or self.settings.placement in CLASSIC else app.unit.cores
         return app.left_cores >= unit
+
+    def next_moment(self, after: int) -> int | None:
+        """The next time (ms), later than `after`, that a rule waits for and that a turn is due at (semantics T1)."""
+        index = bisect_left(self.moments, (after + 1,)) if self.moments else 0
+        own = self.moments[index][0] if index < len(self.moments) else None
+        reserved = self.queue.next_moment(after)
+        return reserved if own is None else own if reserved is None else min(own, reserved)
+
+    def elastic_due(self, at: int) -> list[App]:
+        """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
+        past = self.moments[: bisect_left(self.moments, (at + 1,))]
+        names = [name for _, name in sorted((admitted, name) for _, admitted, name in past)]
+        return [self.apps[name] for name in dict.fromkeys(names) if self.apps[name].elastic]
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2)."""
@@ -309,10 +375,6 @@ class ClusterState:
     def usage(self, company: Company) -> tuple[int, int]:
         """(core-ms, MiB-ms) that the company has used up to now, faded by the half-life (semantics C5)."""
         return company.usage.until(self.at, company.balance, self.queue.basis.half_life_ms)
-
-    def next_moment(self, after: int) -> int | None:
-        """The next time (ms), later than `after`, that a rule waits for and that a turn is due at (semantics T1)."""
-        return self.queue.next_moment(after)
 
     def digest(self) -> str:
         """Hex of BLAKE2b-128 over every fact of the state: equal states have equal digests, whatever led there."""
@@ -419,6 +481,8 @@ class ClusterState:
         change(worker.id, worker.offer, worker.free)
         held = sum(driver.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
+        move = self.places.join if now else self.places.leave
+        move(worker.id, worker.host, worker.rack)
 
     def _set_quotas(self) -> None:
         for name, company in self.companies.items():
@@ -442,7 +506,12 @@ class ClusterState:
             requested_memory_mb=event.requested_memory_mb,
             executor_limit=event.executor_limit,
             plain=event.sizing == "computed" and not event.driver,
+            unit=_unit(event.executor_cores, event.executor_memory_mb),
         )
+        if event.elastic is not None and app.unit is not None:
+            least, most = event.elastic
+            app.backlog_executors = max(least, min(most, -(-event.tasks // app.unit.cores)))
+            app.next_step = 1 if least else 2
         company.apps += 1
         self.apps[event.app] = app
         self.queue.push(app.queued, user.balance)
@@ -450,6 +519,7 @@ class ClusterState:
     def _app_admitted(self, event: AppAdmitted) -> None:
         app = self.apps[event.app]
         app.admitted, app.admitted_at = self.head, self.at
+        app.asked_at = self.at
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested_cores, app.requested_memory_mb)
         company = self.companies[event.company]
@@ -469,10 +539,23 @@ class ClusterState:
                 event.requested_cores - app.requested_cores,
                 event.requested_memory_mb - app.requested_memory_mb,
             )
+        else:
+            request = Resources(event.requested_cores, event.requested_memory_mb)
+            if request != app.queued.request:
+                app.queued = self.queue.restate(app.queued, request)
         app.requested_cores, app.requested_memory_mb = event.requested_cores, event.requested_memory_mb
+        if (event.executor_limit or 0) > (app.executor_limit or 0):
+            app.asked_at = self.at
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
+        if app.unit is None:
+            app.unit = _unit(event.executor_cores, event.executor_memory_mb)
+            if app.unit is not None and app.owed:
+                insort(self.unsatisfied_as_asked, app.admitted)
+        app.plain = app.plain and app.unit is None
+        app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
+        app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
         self.queue.touch(app.spec.company, app.spec.user)
-        self._reconsider(app)
+        self._reconsider(app, demand_changed=True)
 
     def _app_removed(self, event: AppRemoved) -> None:
         app = self.apps[event.app]
@@ -494,22 +577,29 @@ class ClusterState:
     def _executor_allocated(self, event: ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
         executor = Executor(event.executor, event.app, event.worker, event.cores, event.memory_mb)
+        executor.locality = event.locality
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
+        if app.wanted:
+            app.wanted = without_one(app.wanted, event.locality or "any", worker.host, worker.rack)
         self._grant(app, worker, event.cores, event.memory_mb)
 
-    def _executor_runs(self, event: ExecutorChanged) -> None:
+    def _executor_changed(self, event: ExecutorChanged) -> None:
         executor = self.executors[event.executor]
+        app = self.apps[executor.app]
         if executor.status == "starting":
             executor.status = event.status
-            app = self.apps[executor.app]
             app.running += 1
             app.failures = 0
+        if event.idle != (executor.idle_since is not None):
+            executor.idle_since = self.at if event.idle else None
+            self._reconsider(app)
 
     def _executor_revoked(self, event: ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
         self.apps[executor.app].running -= executor.status == "running"
-        executor.status = "stopping"
+        executor.status, executor.revoked = "stopping", event.reason
+        self._reconsider(self.apps[executor.app])
 
     def _executor_removed(self, event: ExecutorRemoved) -> None:
         executor = self.executors.pop(event.executor)
@@ -584,10 +674,14 @@ class ClusterState:
         add_request(app.accounts, cores, memory_mb)
         self.queue.touch(app.spec.company, app.spec.user)
 
-    def _reconsider(self, app: App) -> None:
+    def _reconsider(self, app: App, *, demand_changed: bool = False) -> None:
+        """Bring what follows from the app's demand and its executors up to date."""
         if app.plain and app.executor_limit is None:
             owed = app.ended is None and app.requested_cores > app.granted_cores + app.done_cores and app.admitted > 0
         else:
+            if not app.plain:
+                self._rethink(app, demand_changed=demand_changed)
+                self._set_moments(app)
             owed = self.wants_executors(app)
         if owed == app.owed:
             return
@@ -598,11 +692,45 @@ class ClusterState:
         else:
             del self.unsatisfied[bisect_left(self.unsatisfied, app.admitted)]
             del self._by_admission[app.admitted]
-        if not app.plain and app.spec.sizing != "computed":
+        if not app.plain and not app.sized_by_scheduler:
             if owed:
                 insort(self.unsatisfied_as_asked, app.admitted)
             else:
                 del self.unsatisfied_as_asked[bisect_left(self.unsatisfied_as_asked, app.admitted)]
+
+    def _rethink(self, app: App, *, demand_changed: bool) -> None:
+        """Have as many requests pending as executors are lacking, and no other than today's demand (semantics L1, L2).
+
+        A new demand rethinks those that are pending as well, an executor that left only adds what is missing.
+        """
+        if app.unit is None or not app.preferred_hosts or not app.lacking:
+            app.wanted = []
+            return
+        if not demand_changed and sum(wanted.number for wanted in app.wanted) == app.lacking:
+            return
+        by_host: dict[str, int] = {}
+        for executor in app.executors.values():
+            if executor.status != "stopping":
+                host = self.workers[executor.worker].host
+                by_host[host] = by_host.get(host, 0) + 1
+        app.wanted = rethought(
+            app.wanted,
+            app.lacking,
+            Preferences(app.preferring_tasks, app.preferred_hosts, app.unit.cores),
+            by_host,
+            racks=self.places.racks_of(app.preferred_hosts),
+            at=self.at,
+        )
+
+    def _set_moments(self, app: App) -> None:
+        moments = () if app.ended is not None or not app.admitted else moments_of(app, self.settings)
+        if moments == app.moments:
+            return
+        for moment in app.moments:
+            del self.moments[bisect_left(self.moments, (moment, app.admitted, app.spec.app))]
+        for moment in moments:
+            insort(self.moments, (moment, app.admitted, app.spec.app))
+        app.moments = moments
 
     def _settle_end(self, app: App) -> None:
         """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
@@ -618,12 +746,16 @@ class ClusterState:
             del self.apps[oldest]
 
 
+def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
+    return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
+
+
 def _worker_facts(worker: Worker) -> dict[str, Any]:
     facts = {name: getattr(worker, name) for name in Worker.__slots__ if name not in ("executors", "drivers")}
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
-_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver")
+_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver", "moments")
 
 
 def _app_facts(app: App) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TypedDict
 from scheduler.commands import SubmitApp
 from scheduler.errors import DuplicateApp, InvalidCommand, QuotaExceeded
 from scheduler.events import AppRegistered, Sizing
-from scheduler.placement.sizing import requested_resources, resources_as_asked
+from scheduler.placement.sizing import memory_for, requested_resources, resources_as_asked
 from scheduler.resources import Resources
 from scheduler.state import ClusterState, Company
 from scheduler.validate import (
@@ -41,6 +41,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_name("the app's name", name)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app is batch or sql, not {command.kind[:40]!r}")
+    if command.elastic is not None:
+        command = _elastic(state, command)
     more = _more(state, command) if _says_more(command) else _NOTHING_MORE
     cores, tasks = _cores_and_tasks(state, command)
     if command.memory_per_task_mb is not None:
@@ -84,6 +86,7 @@ class _More(TypedDict, total=False):
     driver_memory_mb: int
     supervise: bool
     unlimited: bool
+    elastic: tuple[int, int] | None
 
 
 _NOTHING_MORE: _More = {}
@@ -125,6 +128,7 @@ def _more(state: ClusterState, command: SubmitApp) -> _More:
         "driver_memory_mb": driver.memory_mb,
         "supervise": command.supervise,
         "unlimited": unlimited,
+        "elastic": command.elastic,
     }
 
 
@@ -187,6 +191,32 @@ def _check_executors(command: SubmitApp) -> None:
         check_range("an executor's memory, in MiB,", command.executor_memory_mb, 1, MAX_MEMORY_MB)
     if command.executor_limit is not None:
         check_range("the most executors", command.executor_limit, 0, MAX_EXECUTORS)
+
+
+def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
+    """The submission of an elastic app as one of fixed executors that starts with few of them (semantics L6).
+
+    Their size is the minimum executor's, unless it is given. It starts with the least number, or with one
+    if there is anything to do.
+    """
+    least, most = command.elastic or (0, 0)
+    check_range("the most executors of an elastic app", most, 1, MAX_TASKS)
+    check_range("the least executors of an elastic app", least, 0, most)
+    if command.cores is not None or command.executor_limit is not None:
+        raise InvalidCommand("an elastic app says how many executors it has, MIN:MAX: leave out cores and their limit")
+    if command.sizing == "one-per-worker":
+        raise InvalidCommand("an elastic app has executors of one size, it cannot have one that grows on each worker")
+    settings, per_core_mb = state.settings, command.memory_per_task_mb
+    each = settings.min_executor_cores if command.executor_cores is None else command.executor_cores
+    memory_mb = command.executor_memory_mb
+    if memory_mb is None:
+        memory_mb = memory_for(settings, each, per_core_mb or settings.default_memory_per_task_mb)
+    tasks = command.tasks
+    if tasks is None:
+        tasks = 0 if command.driver else most * each
+    start = least or min(1, tasks)
+    fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
+    return command.model_copy(update={**fixed, "cores": start * each, "tasks": tasks, "executor_limit": start})
 
 
 def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:

@@ -1,4 +1,4 @@
-"""One run of the scheduler: some inputs, then admission, then drivers, then executors (semantics T2)."""
+"""One run of the scheduler: some inputs, then admission, what time has brought, drivers, executors (semantics T2)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from scheduler.commands import Command, DecommissionWorker
 from scheduler.decide import admit, decide, placements
+from scheduler.demand import due
 from scheduler.events import Event
 from scheduler.placement.drivers import place_drivers
 from scheduler.state import ClusterState
@@ -44,7 +45,7 @@ class Turn:
         return events
 
     def settle(self) -> None:
-        """Admit until nobody may enter, then place drivers and executors until nothing fits.
+        """Admit until nobody may enter, let elastic apps grow and shrink, then place drivers and executors.
 
         Not in a turn that took nothing but decommissions: they start no placement (semantics W6).
         """
@@ -52,9 +53,12 @@ class Turn:
             return
         while (admitted := admit(self.state)) is not None:
             self.record(admitted)
+        if self.state.moments:
+            for event in due(self.state, self.at):
+                self.record(event)
         for driver in place_drivers(self.state):
             self.record(driver)
-        for granted in placements(self.state):
+        for granted in placements(self.state, self.at):
             for event in granted:
                 self.record(event)
 

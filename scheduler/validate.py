@@ -48,6 +48,10 @@ _AT_LEAST = {
     "half_life_s": 1,
     "quota_patience_s": 0,
     "max_drivers": 0,
+    "executor_idle_timeout_s": 1,
+    "elastic_step_ms": 1,
+    "locality_wait_host_ms": 0,
+    "locality_wait_rack_ms": 0,
 }
 
 

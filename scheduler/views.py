@@ -37,16 +37,21 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "timeLimit": spec.time_limit_s,
         "doneCores": found.done_cores,
         "sizing": spec.sizing,
-        "executorCores": spec.executor_cores,
-        "executorMemory": spec.executor_memory_mb,
+        "executorCores": spec.executor_cores if found.unit is None else found.unit.cores,
+        "executorMemory": spec.executor_memory_mb if found.unit is None else found.unit.memory_mb,
         "executorLimit": found.executor_limit,
+        "elastic": None if spec.elastic is None else list(spec.elastic),
+        "preferredHosts": found.preferred_hosts or None,
+        "pendingRequests": sum(wanted.number for wanted in found.wanted) or None,
         "unlimited": spec.unlimited,
         "hasDriver": spec.driver,
         "supervise": spec.supervise,
         "submittedSeq": found.submitted,
         "admittedSeq": found.admitted or None,
         "driver": _slice("driver", found.driver) if found.driver is not None else None,
-        "executors": [_slice("executor", executor) for executor in found.executors.values()],
+        "executors": [
+            {**_slice("executor", executor), "locality": executor.locality} for executor in found.executors.values()
+        ],
     }
 
 

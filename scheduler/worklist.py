@@ -60,7 +60,8 @@ class Step(NamedTuple):
     """What an executor learns from a step.
 
     `taken` are the tasks to begin now; `refused` the foreign jobs that were removed from the queue;
-    `mine` all that the executor has begun, looked up only when the queue had less than was wanted.
+    `mine` all that the executor has begun, looked up only when the queue had less than was wanted; `running`
+    how many tasks of the app are begun in all.
     """
 
     granted: bool
@@ -71,6 +72,7 @@ class Step(NamedTuple):
     taken: list[Begun]
     refused: list[str]
     mine: list[Begun]
+    running: int
 
     @property
     def verdict(self) -> Literal["finished", "failed"] | None:
@@ -78,6 +80,11 @@ class Step(NamedTuple):
         if self.failed:
             return "failed"
         return "finished" if self.tasks and self.succeeded >= self.tasks else None
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks of the app nobody has begun."""
+        return self.tasks - self.succeeded - self.failed - self.running
 
 
 class Progress(NamedTuple):
@@ -164,7 +171,7 @@ class Worklist:
             arguments += [done.task, attempt, done.outcome, exit_code, done.message, done.output[-OUTPUT_BYTES:]]
         keys = self._keys
         places = [self._queue(app), keys.tasks(app), keys.begun(app), keys.output(app), keys.grants(worker)]
-        granted, tasks, succeeded, failed, detail, taken, refused, mine = cast(
+        granted, tasks, succeeded, failed, detail, taken, refused, mine, running = cast(
             "list[Any]", self._step(places, arguments)
         )
         return Step(
@@ -176,6 +183,7 @@ class Worklist:
             [Begun(*pair) for pair in taken],
             [job.decode(errors="replace") for job in refused],
             [Begun(*pair) for pair in mine],
+            running,
         )
 
     def take(self, app: str, n: int, *, worker: str, executor: str) -> list[int]:

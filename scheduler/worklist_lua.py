@@ -136,7 +136,8 @@ if want > #taken then
     end
   end
 end
-return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine}
+local running = redis.call('HLEN', begun)
+return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine, running}
 """
 )
 """Takes in what ended and hands out what to begin. `mine`, looked up once the queue is empty, is all that the

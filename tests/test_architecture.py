@@ -13,9 +13,9 @@ PACKAGES = ("scheduler", "workers", "recovery", "fairlog")
 PURE = (
     ("errors", "resources"),
     ("events", "commands", "keys"),
-    ("ledger", "fleet", "policies", "placement", "cap", "appqueue", "check"),
+    ("ledger", "fleet", "policies", "placement", "cap", "appqueue", "check", "topology"),
     ("state", "validate"),
-    ("submission",),
+    ("submission", "demand"),
     ("decide", "grants", "views"),
     ("turn", "simulate"),
 )

@@ -26,7 +26,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker, WorkerStatus
 
 from scheduler.client import Client
-from scheduler.commands import EndApp
+from scheduler.commands import EndApp, ReportBacklog
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.eventlog import connect
 from scheduler.grants import Grant
@@ -44,6 +44,8 @@ _SHOW_S = 1.0
 _BEAT_S = 10
 STOPPED = 128 + signal.SIGTERM
 """The exit code of an executor or driver that was told to stop."""
+_SAY_S = 1.0
+"""How often at most an executor of an elastic app says how much work there is."""
 _log = structlog.get_logger()
 
 
@@ -87,6 +89,9 @@ class Executor(SimpleWorker):
         self._idle = False
         self._next_show_s = 0.0
         self._next_beat_s = 0.0
+        self._said: ReportBacklog | None = None
+        self._to_say: ReportBacklog | None = None
+        self._next_word_s = 0.0
         self._wakeup = wakeup_pipe()
 
     def _set_ip_address(self, connection: Redis) -> None:  # noqa: ARG002 - RQ's signature
@@ -135,6 +140,7 @@ class Executor(SimpleWorker):
         self._idle = False
         if want or self._crew.ended:
             return self._exchange(self._starter, want)
+        self._say()
         self._show()
         return None
 
@@ -164,8 +170,22 @@ class Executor(SimpleWorker):
         if not len(self._crew) and not self._crew.ended and not grant.stays:
             return "exited"
         self._idle = not self._crew.ended and len(step.taken) < want
+        if grant.elastic:
+            self._to_say = ReportBacklog(
+                executor=grant.executor, waiting=step.waiting, running=step.running, idle=not len(self._crew)
+            )
+            self._say()
         self._show()
         return None
+
+    def _say(self) -> None:
+        """Tell the master of an elastic app how much work there is, when that has changed (semantics L6)."""
+        now_s = time.monotonic()
+        if self._to_say is None or self._to_say == self._said or now_s < self._next_word_s:
+            return
+        Client(self.connection, self._spec.cluster).notify(self._to_say)
+        self._said = self._to_say
+        self._next_word_s = now_s + _SAY_S
 
     def _announce(self, verdict: EndApp) -> Literal["exited"]:
         """Tell the master that the app is over: before this executor's end, so that none comes in its place."""

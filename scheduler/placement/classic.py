@@ -25,7 +25,7 @@ def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> li
     if not apps:
         return []
     settings = state.settings
-    least_mb = min(one.app.spec.executor_memory_mb or settings.min_executor_memory_mb for one in apps)
+    least_mb = min(one.app.executor_memory_mb or settings.min_executor_memory_mb for one in apps)
     allocations: list[ExecutorAllocated] = []
     for worker, free in state.fleet.candidates(1, least_mb, settings.worker_selection):
         room = Resources(*free)
@@ -55,7 +55,7 @@ class _Owed:
 
     def share_of(self, room: Resources) -> Resources | None:
         """The executor it gets where so much is free: all the cores it can have, or a computed size (semantics S4)."""
-        memory_mb = self.app.spec.executor_memory_mb
+        memory_mb = self.app.executor_memory_mb
         whole = [Resources(min(self.cores, room.cores), memory_mb)] if memory_mb is not None else self.sizes
         left = Resources(self.cores, self.memory_mb)
         return next((size for size in whole if size.cores and left.covers(size) and room.covers(size)), None)
@@ -72,7 +72,7 @@ def _owed(state: ClusterState, app: App) -> _Owed:
     settings, fleet, left = state.settings, state.fleet, app.left_cores
     sizes = []
     bounded_mb = app.left_memory_mb
-    if app.spec.executor_memory_mb is None:
+    if app.executor_memory_mb is None:
         for cores in sizes_to_try(fleet, left):
             memory_mb = executor_memory_mb(fleet, settings, cores, app.spec.memory_per_task_mb)
             if memory_mb is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from scheduler.events import ExecutorAllocated
+from scheduler.events import ExecutorAllocated, Locality
 from scheduler.fleet import Candidates, Shape
 from scheduler.resources import Resources
 
@@ -21,6 +21,26 @@ def allocation(app: App, number: int, worker: str, cores: int, memory_mb: int) -
     """The event that grants the app its executor of that number."""
     name = app.spec.app
     return ExecutorAllocated(app=name, executor=f"{name}.{number}", worker=worker, cores=cores, memory_mb=memory_mb)
+
+
+def allocations(app: App, counts: Counts, size: Resources, locality: Locality | None = None) -> list[ExecutorAllocated]:
+    """One event an executor; numbers count up per app from 0 and are never used again (semantics P6)."""
+    name, number, (cores, memory_mb) = app.spec.app, app.next_executor, size
+    granted = []
+    for worker, count in counts:
+        for _ in range(count):
+            granted.append(
+                ExecutorAllocated(
+                    app=name,
+                    executor=f"{name}.{number}",
+                    worker=worker,
+                    cores=cores,
+                    memory_mb=memory_mb,
+                    locality=locality,
+                )
+            )
+            number += 1
+    return granted
 
 
 def room_for(free: Shape, size: Resources) -> int:

@@ -318,6 +318,26 @@ def test_an_executor_that_finds_all_tasks_done_says_so_again(rig: Rig) -> None:
     assert len(rig.inbox()) == said + 1
 
 
+def test_an_executor_of_an_elastic_app_stays_without_a_task_and_says_how_much_work_there_is(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Semantics L6."""
+    flag = tmp_path / "go"
+    said: list[str] = []
+    grants = []
+    for number, idle in ((0, "false"), (1, "true")):
+        grant = rig.grant(shell(f"while ! test -e {flag}; do sleep 0.02; done"), number=number, cores=1)
+        rig.launch(grant.model_copy(update={"stays": True, "elastic": True}))
+        word = '{"type":"ReportBacklog","executor":"%s","waiting":0,"running":1,"idle":%s}'
+        said.append(word % (grant.executor, idle))
+        wait_until(lambda: rig.inbox() == said, "its word")
+        grants.append(grant)
+    flag.touch()
+    for grant in grants:
+        rig.end_of(grant)
+    assert [text for text in rig.inbox() if "EndApp" not in text][:2] == said
+
+
 def test_an_executor_registers_one_rq_worker_and_takes_it_out_again(rig: Rig) -> None:
     grant = rig.grant(shell("sleep 600"), cores=8, tasks=8)
     pid = rig.launch(grant)

@@ -542,3 +542,14 @@ def test_a_store_that_would_break_the_promises_is_refused_with_the_reason(
     finally:
         connection.config_set(setting, due)
     check_store(connection)
+
+
+def test_the_master_sleeps_no_longer_than_until_the_next_time_that_a_rule_waits_for(
+    scheduler: Scheduler, client: Client
+) -> None:
+    """Semantics T1."""
+    assert scheduler.quiet_s() == float("inf")
+    elastic = submission("e", elastic=(1, 4), tasks=100)
+    ask(client, ConfigureCluster(settings={"elastic_step_ms": 400}), ACME, WORKER, elastic)
+    scheduler.turn()
+    assert 0 < scheduler.quiet_s() <= 0.4

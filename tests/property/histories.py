@@ -28,6 +28,7 @@ from scheduler.commands import (
     RegisterCompany,
     RemoveCompany,
     RemoveWorker,
+    ReportBacklog,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
@@ -66,6 +67,10 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"retained_apps": 3},
     {"placement": "classic-spread"},
     {"placement": "classic-pack"},
+    {"executor_idle_timeout_s": 2},
+    {"elastic_step_ms": 2500},
+    {"locality_wait_host_ms": 0},
+    {"locality_wait_host_ms": 4500, "locality_wait_rack_ms": 1000},
     {"admission": "open"},
     {"admission": "fair"},
     {"spread_out_drivers": False},
@@ -122,6 +127,17 @@ ASKED: tuple[dict[str, object], ...] = (
     {"cores": "unlimited", "executor_cores": 2, "executor_memory_mb": 700, "tasks": 3},
     {"cores": "unlimited", "executor_memory_mb": 2048, "tasks": 3},
     {"executor_limit": 0},
+    {"cores": None, "elastic": (1, 4), "tasks": 40},
+    {"cores": None, "elastic": (0, 3), "tasks": 9, "executor_cores": 2},
+    {"cores": None, "elastic": (2, 9), "tasks": 30, "executor_memory_mb": 1000},
+)
+PREFERENCES: tuple[dict[str, int], ...] = (
+    {},
+    {"w0.example": 9, "w1.example": 9},
+    {"w1.example": 3, "w2.example": 20, "w5.example": 1},
+    {"elsewhere": 8, "w3.example": 2},
+    {"elsewhere": 7},
+    {"w2.example": 0},
 )
 DRIVERS: tuple[dict[str, object], ...] = (
     {"driver": True},
@@ -153,11 +169,20 @@ def _killed_executors(state: ClusterState, whom: int, how: int) -> Command:
 
 
 def _scaled(state: ClusterState, whom: int, how: int) -> Command:
-    return ScaleApp(app=_app(state, whom, how), executors=(0, 1, 2, 5, None)[how % 5])
+    prefer, preferring = PREFERENCES[(whom + how) % len(PREFERENCES)], (None, 5, 12)[how % 3]
+    executors = (0, 1, 2, 5, None, 3, 8)[how % 7]
+    return ScaleApp(app=_app(state, whom, how), executors=executors, prefer=prefer, preferring_tasks=preferring)
+
+
+def _backlog(state: ClusterState, whom: int, how: int) -> Command:
+    elastic = [name for name, executor in state.executors.items() if state.apps[executor.app].elastic]
+    executor = _one_of(elastic if how % 9 else list(state.executors), whom)
+    return ReportBacklog(executor=executor, waiting=how % 4 * how, running=how % 6, idle=how % 3 > 0)
 
 
 def _word_of_an_executor(state: ClusterState, whom: int, how: int) -> Command:
-    executor = _one_of(list(state.executors), whom)
+    stopping = [name for name, executor in state.executors.items() if executor.status == "stopping"]
+    executor = _one_of(stopping if stopping and how % 3 == 0 else list(state.executors), whom)
     match how % 4:
         case 0:
             return StartedExecutor(executor=executor)
@@ -168,7 +193,8 @@ def _word_of_an_executor(state: ClusterState, whom: int, how: int) -> Command:
 
 
 def _offer(_: ClusterState, whom: int, how: int) -> Command:
-    return worker(f"w{whom % 7}", (4, 8, 16, 16, 7, 1, 32)[how % 7], (65536, 4096, 8192, 12288, 2048)[how % 5])
+    offer = worker(f"w{whom % 7}", (4, 8, 16, 16, 7, 1, 32)[how % 7], (65536, 4096, 8192, 12288, 2048)[how % 5])
+    return offer.model_copy(update={"rack": ("/r1", "/r2", "")[whom % 7 % 3]})
 
 
 def _tenant(kind: type[RegisterCompany | ChangeCompany]) -> Make:
@@ -188,7 +214,8 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
     (4, "as asked", _as_in_spark(ASKED)),
     (2, "driver", _as_in_spark(DRIVERS)),
     (2, "word of a driver", _word_of_a_driver),
-    (2, "scale", _scaled),
+    (4, "scale", _scaled),
+    (6, "backlog", _backlog),
     (2, "kill executors", _killed_executors),
     (1, "decommission", lambda _, whom, __: DecommissionWorker(worker=f"w{whom % 7}")),
     (4, "worker", _offer),

@@ -100,6 +100,7 @@ class Past:
         self._admitted: set[str] = set()
         self._rates: dict[str, tuple[int, int]] = {}
         self._half_life_ms = self._patience_ms = 0
+        self._requests: dict[str, tuple[int, int]] = {}
 
     def note(self, state: ClusterState) -> None:
         """Take in the state after the next event; to be called once for each."""
@@ -140,7 +141,11 @@ class Past:
             and fits_alone(state, company, next_app)
         ]
         waiting = {name for name, app in state.apps.items() if app.state == "pending"}
-        self.reserved = {name: at for name, at in self.reserved.items() if name in waiting}
+        requests = {name: (state.apps[name].requested_cores, state.apps[name].requested_memory_mb) for name in waiting}
+        restated = {name for name in waiting if self._requests.get(name, requests[name]) != requests[name]}
+        self._requests = requests
+        self.reserved = {name: at for name, at in self.reserved.items() if name in waiting - restated}
+        self.held_since = {name: at for name, at in self.held_since.items() if name not in restated}
         self.held_since = {name: self.held_since.get(name, state.at) for name in held if name not in self.reserved}
         self._patience_ms = state.settings.quota_patience_s * 1000
         self._reserve(state.at)
@@ -293,16 +298,56 @@ def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
     left_mb = app.requested_memory_mb - sum(one.memory_mb for one in app.executors.values()) - app.spec.driver_memory_mb
     limit = 2**31 if app.executor_limit is None else max(0, app.executor_limit - len(app.executors))
     own = {one.worker for one in app.executors.values()} if state.settings.placement.startswith("classic") else set()
-    if app.spec.sizing != "computed":
+    if app.wanted and not state.settings.placement.startswith("classic"):
+        return _near(state, app, left_mb)
+    if app.unit is not None or app.spec.sizing != "computed":
         return _as_asked(state, app, (left, left_mb, limit), own)
     return _computed(state, app, (left, left_mb, limit), own)
+
+
+def _near(state: ClusterState, app: App, left_mb: int) -> list[tuple[str, int, int]]:
+    """The oldest request that finds a place near enough, hosts before racks before anything (semantics L5)."""
+    assert app.unit is not None
+    cores, memory_mb = app.unit
+    room = sorted_workers(state, cores, memory_mb)
+    most = 2**31 if state.settings.admission == "open" else left_mb // memory_mb
+    anywhere = 0
+    for level in ("host", "rack"):
+        for (hosts, racks), number, since in app.wanted:
+            on_host = [worker.id for worker in live(state) if worker.host in (hosts or ())]
+            in_rack = [worker.id for worker in live(state) if worker.rack and worker.rack in (racks or ())]
+            waited = state.at - since
+            wait_ms = state.settings.locality_wait_host_ms if on_host else 0
+            if level == "rack" and waited >= wait_ms + (state.settings.locality_wait_rack_ms if in_rack else 0):
+                anywhere += number
+            if level == "host" or waited >= wait_ms:
+                near = [worker for worker in room if worker.id in (on_host if level == "host" else in_rack)]
+                placed = _dealt(state, near, (cores, memory_mb), min(number, most))
+                if placed:
+                    return placed
+    return _dealt(state, room, (cores, memory_mb), min(anywhere, most))
+
+
+def _dealt(
+    state: ClusterState, workers: list[Worker], size: tuple[int, int], number: int
+) -> list[tuple[str, int, int]]:
+    """So many executors, one by one: round and round, or each worker to the full (semantics P2, P3)."""
+    placed = dict.fromkeys((worker.id for worker in workers), 0)
+    room = {one.id: min(one.free_cores // size[0], one.free_memory_mb // size[1]) for one in workers}
+    while sum(placed.values()) < number and placed != room:
+        for worker in placed:
+            while placed[worker] < room[worker] and sum(placed.values()) < number:
+                placed[worker] += 1
+                if state.settings.placement == "spread":
+                    break
+    return [(worker, *size) for worker, times in placed.items() for _ in range(times)]
 
 
 def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: set[str]) -> list[tuple[str, int, int]]:
     """The way Spark does it: a unit at a time, each checked against everything."""
     left, left_mb, limit = owed
-    settings, memory_mb = state.settings, app.spec.executor_memory_mb or 0
-    fixed = app.spec.executor_cores if not settings.placement.startswith("classic") else None
+    settings, memory_mb = state.settings, app.unit[1] if app.unit else app.spec.executor_memory_mb or 0
+    fixed = app.unit[0] if app.unit and not settings.placement.startswith("classic") else None
     unit = fixed or 1
     workers = [worker for worker in sorted_workers(state, unit, memory_mb) if worker.id not in own]
     cores, executors = [0] * len(workers), [0] * len(workers)

@@ -142,7 +142,7 @@ def test_deciding_never_changes_the_state_it_is_given(history: History, more: li
         assert answers[0] == answers[1]
     assert admit(state) == admit(state)
     for app in state.waiting.values():
-        assert place(state, app) == place(state, app)
+        assert place(state, app, state.at) == place(state, app, state.at)
     assert state.dump() == facts
     assert state.digest() == digest
     state.check()
@@ -244,13 +244,16 @@ def test_time_never_goes_back_in_the_log() -> None:
 
 def test_the_histories_reach_every_kind_of_decision() -> None:
     """A property of histories in which nothing happens would say nothing."""
-    log = [entry.event for seed in range(8) for entry in played(seeded(seed, 200)).log]
+    impatient: dict[str, object] = {"executor_idle_timeout_s": 1, "locality_wait_host_ms": 1000}
+    log = [entry.event for seed in range(8) for entry in played(seeded(seed, 200), impatient).log]
     kinds = Counter(type(event) for event in log)
     assert kinds.keys() == set(EVENT_TYPES.values()) - {MasterElected}
     assert kinds[AppAdmitted] > 80
     assert kinds[ExecutorAllocated] > 150
     reasons = {event.reason for event in log if isinstance(event, ExecutorRemoved)}
-    assert reasons == {"exited", "failed", "lost", "killed"}
+    assert reasons == {"exited", "failed", "lost", "killed", "idle"}
+    reached = Counter(event.locality for event in log if isinstance(event, ExecutorAllocated))
+    assert reached.keys() == {None, "host", "rack", "any"}
     assert {event.reason for event in log if isinstance(event, AppRemoved)} == {"finished", "failed", "killed"}
 
 

@@ -67,7 +67,7 @@ def _decides_like_the_reference(state: ClusterState, past: reference.Past) -> No
     assert {app: since for app, since, reserved in state.queue.held_back() if reserved} == past.reserved
     assert {app: since for app, since, reserved in state.queue.held_back() if not reserved} == past.held_since
     for app in state.waiting.values():
-        assert allocated(place(state, app)) == reference.next_placement(state, app)
+        assert allocated(place(state, app, state.at)) == reference.next_placement(state, app)
     owed = [app.admitted for app in state.waiting.values() if app.owed]
     assert state.unsatisfied == owed
     due = reference.placement_order(state)

@@ -9,7 +9,16 @@ import pytest
 
 from fairlog import render
 from fairlog.follow import appended
-from fairlog.options import read_cores, read_duration, read_limit, read_pair, read_size, read_text
+from fairlog.options import (
+    read_bounds,
+    read_cores,
+    read_counts,
+    read_duration,
+    read_limit,
+    read_pair,
+    read_size,
+    read_text,
+)
 from fairlog.session import patient, without_password
 from fairlog.verbs_cluster import _value
 from scheduler.events import AppRegistered, encode
@@ -52,6 +61,27 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_the_value_of_a_pair_may_be_empty_or_hold_more_equals_signs() -> None:
     assert read_pair("A=") == ("A", "")
     assert read_pair("A=b=c") == ("A", "b=c")
+
+
+def test_preferred_hosts_are_read_with_how_many_tasks_prefer_each() -> None:
+    assert read_counts("h1=30") == {"h1": 30}
+    assert read_counts("h1=30,h2=0,odd=name=7") == {"h1": 30, "h2": 0, "odd=name": 7}
+
+
+@pytest.mark.parametrize("text", ["h1", "h1=", "=3", "h1=-1", "h1=3,", "h1=1.5", ""])
+def test_what_is_no_preference_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="HOST=TASKS"):
+        read_counts(text)
+
+
+def test_bounds_are_read_as_the_least_and_the_most() -> None:
+    assert read_bounds("0:12") == (0, 12)
+
+
+@pytest.mark.parametrize("text", ["3", "1:", ":2", "1:2:3", "-1:2", "a:b", ""])
+def test_what_is_no_bounds_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="MIN:MAX, such as 1:8"):
+        read_bounds(text)
 
 
 @pytest.mark.parametrize("text", ["A", "=b", ""])

@@ -139,3 +139,36 @@ def test_a_company_is_changed() -> None:
     more = [{**SUBMIT, "app": "a2"}, {"op": "change_company", "company": "acme", "borrow": True}]
     assert run(COMPANY, initech, WORKER, SUBMIT, more[0])["final"]["waiting"] == ["a1"]
     assert run(COMPANY, initech, WORKER, SUBMIT, *more)["final"]["waiting"] == ["a1", "a2"]
+
+
+NEAR = [
+    {**WORKER, "worker": "w1", "host": "h1", "rack": "/r1"},
+    {**WORKER, "worker": "w2", "host": "h2", "rack": "/r1"},
+    {**WORKER, "worker": "w3", "host": "h3", "rack": "/r2"},
+]
+
+
+def test_a_demand_is_stated_and_its_patience_runs_out_in_a_scenario() -> None:
+    scale = {"op": "scale", "app": "a1", "executors": 12, "prefer": {"h1": 99}, "at": 1000}
+    later = {"op": "settings", "at": 20_000}
+    outcome = run(COMPANY, *NEAR, {**SUBMIT, "cores": 4}, scale, later, locality_wait_host_ms=10)
+    assert {"demanded": "a1", "executors": 12, "cores": 48} in outcome["decisions"]
+    reached = [(one["worker"], one["locality"]) for one in outcome["decisions"] if "locality" in one]
+    assert {worker for worker, locality in reached if locality == "host"} == {"w1"}
+    assert {worker for worker, locality in reached if locality == "rack"} == {"w2"}
+    assert {worker for worker, locality in reached if locality == "any"} == {"w3"}
+    assert outcome["final"]["granted"][0] == 48
+
+
+def test_an_elastic_app_grows_and_gives_back_in_a_scenario() -> None:
+    elastic = {"op": "submit", "app": "e", "company": "acme", "user": "ann", "elastic": [1, 4], "tasks": 90}
+    idle = [
+        {"op": "backlog", "executor": f"e.{n}", "waiting": 0, "running": 1, "idle": True, "at": 9000}
+        for n in range(1, 4)
+    ]
+    stopped = {"op": "executor_ended", "executor": "e.1", "reason": "killed", "at": 80_000}
+    outcome = run(COMPANY, *NEAR, elastic, *idle, stopped)
+    grown = [one["executors"] for one in outcome["decisions"] if "demanded" in one]
+    assert grown == [2, 4, 1, 1]
+    assert [one["executor"] for one in outcome["decisions"] if "given_back" in one] == ["e.1", "e.2", "e.3"]
+    assert outcome["final"]["occupied"] == [12, 6144]

@@ -132,7 +132,15 @@ def test_a_new_demand_is_stated_in_full_and_stops_nothing_that_runs() -> None:
     cluster = shared(w1=16)
     cluster.turn(fixed(each=4))
     assert cluster.turn(ScaleApp(app="a1", executors=1)) == [
-        AppChanged(app="a1", requested_cores=8, requested_memory_mb=2048, done_cores=0, executor_limit=1)
+        AppChanged(
+            app="a1",
+            requested_cores=8,
+            requested_memory_mb=2048,
+            done_cores=0,
+            executor_limit=1,
+            executor_cores=4,
+            executor_memory_mb=1024,
+        )
     ]
     assert len(cluster.state.executors) == 2
     assert allocated(cluster.ended("a1.0")) == []

@@ -74,6 +74,7 @@ def test_one_app_is_shown_with_its_executors() -> None:
         "cores": 8,
         "memory": 4096,
         "status": "running",
+        "locality": None,
     }
     assert app["executors"][1]["status"] == "starting"
 

@@ -192,6 +192,16 @@ def test_what_an_executor_has_begun_without_knowing_is_told_when_the_queue_is_em
     assert sorted(step.mine) == [(0, 1), (1, 1), (2, 1)]
 
 
+def test_a_step_says_how_many_tasks_wait_and_run_in_all(work: Worklist) -> None:
+    fill(work, 5)
+    take(work, 1, "f")
+    step = work.step(APP, worker=WORKER, executor="e", want=2)
+    assert (step.waiting, step.running) == (2, 3)
+    end(work, 1, "succeeded")
+    step = work.step(APP, [Completion(2, "failed", 1)], worker=WORKER, executor="e", retries=1)
+    assert (step.waiting, step.running) == (3, 1)
+
+
 @pytest.mark.parametrize("name", ["stranger", job_id(CLUSTER, "other", 0), job_id(CLUSTER, APP, 99)])
 def test_foreign_jobs_are_refused_and_removed(work: Worklist, fake: fakeredis.FakeRedis, name: str) -> None:
     fill(work, 1)

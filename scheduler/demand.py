@@ -1,0 +1,238 @@
+"""How an app's demand moves: stated anew, by what of it has ended, by its backlog and by time (semantics L1, L6, O4).
+
+Like `decide`, these functions read the state and answer with events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from scheduler.commands import ReportBacklog, ScaleApp
+from scheduler.errors import InvalidCommand, QuotaExceeded
+from scheduler.events import AppChanged, Event, ExecutorChanged, ExecutorRevoked
+from scheduler.placement.sizing import requested_resources
+from scheduler.resources import Resources
+from scheduler.state import App, ClusterState, Executor
+from scheduler.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
+
+MAX_HOSTS = 10_000
+"""How many hosts an app may name."""
+MAX_NEAR = 10_000
+"""How many executors of an app may have preferred hosts: each is a request of its own."""
+
+
+def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
+    """The app's demand in full, some of it changed (semantics O4)."""
+    stated: dict[str, Any] = {
+        "app": app.spec.app,
+        "requested_cores": app.requested_cores,
+        "requested_memory_mb": app.requested_memory_mb,
+        "done_cores": app.done_cores,
+        "executor_limit": app.executor_limit,
+        "executor_cores": app.unit and app.unit.cores,
+        "executor_memory_mb": app.unit and app.unit.memory_mb,
+        "preferring_tasks": app.preferring_tasks,
+        "preferred_hosts": app.preferred_hosts,
+        "backlog_executors": app.backlog_executors,
+        "next_step": app.next_step,
+    }
+    return AppChanged(**{**stated, **changes})
+
+
+def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
+    """The demand as it is stated from now on (semantics L1, O4, P5); a lower one stops nothing that runs.
+
+    An app whose executors were sized by the scheduler gets minimum executors from now on, so that a
+    number of them says how much that is; its request becomes what they make. One that fixed its
+    executors keeps within the cores it was submitted with, as in Spark.
+
+    Raises: InvalidCommand, or QuotaExceeded where the company may not hold that much (C4).
+    """
+    executors, spec = command.executors, app.spec
+    if executors is not None:
+        check_range("executors", executors, 0, MAX_EXECUTORS)
+    _check_preferences(app, command)
+    preferring = command.preferring_tasks
+    if preferring is None:
+        preferring = min(sum(command.prefer.values()), max(spec.tasks, *command.prefer.values(), 0))
+    changes: dict[str, Any] = {
+        "executor_limit": executors,
+        "preferring_tasks": preferring,
+        "preferred_hosts": dict(sorted(command.prefer.items())),
+    }
+    if spec.elastic is not None:
+        least, most = spec.elastic
+        if executors is None or not least <= executors <= most:
+            raise InvalidCommand(f"app {spec.app!r} is elastic: its executors must be between {least} and {most}")
+    elif executors is not None and spec.sizing == "computed":
+        unit = app.unit or requested_resources(
+            state.settings, state.settings.min_executor_cores, spec.memory_per_task_mb
+        )
+        changes |= {"executor_cores": unit.cores, "executor_memory_mb": unit.memory_mb, "done_cores": 0}
+    elif app.follows_limit:
+        raise InvalidCommand(f"app {spec.app!r} needs a number of executors: its demand was stated as one before")
+    if executors is not None and (app.elastic or spec.sizing == "computed"):
+        request = _request(app, changes)
+        if request.cores > app.requested_cores or request.memory_mb > app.requested_memory_mb:
+            _check_cap(state, app, request)
+        changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
+    changed = demand(app, **changes)
+    return [] if changed == demand(app) else [changed]
+
+
+def after_removal(app: App, gone: Collection[Executor]) -> list[Event]:
+    """What the end of these executors, their tasks not all done, makes of the app's demand.
+
+    What earlier ones were done with is owed again (semantics S6); executors beyond a demand that was
+    lowered take their part of the request with them (O4).
+    """
+    request = Resources(app.requested_cores, app.requested_memory_mb)
+    if app.follows_limit:
+        request = _request(app, {"done_cores": 0}, gone)
+    if not app.done_cores and request == (app.requested_cores, app.requested_memory_mb):
+        return []
+    return [demand(app, done_cores=0, requested_cores=request.cores, requested_memory_mb=request.memory_mb)]
+
+
+def backlog(app: App, executor: Executor, command: ReportBacklog) -> list[Event]:
+    """What an executor's word on the work there is means for an elastic app (semantics L6).
+
+    Fewer executors than are asked for: the demand falls at once, and growth starts over at one.
+    """
+    check_range("waiting tasks", command.waiting, 0, MAX_TASKS)
+    check_range("running tasks", command.running, 0, MAX_TASKS)
+    if app.ended is not None or not app.elastic or app.unit is None or executor.status == "stopping":
+        return []
+    events: list[Event] = []
+    if command.idle != (executor.idle_since is not None):
+        events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
+    wanted = executors_for(app, command.waiting + command.running)
+    if wanted == app.backlog_executors:
+        return events
+    changes: dict[str, Any] = {"backlog_executors": wanted}
+    if wanted <= (app.executor_limit or 0):
+        changes |= {"executor_limit": wanted, "next_step": 1}
+    request = _request(app, changes)
+    changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
+    return [*events, demand(app, **changes)]
+
+
+def executors_for(app: App, tasks: int) -> int:
+    """How many executors so many tasks call for, within the app's bounds (semantics L6)."""
+    least, most = app.spec.elastic or (0, 0)
+    return max(least, min(most, -(-tasks // (app.unit.cores if app.unit is not None else 1))))
+
+
+def due(state: ClusterState, at: int) -> Iterator[Event]:
+    """What time has brought for elastic apps, in the order of their admission (semantics L6, T1).
+
+    While the backlog calls for more executors than are asked for, 1, 2, 4, 8 … more, `elastic_step_ms`
+    apart, as far as the cluster has room (A3) and the company may hold it (C4); an executor that was idle
+    for `executor_idle_timeout_s` is given back unless the demand still counts on it.
+    """
+    for app in state.elastic_due(at):
+        yield from _growth(state, app, at)
+        yield from _given_back(state, app, at)
+
+
+def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
+    limit, wanted = app.executor_limit or 0, app.backlog_executors or 0
+    if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms:
+        return
+    for more in range(min(app.next_step, wanted - limit), 0, -1):
+        request = _request(app, {"executor_limit": limit + more})
+        if _has_room(state, app, request):
+            step = 2 * app.next_step if more == app.next_step else 1
+            yield demand(
+                app,
+                executor_limit=limit + more,
+                next_step=step,
+                requested_cores=request.cores,
+                requested_memory_mb=request.memory_mb,
+            )
+            return
+
+
+def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevoked]:
+    idle_before = at - state.settings.executor_idle_timeout_s * 1000
+    held = [executor for executor in app.executors.values() if executor.status != "stopping"]
+    idle = [one for one in held if one.idle_since is not None and one.idle_since <= idle_before]
+    idle.sort(key=lambda executor: executor.idle_since or 0)
+    for executor in idle[: max(0, len(held) - (app.executor_limit or 0))]:
+        yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
+
+
+def _request(app: App, changes: dict[str, Any], gone: Collection[Executor] = ()) -> Resources:
+    """What an app that is asked for as a number of executors holds: those it has, and those it is owed (O4).
+
+    Executors beyond the number count until they are gone; what was done with (S6) is not owed again.
+    """
+    limit = changes.get("executor_limit", app.executor_limit) or 0
+    done = changes.get("done_cores", app.done_cores)
+    unit = app.unit or Resources(changes["executor_cores"], changes["executor_memory_mb"])
+    executors_done = done // unit.cores
+    owed = max(0, limit - (len(app.executors) - len(gone)) - executors_done)
+    cores = app.granted_cores - sum(executor.cores for executor in gone) + done + owed * unit.cores
+    memory_mb = app.granted_memory_mb - sum(executor.memory_mb for executor in gone)
+    memory_mb += (executors_done + owed) * unit.memory_mb
+    if app.spec.driver and app.driver is None:
+        return Resources(cores + app.spec.driver_cores, memory_mb + app.spec.driver_memory_mb)
+    return Resources(cores, memory_mb)
+
+
+def _check_preferences(app: App, command: ScaleApp) -> None:
+    if not command.prefer:
+        return
+    if command.executors is None or app.spec.sizing == "one-per-worker":
+        raise InvalidCommand("hosts can be preferred only for a number of executors of one size")
+    if command.executors > MAX_NEAR:
+        raise InvalidCommand(f"at most {MAX_NEAR} executors can have preferred hosts, not {command.executors}")
+    if len(command.prefer) > MAX_HOSTS:
+        raise InvalidCommand(f"at most {MAX_HOSTS} hosts can be preferred, not {len(command.prefer)}")
+    for host, tasks in command.prefer.items():
+        check_name("a preferred host", host)
+        check_range(f"tasks that prefer {host}", tasks, 0, MAX_TASKS)
+    if command.preferring_tasks is not None:
+        check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
+
+
+def _check_cap(state: ClusterState, app: App, request: Resources) -> None:
+    """Raises: QuotaExceeded or InvalidCommand if the company may not hold that much, its other apps included (C4).
+
+    As at an admission, a default quota stops nobody who occupies nothing else, nor a company that is alone.
+    """
+    company = state.companies[app.spec.company]
+    bought = company.spec
+    if bought.cores is not None and request.cores > bought.cores:
+        raise QuotaExceeded(bought.company, "cores", request.cores, bought.cores)
+    if bought.memory_mb is not None and request.memory_mb > bought.memory_mb:
+        raise QuotaExceeded(bought.company, "MiB of memory", request.memory_mb, bought.memory_mb)
+    if not app.admitted or state.settings.admission == "open" or bought.borrow:
+        return
+    cores = company.balance.requested_cores - app.requested_cores
+    memory_mb = company.balance.requested_memory_mb - app.requested_memory_mb
+    by_default = bought.cores is None and bought.part is None
+    if by_default and (len(state.companies) == 1 or not (cores or memory_mb)):
+        return
+    if not state.quota(bought.company).covers(cores + request.cores, memory_mb + request.memory_mb):
+        raise InvalidCommand(
+            f"company {bought.company!r} would hold {cores + request.cores} cores and {memory_mb + request.memory_mb} "
+            f"MiB, which is beyond its quota; scale {app.spec.app!r} to less, or end others of its apps first"
+        )
+
+
+def _has_room(state: ClusterState, app: App, request: Resources) -> bool:
+    """Whether an elastic app may grow to that: the cluster has room (A3) and the company may hold it (C4, C6)."""
+    if state.settings.admission == "open":
+        return True
+    company = state.companies[app.spec.company]
+    more_cores, more_mb = request.cores - app.requested_cores, request.memory_mb - app.requested_memory_mb
+    total = Resources(state.fleet.total_cores, state.fleet.total_memory_mb)
+    used = state.balance
+    if not total.covers(Resources(used.requested_cores + more_cores, used.requested_memory_mb + more_mb)):
+        return False
+    if company.spec.borrow and state.queue.first() is None:
+        return True
+    held = company.balance
+    return state.quota(app.spec.company).covers(held.requested_cores + more_cores, held.requested_memory_mb + more_mb)

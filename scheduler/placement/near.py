@@ -1,0 +1,42 @@
+"""Where the executors of an app go that prefers some hosts (semantics L5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.fleet import in_order
+from scheduler.placement.executors import PLACEMENTS, allocations
+from scheduler.placement.patience import patient_until, places
+
+if TYPE_CHECKING:
+    from scheduler.events import ExecutorAllocated
+    from scheduler.resources import Resources
+    from scheduler.state import App, ClusterState
+
+LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
+
+
+def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[ExecutorAllocated]:
+    """Executors for pending requests: on a preferred host, in its rack, or anywhere (semantics L5).
+
+    Each request waits for the nearer places for a bounded time, counted from when it was asked for.
+    Within reach, workers are taken in the usual order and way (P1, P2, P3).
+    """
+    settings = state.settings
+    affordable = app.lacking if settings.admission == "open" else app.left_memory_mb // unit.memory_mb
+    put = PLACEMENTS[settings.placement]
+    anywhere = 0
+    for level in LEVELS:
+        for wanted in app.wanted:
+            for_host, for_rack = patient_until(wanted, settings, state.places)
+            anywhere += wanted.number if level == "rack" and at >= for_rack else 0
+            if wanted.request.hosts is None or (level == "rack" and at < for_host):
+                continue
+            near = [(worker, state.workers[worker].free) for worker in places(wanted, level, state.places)]
+            counts = put(in_order(near, unit, settings.worker_selection), unit, min(wanted.number, affordable))
+            if counts:
+                return allocations(app, counts, unit, level)
+    if not anywhere or not affordable:
+        return []
+    candidates = state.fleet.candidates(unit.cores, unit.memory_mb, settings.worker_selection)
+    return allocations(app, put(candidates, unit, min(anywhere, affordable)), unit, "any")

@@ -1,0 +1,50 @@
+"""How long a request waits for a preferred host and for its rack, and when time alone changes something (L5, L6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from scheduler.events import ClusterConfigured
+    from scheduler.placement.requests import Wanted
+    from scheduler.state import App
+    from scheduler.topology import Topology
+
+
+def places(wanted: Wanted, level: Literal["host", "rack"], where: Topology) -> list[str]:
+    """The live workers on the hosts, or in the racks, that these requests prefer."""
+    by_place: Mapping[str, Sequence[str]] = where.by_host if level == "host" else where.by_rack
+    named = wanted.request.hosts if level == "host" else wanted.request.racks
+    return [worker for place in named or () for worker in by_place.get(place, ())]
+
+
+def patient_until(wanted: Wanted, settings: ClusterConfigured, where: Topology) -> tuple[int, int]:
+    """When (ms) these requests stop to insist on a preferred host, and when on its rack (semantics L5).
+
+    `locality_wait_host_ms` after they were asked for, and `locality_wait_rack_ms` after that. Nobody waits for a
+    host or a rack that has no live worker, and a request without a preference waits for nothing.
+    """
+    for_host = wanted.since
+    if any(host in where.by_host for host in wanted.request.hosts or ()):
+        for_host += settings.locality_wait_host_ms
+    for_rack = for_host
+    if any(rack in where.by_rack for rack in wanted.request.racks or ()):
+        for_rack += settings.locality_wait_rack_ms
+    return for_host, for_rack
+
+
+def moments_of(app: App, settings: ClusterConfigured) -> tuple[int, ...]:
+    """The times (ms) at which patience, a step of growth or an idle executor's time runs out (semantics L5, L6)."""
+    moments: dict[int, None] = {}
+    for wanted in app.wanted:
+        if wanted.request.hosts is not None:
+            for_host, for_rack = settings.locality_wait_host_ms, settings.locality_wait_rack_ms
+            moments |= dict.fromkeys(wanted.since + wait_ms for wait_ms in (for_host, for_rack, for_host + for_rack))
+    if app.spec.elastic is not None:
+        if (app.executor_limit or 0) < (app.backlog_executors or 0):
+            moments[app.asked_at + settings.elastic_step_ms] = None
+        for executor in app.executors.values():
+            if executor.idle_since is not None and executor.status != "stopping":
+                moments[executor.idle_since + settings.executor_idle_timeout_s * 1000] = None
+    return tuple(sorted(moments))

@@ -1,0 +1,110 @@
+"""What an app asks for, what becomes of it and where it may be served: its pending requests (semantics L1, L2, L4, L5).
+
+Only apps that prefer some hosts have requests; what any other app is owed is a number. Equal requests
+of the same age are kept as one entry with a number, oldest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from scheduler.events import Locality
+from scheduler.placement.locality import (
+    ANYWHERE,
+    Preferences,
+    Request,
+    expected_host_counts,
+    locality_of_requested_executors,
+    split_pending_requests,
+)
+
+
+class Wanted(NamedTuple):
+    """`number` equal requests, pending since the time `since` (ms)."""
+
+    request: Request
+    number: int
+    since: int
+
+    def names(self, host: str, rack: str) -> Locality:
+        """What a worker on `host` in `rack` is to these requests."""
+        if host in (self.request.hosts or ()):
+            return "host"
+        return "rack" if rack and rack in (self.request.racks or ()) else "any"
+
+
+def rethought(
+    pending: Sequence[Wanted],
+    lacking: int,
+    preferences: Preferences,
+    executors_by_host: Mapping[str, int],
+    *,
+    racks: Mapping[str, str],
+    at: int,
+) -> list[Wanted]:
+    """The requests of an app that lacks so many executors: target - starting - running (semantics L1, L2, L4).
+
+    Fewer than are pending: the oldest are cancelled. Otherwise those that prefer only hosts that nobody
+    prefers now are cancelled, and asked for anew together with what is missing; requests without a
+    preference are exchanged for such with one as far as tasks call for it. All others stay as they are.
+
+    `executors_by_host` is where the app has executors, `racks` where hosts are, `at` the time (ms).
+    """
+    missing = lacking - sum(wanted.number for wanted in pending)
+    if missing < 0:
+        return _cancelled(pending, -missing)
+    split = split_pending_requests([wanted.request.hosts for wanted in pending], preferences.by_host)
+    available = missing + sum(pending[index].number for index in split.stale)
+    exchangeable = sum(pending[index].number for index in split.free)
+    matching = [pending[index].request.hosts or () for index in split.matching for _ in range(pending[index].number)]
+    expected = expected_host_counts(preferences, executors_by_host, matching)
+    asked = locality_of_requested_executors(available + exchangeable, expected, racks)
+    preferring = [request for request in asked if request is not ANYWHERE]
+    exchanged = max(0, len(preferring) - available)
+    kept: list[Wanted] = []
+    for index, wanted in enumerate(pending):
+        if index in split.free:
+            cancelled = min(exchanged, wanted.number)
+            exchanged -= cancelled
+            kept += _cancelled([wanted], cancelled)
+        elif index not in split.stale:
+            kept.append(wanted)
+    new = preferring + [ANYWHERE] * (available - len(preferring))
+    return _merged([*kept, *(Wanted(request, 1, at) for request in new)])
+
+
+def without_one(pending: Sequence[Wanted], locality: Locality, host: str, rack: str) -> list[Wanted]:
+    """The requests once an executor on `host` in `rack` has served one of them at that `locality`.
+
+    The oldest that it is near enough to; at "any", one without a preference first.
+    """
+    fitting = [index for index, wanted in enumerate(pending) if locality in ("any", wanted.names(host, rack))]
+    if locality == "any":
+        fitting.sort(key=lambda index: pending[index].request.hosts is not None)
+    if not fitting:
+        return list(pending)
+    served = fitting[0]
+    left = pending[served]._replace(number=pending[served].number - 1)
+    return [*pending[:served], *([left] if left.number else []), *pending[served + 1 :]]
+
+
+def _cancelled(pending: Iterable[Wanted], number: int) -> list[Wanted]:
+    """The requests without the `number` oldest ones (semantics L4)."""
+    left: list[Wanted] = []
+    for wanted in pending:
+        cancelled = min(number, wanted.number)
+        number -= cancelled
+        if wanted.number > cancelled:
+            left.append(wanted._replace(number=wanted.number - cancelled))
+    return left
+
+
+def _merged(pending: Iterable[Wanted]) -> list[Wanted]:
+    merged: list[Wanted] = []
+    for wanted in pending:
+        if merged and merged[-1]._replace(number=wanted.number) == wanted:
+            merged[-1] = wanted._replace(number=merged[-1].number + wanted.number)
+        else:
+            merged.append(wanted)
+    return merged

@@ -1,0 +1,92 @@
+"""What becomes of an app's pending requests when its demand, its executors or its preferences change (semantics L)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.placement.locality import ANYWHERE, Preferences, Request
+from scheduler.placement.requests import Wanted, rethought, without_one
+
+RACKS = {"h1": "/r1", "h2": "/r1", "h3": "/r2"}
+H1 = Request(("h1",), ("/r1",))
+H2 = Request(("h2",), ("/r1",))
+H12 = Request(("h1", "h2"), ("/r1",))
+HOSTS = ("h1", "h2", "h3", "x")
+
+
+def asked(
+    pending: list[Wanted],
+    lacking: int,
+    by_host: dict[str, int],
+    *,
+    tasks: int | None = None,
+    there: dict[str, int] | None = None,
+    at: int = 100,
+) -> list[Wanted]:
+    preferences = Preferences(max(by_host.values(), default=0) if tasks is None else tasks, by_host, 1)
+    return rethought(pending, lacking, preferences, there or {}, racks=RACKS, at=at)
+
+
+def test_what_is_missing_is_asked_for_with_a_preference_as_far_as_tasks_call_for_it() -> None:
+    assert asked([], 5, {"h1": 3}) == [Wanted(H1, 3, 100), Wanted(ANYWHERE, 2, 100)]
+
+
+def test_executors_that_are_there_already_are_not_asked_for_again() -> None:
+    assert asked([], 3, {"h1": 3}, there={"h1": 2}) == [Wanted(H1, 1, 100), Wanted(ANYWHERE, 2, 100)]
+
+
+def test_too_many_requests_are_cancelled_oldest_first() -> None:
+    pending = [Wanted(ANYWHERE, 1, 10), Wanted(H1, 2, 20), Wanted(H2, 2, 30)]
+    assert asked(pending, 3, {"h1": 3}) == [Wanted(H1, 1, 20), Wanted(H2, 2, 30)]
+
+
+def test_a_stale_request_is_cancelled_and_asked_for_anew_and_a_matching_one_keeps_its_age() -> None:
+    pending = [Wanted(H1, 1, 10), Wanted(H2, 2, 20)]
+    assert asked(pending, 3, {"h1": 3}) == [Wanted(H1, 1, 10), Wanted(H1, 2, 100)]
+
+
+def test_a_request_without_a_preference_is_exchanged_when_tasks_come_to_prefer_a_host() -> None:
+    pending = [Wanted(ANYWHERE, 3, 10)]
+    assert asked(pending, 4, {"h1": 2}) == [Wanted(ANYWHERE, 2, 10), Wanted(H1, 2, 100)]
+
+
+def test_once_nobody_prefers_anything_all_requests_are_free() -> None:
+    assert asked([Wanted(H1, 2, 10)], 2, {}) == [Wanted(ANYWHERE, 2, 100)]
+
+
+def test_an_executor_serves_the_oldest_request_that_it_is_near_enough_to() -> None:
+    pending = [Wanted(H2, 1, 10), Wanted(H12, 2, 20), Wanted(ANYWHERE, 1, 30)]
+    assert without_one(pending, "host", "h1", "/r1") == [Wanted(H2, 1, 10), Wanted(H12, 1, 20), Wanted(ANYWHERE, 1, 30)]
+    assert without_one(pending, "rack", "h9", "/r1") == pending[1:]
+    assert without_one(pending, "any", "h9", "/r9") == pending[:2]
+
+
+def test_at_any_place_the_oldest_request_is_served_once_none_is_free() -> None:
+    pending = [Wanted(H1, 1, 10), Wanted(H2, 1, 20)]
+    assert without_one(pending, "any", "x", "") == [Wanted(H2, 1, 20)]
+
+
+def test_a_worker_without_a_rack_is_in_nobodys_rack() -> None:
+    assert Wanted(Request(("h1",), ("",)), 1, 0).names("h2", "") == "any"
+
+
+WANTED = st.builds(
+    Wanted,
+    st.lists(st.sampled_from(HOSTS), max_size=3, unique=True).map(
+        lambda hosts: Request(tuple(sorted(hosts)), ("/r1",)) if hosts else ANYWHERE
+    ),
+    st.integers(1, 5),
+    st.integers(0, 99),
+)
+
+
+@given(st.lists(WANTED, max_size=6), st.integers(0, 30), st.dictionaries(st.sampled_from(HOSTS), st.integers(0, 20)))
+def test_there_are_as_many_requests_as_executors_are_lacking_and_none_prefers_only_what_nobody_prefers(
+    pending: list[Wanted], lacking: int, by_host: dict[str, int]
+) -> None:
+    after = asked(pending, lacking, by_host)
+    assert sum(wanted.number for wanted in after) == lacking
+    assert all(wanted.number > 0 for wanted in after)
+    if lacking >= sum(wanted.number for wanted in pending):
+        assert all(set(wanted.request.hosts or by_host) & by_host.keys() or not by_host for wanted in after)
