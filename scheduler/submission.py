@@ -37,8 +37,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         raise DuplicateApp(command.app)
     if command.user not in company.users:
         check_name("the user", command.user)
-    name = command.name or command.app
-    check_name("the app's name", name)
+    if command.name:
+        check_name("the app's name", command.name)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app is batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
@@ -58,7 +58,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         app=command.app,
         company=command.company,
         user=command.user,
-        name=name,
+        name=command.name or command.app,
         kind="sql" if command.kind == "sql" else "batch",
         cores=cores,
         requested_cores=request.cores,
