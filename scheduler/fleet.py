@@ -66,14 +66,14 @@ class Fleet:
             self._count(shape, len(workers))
 
     def join(self, worker: str, offer: Resources, free: Shape) -> None:
-        """A worker became live with `offer`, of which `free` is not granted."""
+        """A worker became live with `offer`, of which `free` is not granted; from now on it counts (semantics A4)."""
         self.live += 1
         self.total_cores += offer.cores
         self.total_memory_mb += offer.memory_mb
         self._insert(worker, free)
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
-        """A worker is not live any more."""
+        """A worker is not live any more: what it offers counts no longer (semantics A4)."""
         self.live -= 1
         self.total_cores -= offer.cores
         self.total_memory_mb -= offer.memory_mb
