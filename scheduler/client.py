@@ -181,14 +181,16 @@ class Client:
 
 
 def _body(command: Command) -> str:
-    """The command as the inbox holds it.
+    """The command as the inbox holds it: its type, and what of it is not the default.
 
     Raises: InvalidCommand if a text of it cannot be written as UTF-8.
     """
     try:
-        return command.model_dump_json(exclude_none=True)
+        stated = command.model_dump_json(exclude_defaults=True)
     except PydanticSerializationError:
         raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
+    comma = "" if stated == "{}" else ","
+    return f'{{"type":"{command.type}"{comma}{stated[1:]}'
 
 
 def _left(deadline: float, at_most: float) -> float:
