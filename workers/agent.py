@@ -214,6 +214,8 @@ class Agent:
         self._store.hset(self._keys.agents, offer.worker, json.dumps(about))
         self._registered = True
         _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb)
+        if offer.oddity is not None:
+            _log.warning("an odd offer", worker=offer.worker, reason=offer.oddity)
         return True
 
     def _was_removed(self) -> bool:
