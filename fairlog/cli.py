@@ -42,6 +42,8 @@ VERBS = {
     "shares": ("verbs_cluster", "Show what companies and users hold, and the companies' shares of their quotas."),
     "logs": ("verbs_apps", "Print what the tasks of an app have printed."),
     "log": ("verbs_log", "Print the log, one line per event, its chain of digests checked."),
+    "backup": ("verbs_backup", "Copy the log into a file, while the cluster runs."),
+    "restore": ("verbs_backup", "Make a backup the log of a cluster that has none."),
     "simulate": ("verbs_log", "Run a scenario through the rules, without a store."),
 }
 """Every verb, the module that holds it, and its help in one line."""

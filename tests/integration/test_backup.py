@@ -1,0 +1,164 @@
+"""A cluster whose store has lost its disk is there again, from a copy of its log that was made while it ran."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from fairlog.store import EmbeddedStore
+from recovery.backup import BadBackup, backup, restore
+from recovery.rebuild import rebuild
+from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.eventlog import GENESIS, EventLog
+from scheduler.events import GENESIS_DIGEST, Record, encode
+from scheduler.keys import Keys
+from scheduler.state import ClusterState
+from scheduler.turn import Turn
+from tests.integration.cli_rig import Shell, wait_until
+
+
+def _log(store: EmbeddedStore, cluster: str) -> EventLog:
+    return EventLog(Redis.from_url(store.url), Keys(cluster))
+
+
+@pytest.fixture
+def written(store: EmbeddedStore) -> EventLog:
+    """A log with a company, a worker and an app, the app's name in letters that need more than a byte."""
+    turn = Turn(ClusterState(), 1_000)
+    turn.take(RegisterCompany(company="acme"), "c1")
+    turn.take(RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384), "c2")
+    turn.take(SubmitApp(app="a", company="acme", user="ann", name="größer", command=("true",)), "c3")
+    turn.settle()
+    records: list[Record] = []
+    for seq, (event, cause) in enumerate(turn.entries, start=1):
+        previous = records[-1].digest if records else GENESIS_DIGEST
+        records.append(encode(event, seq=seq, at=1_000, turn=1, cause=cause, previous=previous))
+    log = _log(store, "first")
+    log.commit(GENESIS, records)
+    return log
+
+
+def test_a_restored_log_is_the_same_log_and_folds_to_the_same_state(
+    written: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    file = f"file://{tmp_path}/b.gz"
+    assert backup(written, file)[1:] == written.head()
+    copy = _log(store, "second")
+    restore(copy, file)
+    assert list(copy.read()) == list(written.read())
+    assert rebuild(copy)[0].digest() == rebuild(written)[0].digest()
+    assert [path.name for path in tmp_path.iterdir()] == ["b.gz"]
+
+
+def _without_last_line(lines: list[bytes]) -> list[bytes]:
+    return lines[:-1]
+
+
+def _without_second_entry(lines: list[bytes]) -> list[bytes]:
+    return lines[:2] + lines[3:]
+
+
+def _altered(lines: list[bytes]) -> list[bytes]:
+    return [line.replace(b"acme", b"evil") for line in lines]
+
+
+def _other_header(lines: list[bytes]) -> list[bytes]:
+    return [lines[0].replace(b"backup 1", b"backup 9"), *lines[1:]]
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (_without_last_line, "is not whole: it ends at log position"),
+        (_without_second_entry, "cannot be read behind log position"),
+        (_altered, "cannot be read behind log position"),
+        (_other_header, "is not a backup that this version reads"),
+    ],
+)
+def test_a_damaged_backup_is_refused_and_leaves_nothing_behind(
+    written: EventLog,
+    store: EmbeddedStore,
+    tmp_path: Path,
+    damage: Callable[[list[bytes]], list[bytes]],
+    sentence: str,
+) -> None:
+    file = tmp_path / "b.gz"
+    backup(written, str(file))
+    file.write_bytes(gzip.compress(b"".join(damage(gzip.decompress(file.read_bytes()).splitlines(keepends=True)))))
+    before = written.store.dbsize()
+    with pytest.raises(BadBackup, match=sentence):
+        restore(_log(store, "second"), str(file))
+    assert written.store.dbsize() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", gzip.compress(b"x" * 999)[:-9]])
+def test_a_file_that_is_no_backup_is_refused(store: EmbeddedStore, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "b.gz").write_bytes(content)
+    with pytest.raises(BadBackup, match="is not a backup that this version reads"):
+        restore(_log(store, "second"), str(tmp_path / "b.gz"))
+
+
+def test_a_backup_that_was_cut_off_is_refused(written: EventLog, store: EmbeddedStore, tmp_path: Path) -> None:
+    file = tmp_path / "b.gz"
+    backup(written, str(file))
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BadBackup):
+        restore(_log(store, "second"), str(file))
+
+
+def test_a_cluster_that_has_a_log_is_not_overwritten_and_an_empty_one_not_backed_up(
+    written: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    backup(written, str(tmp_path / "b.gz"))
+    with pytest.raises(BadBackup, match="the cluster first has a log already"):
+        restore(written, str(tmp_path / "b.gz"))
+    with pytest.raises(BadBackup, match="the log of the cluster second is empty"):
+        backup(_log(store, "second"), str(tmp_path / "c.gz"))
+    assert not (tmp_path / "c.gz").exists()
+
+
+def test_a_backup_that_fails_leaves_the_one_before(written: EventLog, tmp_path: Path) -> None:
+    file = tmp_path / "b.gz"
+    backup(written, str(file))
+    before = file.read_bytes()
+    written.store.xdel(written.keys.log, "2-0")
+    with pytest.raises(Exception, match="log position 2"):
+        backup(written, str(file))
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made_while_it_ran(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    data, file, hold = tmp_path / "data", tmp_path / "b.gz", tmp_path / "hold"
+    shell.env["FAIRLOG_DATA"] = str(data)
+    hold.touch()
+    try:
+        shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
+        shell.ok("company", "add", "acme")
+        done = shell.ok("submit", "--company", "acme", "--user", "ann", "--wait", "--", "true").split()[0]
+        waits = ("sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done")
+        held = shell.ok("submit", "--company", "acme", "--user", "ann", "--cores", "4", "--", *waits).split()[0]
+        wait_until(lambda: json.loads(shell.ok("app", held, "--json"))["state"] == "running", "the app to run")
+        said = json.loads(shell.ok("backup", str(file), "--json"))
+        assert "has a log already" in shell.run("restore", str(file)).err
+        shell.ok("down")
+        shutil.rmtree(data / "store")
+        assert (
+            shell.ok("restore", str(file)) == f"{said['seq']} log entries of the cluster default restored from {file}\n"
+        )
+        shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
+        assert json.loads(shell.ok("app", done, "--json"))["state"] == "finished"
+        assert (
+            json.loads(shell.ok("log", "--json", "--to", str(said["seq"])).splitlines()[-1])["digest"] == said["digest"]
+        )
+        hold.unlink()
+        wait_until(lambda: json.loads(shell.ok("app", held, "--json"))["state"] == "finished", "the app to finish")
+    finally:
+        shell.run("down")
