@@ -45,16 +45,17 @@ def rethought(
 ) -> list[Wanted]:
     """The requests of an app that lacks so many executors: target - starting - running (semantics L1, L2, L4).
 
-    Fewer than are pending: the oldest are cancelled. Otherwise those that prefer only hosts that nobody
-    prefers now are cancelled, and asked for anew together with what is missing; requests without a
-    preference are exchanged for such with one as far as tasks call for it. All others stay as they are.
+    Fewer than are pending: so many are cancelled, stale ones before free ones before matching ones, of each
+    the oldest. Otherwise the stale ones, which prefer only hosts that nobody prefers now, are cancelled, and
+    asked for anew together with what is missing; requests without a preference are exchanged for such with
+    one as far as tasks call for it. All others stay as they are.
 
     `executors_by_host` is where the app has executors, `racks` where hosts are, `at` the time (ms).
     """
     missing = lacking - sum(wanted.number for wanted in pending)
-    if missing < 0:
-        return _cancelled(pending, -missing)
     split = split_pending_requests([wanted.request.hosts for wanted in pending], preferences.by_host)
+    if missing < 0:
+        return _cancelled(pending, -missing, [*split.stale, *split.free, *split.matching])
     available = missing + sum(pending[index].number for index in split.stale)
     exchangeable = sum(pending[index].number for index in split.free)
     matching = [pending[index].request.hosts or () for index in split.matching for _ in range(pending[index].number)]
@@ -67,7 +68,7 @@ def rethought(
         if index in split.free:
             cancelled = min(exchanged, wanted.number)
             exchanged -= cancelled
-            kept += _cancelled([wanted], cancelled)
+            kept += _cancelled([wanted], cancelled, [0])
         elif index not in split.stale:
             kept.append(wanted)
     new = preferring + [ANYWHERE] * (available - len(preferring))
@@ -89,15 +90,14 @@ def without_one(pending: Sequence[Wanted], locality: Locality, host: str, rack: 
     return [*pending[:served], *([left] if left.number else []), *pending[served + 1 :]]
 
 
-def _cancelled(pending: Iterable[Wanted], number: int) -> list[Wanted]:
-    """The requests without the `number` oldest ones (semantics L4)."""
-    left: list[Wanted] = []
-    for wanted in pending:
-        cancelled = min(number, wanted.number)
+def _cancelled(pending: Sequence[Wanted], number: int, order: Iterable[int]) -> list[Wanted]:
+    """The requests without `number` of them, taken from those at the indexes `order` first (semantics L4)."""
+    left = [wanted.number for wanted in pending]
+    for index in order:
+        cancelled = min(number, left[index])
         number -= cancelled
-        if wanted.number > cancelled:
-            left.append(wanted._replace(number=wanted.number - cancelled))
-    return left
+        left[index] -= cancelled
+    return [wanted._replace(number=count) for wanted, count in zip(pending, left, strict=True) if count]
 
 
 def _merged(pending: Iterable[Wanted]) -> list[Wanted]:

@@ -36,9 +36,12 @@ def test_executors_that_are_there_already_are_not_asked_for_again() -> None:
     assert asked([], 3, {"h1": 3}, there={"h1": 2}) == [Wanted(H1, 1, 100), Wanted(ANYWHERE, 2, 100)]
 
 
-def test_too_many_requests_are_cancelled_oldest_first() -> None:
-    pending = [Wanted(ANYWHERE, 1, 10), Wanted(H1, 2, 20), Wanted(H2, 2, 30)]
-    assert asked(pending, 3, {"h1": 3}) == [Wanted(H1, 1, 20), Wanted(H2, 2, 30)]
+def test_of_too_many_requests_those_that_no_task_prefers_are_cancelled_first_then_free_ones_then_the_oldest() -> None:
+    pending = [Wanted(H1, 2, 10), Wanted(ANYWHERE, 1, 20), Wanted(H1, 2, 30), Wanted(H2, 2, 40)]
+    assert asked(pending, 6, {"h1": 3}) == [*pending[:3], Wanted(H2, 1, 40)]
+    assert asked(pending, 5, {"h1": 3}) == pending[:3]
+    assert asked(pending, 4, {"h1": 3}) == [Wanted(H1, 2, 10), Wanted(H1, 2, 30)]
+    assert asked(pending, 3, {"h1": 3}) == [Wanted(H1, 1, 10), Wanted(H1, 2, 30)]
 
 
 def test_a_stale_request_is_cancelled_and_asked_for_anew_and_a_matching_one_keeps_its_age() -> None:
