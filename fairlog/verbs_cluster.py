@@ -214,7 +214,7 @@ def settings_show(session: Session, *, as_json: bool) -> None:
     if as_json:
         render.print_json(found)
     else:
-        render.print_table(("SETTING", "VALUE"), [(name, str(value)) for name, value in found.items()], empty="")
+        render.print_table(("SETTING", "VALUE"), [(name, _shown(value)) for name, value in found.items()], empty="")
 
 
 _WORDS = {"true": True, "false": False, "none": None}
@@ -229,6 +229,11 @@ def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> No
     changes = {read_text(name): _value(name, text) for name, text in change}
     receipt = session.client.send(ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
+
+
+def _shown(value: object) -> str:
+    """The value as `settings set` reads it."""
+    return next((word for word, meant in _WORDS.items() if meant is value), str(value))
 
 
 def _value(name: str, text: str) -> int | str | None:

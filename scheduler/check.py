@@ -116,6 +116,9 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
     if state.waiting_drivers != waiting:
         yield f"the drivers of the apps submitted at {state.waiting_drivers} wait, not those at {waiting}"
+    held = sum(d.cores for d in state.drivers.values() if state.workers[d.worker].status == "alive")
+    if state.driver_cores != held:
+        yield f"drivers are counted to hold {state.driver_cores} cores of live workers where they hold {held}"
     if list(state.drivers.values()) != [d for d in state.drivers.values() if state.apps[d.app].driver is d]:
         yield "the drivers differ from those of the apps"
     if state.drivers.keys() != {driver for worker in state.workers.values() for driver in worker.drivers}:

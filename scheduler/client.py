@@ -180,13 +180,17 @@ class Client:
         return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` tells whether one serves")
 
 
+_NONE_SAYS_SOMETHING = ("ConfigureCluster", "ScaleApp")
+"""The commands in which "none" is an answer; in all others it is what was not said."""
+
+
 def _body(command: Command) -> str:
     """The command as the inbox holds it.
 
     Raises: InvalidCommand if a text of it cannot be written as UTF-8.
     """
     try:
-        return command.model_dump_json(exclude_none=True)
+        return command.model_dump_json(exclude_none=command.type not in _NONE_SAYS_SOMETHING)
     except PydanticSerializationError:
         raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
 

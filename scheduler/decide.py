@@ -1,7 +1,9 @@
 """What follows from a command, who is admitted next, and where an app's executors go.
 
 These functions only read the state they are given. Their answers depend on nothing else: no clock,
-no randomness, no iteration over an unordered set (semantics T2).
+no randomness, no iteration over an unordered set (semantics T2). The module is longer than most because
+whatever a command can cause stands in it; what a submission becomes is in `submission`, how executors and
+drivers find their workers in `placement`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An event is stored under a position `seq` together with the time and turn it belongs to and a digest
 that chains it to the entry before, so that an edit, a gap and a diverged tail show to anyone who
-recomputes the chain.
+recomputes the chain. The module is longer than most because it is the whole vocabulary of the log.
 """
 
 from __future__ import annotations

@@ -66,6 +66,17 @@ class Message(NamedTuple):
     reply_to: str
 
 
+class _Look(NamedTuple):
+    """The oldest messages that no turn has taken yet, the store's time (ms), and how many workers seem silent.
+
+    Those were silent for the timeout when the master looked the time before.
+    """
+
+    messages: list[Message]
+    now: int
+    silent: int
+
+
 class _Begun(NamedTuple):
     """Apps that something is kept of outside of the log: a queue of tasks, or values put aside for them."""
 
@@ -109,7 +120,7 @@ class Scheduler:
         self._under_way: tuple[_Decided, CommitUnderWay] | None = None
         self._taken = ""
         """The last inbox entry that a turn has taken, though perhaps not yet committed."""
-        self._read_ahead: tuple[list[Message], int] | None = None
+        self._read_ahead: _Look | None = None
         """What the next turn takes, read before the store was given a long commit to work on."""
         self._telling: tuple[UnderWay, list[str]] | None = None
         """What the last turn caused outside of the log, sent and not answered yet, and the apps it closes."""
@@ -203,9 +214,9 @@ class Scheduler:
         """Decide a turn, finish the one before it, send its commit; how many inputs it took."""
         if not self._sound:
             raise StaleLog("a turn was broken off")
-        messages, now = self._read_ahead or self._look()
+        messages, now, silent = self._read_ahead or self._look()
         self._read_ahead = None
-        lost = self._silent_workers(now)
+        lost = self._lost_workers(now, silent)
         if messages or lost:
             self._run(messages, lost, now)
         else:
@@ -225,12 +236,20 @@ class Scheduler:
         moment = self.state.next_moment(self._decided_at_ms)
         return float("inf") if moment is None else (moment - self._looked_at_ms) / 1000
 
-    def _look(self) -> tuple[list[Message], int]:
-        """The oldest messages that no turn has taken yet, and the store's time in ms."""
+    def _look(self) -> _Look:
         behind = f"({self._taken}" if self._taken else "-"
-        asked = UnderWay(self.store, [("XRANGE", self.keys.inbox, behind, "+", "COUNT", BATCH), ("TIME",)])
-        entries, (seconds, micros) = asked.answers()
-        return [_message(entry, fields) for entry, fields in entries], int(seconds) * 1000 + int(micros) // 1000
+        due_ms = self._looked_at_ms - self._worker_timeout_ms()
+        asked = UnderWay(
+            self.store,
+            [
+                ("XRANGE", self.keys.inbox, behind, "+", "COUNT", BATCH),
+                ("TIME",),
+                ("ZCOUNT", self.keys.heartbeats, "-inf", f"({due_ms}"),
+            ],
+        )
+        entries, (seconds, micros), silent = asked.answers()
+        now = int(seconds) * 1000 + int(micros) // 1000
+        return _Look([_message(entry, fields) for entry, fields in entries], now, silent)
 
     def _run(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> None:
         """One turn; if a command makes it raise, again with one command a turn, and that one put aside."""
@@ -404,16 +423,22 @@ class Scheduler:
                 self.store, _answer_commands(self.keys, {message.reply_to: [self._answer(message, failure)]})
             ).answers()
 
-    def _silent_workers(self, now: int) -> list[LoseWorker]:
-        """The workers whose heartbeat is older than the timeout, by raw store time at both ends (semantics W2)."""
+    def _lost_workers(self, now: int, silent: int) -> list[LoseWorker]:
+        """The workers whose heartbeat is older than the timeout, by raw store time at both ends (semantics W2).
+
+        They are asked for only if a look found some `silent`, so that turns do not wait for another answer.
+        """
         if now < self._looked_at_ms or now - self._looked_at_ms > PAUSE_MS or not self._watching_since_ms:
             self._watching_since_ms = now
         self._looked_at_ms = now
-        timeout_ms = self.state.settings.worker_timeout_s * 1000
-        if not self.state.workers or now - self._watching_since_ms < timeout_ms:
+        timeout_ms = self._worker_timeout_ms()
+        if not silent or now - self._watching_since_ms < timeout_ms:
             return []
-        silent: Any = self.store.zrangebyscore(self.keys.heartbeats, "-inf", f"({now - timeout_ms}", withscores=True)
-        return [LoseWorker(worker=worker.decode(), last_seen=int(seen)) for worker, seen in silent]
+        lost: Any = self.store.zrangebyscore(self.keys.heartbeats, "-inf", f"({now - timeout_ms}", withscores=True)
+        return [LoseWorker(worker=worker.decode(), last_seen=int(seen)) for worker, seen in lost]
+
+    def _worker_timeout_ms(self) -> int:
+        return self.state.settings.worker_timeout_s * 1000
 
     def _fold_again_as_master(self) -> None:
         """Fold the log again, and make up for what the turns it replaces may have left undone.

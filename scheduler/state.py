@@ -261,6 +261,8 @@ class ClusterState:
         self.moments: list[tuple[int, int, str]] = []
         """(ms, position of admission, app) of every app that time alone may change something for (semantics T1)."""
         self.drivers: dict[str, Executor] = {}
+        self.driver_cores = 0
+        """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.unsatisfied: list[int] = []
         """Positions of admission of the apps that placement still owes cores, in order."""
         self.unsatisfied_as_asked: list[int] = []
@@ -479,6 +481,8 @@ class ClusterState:
         change(worker.id, worker.offer, worker.free)
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
+        held = sum(driver.cores for driver in worker.drivers.values())
+        self.driver_cores += held if now else -held
 
     def _set_quotas(self) -> None:
         for name, company in self.companies.items():
@@ -615,6 +619,8 @@ class ClusterState:
         driver = Executor(event.driver, event.app, event.worker, event.cores, event.memory_mb)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
+        if worker.status == "alive":
+            self.driver_cores += event.cores
         self._let_driver_wait(app, waits=False)
         self._grant(app, worker, event.cores, event.memory_mb)
 
@@ -624,6 +630,8 @@ class ClusterState:
         app, worker = self.apps[driver.app], self.workers[driver.worker]
         del worker.drivers[event.driver]
         app.driver = None
+        if worker.status == "alive":
+            self.driver_cores -= driver.cores
         if app.ended is None:
             self._let_driver_wait(app, waits=True)
         self._grant(app, worker, -driver.cores, -driver.memory_mb)
@@ -668,10 +676,12 @@ class ClusterState:
 
     def _reconsider(self, app: App, *, demand_changed: bool = False) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
-        if not app.plain:
+        if app.plain and app.executor_limit is None:
+            owed = app.ended is None and app.requested_cores > app.granted_cores + app.done_cores and app.admitted > 0
+        else:
             self._rethink(app, demand_changed=demand_changed)
             self._set_moments(app)
-        owed = self.wants_executors(app)
+            owed = self.wants_executors(app)
         if owed == app.owed:
             return
         app.owed = owed

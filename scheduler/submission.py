@@ -92,11 +92,22 @@ class _More(TypedDict, total=False):
 _NOTHING_MORE: _More = {}
 
 
+_MORE = frozenset(
+    {
+        "sizing",
+        "executor_cores",
+        "executor_memory_mb",
+        "executor_limit",
+        "driver",
+        "driver_cores",
+        "driver_memory_mb",
+        "supervise",
+    }
+)
+
+
 def _says_more(command: SubmitApp) -> bool:
-    asked = (command.sizing, command.executor_cores, command.executor_memory_mb, command.executor_limit)
-    beside = (command.driver_cores, command.driver_memory_mb)
-    unset = asked == (None, None, None, None) and beside == (None, None)
-    return not unset or command.driver or command.supervise or command.cores == "unlimited"
+    return command.cores == "unlimited" or not _MORE.isdisjoint(command.model_fields_set)
 
 
 def _more(state: ClusterState, command: SubmitApp) -> _More:

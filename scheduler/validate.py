@@ -86,16 +86,18 @@ def check_program(command: tuple[str, ...], env: tuple[str, ...], cwd: str | Non
     """Raises: InvalidCommand unless a worker could run `command` with variables named `env` in `cwd`."""
     if not command or not command[0]:
         raise InvalidCommand("an app needs a command to run: submit … -- CMD ARG…")
-    size = sum(len(part.encode(errors="surrogatepass")) + 1 for part in (*command, *env))
+    parts = (*command, *env)
+    joined = "\0".join(parts)
+    size = len(joined.encode(errors="surrogatepass")) + 1
     if size > MAX_COMMAND_BYTES:
         raise InvalidCommand(
             f"the command and its variables take {size} bytes; at most {MAX_COMMAND_BYTES} are allowed"
         )
-    if any("\0" in part for part in (*command, cwd or "")):
-        raise InvalidCommand("the command and its folder must not hold NUL characters")
     for name in env:
         if not name or "=" in name or not name.isprintable():
             raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
+    if joined.count("\0") >= len(parts) or (cwd is not None and "\0" in cwd):
+        raise InvalidCommand("the command and its folder must not hold NUL characters")
     if cwd is not None and not cwd.startswith("/"):
         raise InvalidCommand(f"the folder to run in must be an absolute path, not {shorten(cwd)}")
 

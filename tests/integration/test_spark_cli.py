@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.integration.cli_rig import Shell, wait_until
@@ -28,6 +29,10 @@ def submit(shell: Shell, *arguments: str) -> str:
 def app(shell: Shell, name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(shell.ok("app", name, "--json"))
     return found
+
+
+def sleepers(seconds: str = "987.5") -> list[psutil.Process]:
+    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", seconds]]
 
 
 def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
@@ -113,10 +118,24 @@ def test_the_tasks_of_an_app_with_a_driver_run_beside_it_and_do_not_end_it(shell
 
 
 def test_killing_an_app_ends_its_driver_and_frees_what_it_held(shell: Shell) -> None:
-    name = submit(shell, "--driver", "--", "sh", "-c", "sleep 60 & sleep 60")
-    wait_until(lambda: app(shell, name)["driver"] is not None, "the driver")
+    name = submit(shell, "--driver", "--", "sh", "-c", "sleep 987.5 & sleep 987.5")
+    wait_until(lambda: len(sleepers()) == 2, "the driver and what it has started")
     shell.ok("kill", name)
     wait_until(lambda: app(shell, name)["driver"] is None, "the driver's end")
+    assert sleepers() == []
+
+
+def test_a_driver_whose_process_is_killed_is_started_again_if_it_is_supervised(shell: Shell) -> None:
+    name = submit(shell, "--driver", "--supervise", "--", "sleep", "876.5")
+    wait_until(lambda: len(sleepers("876.5")) == 1, "the driver")
+    [first] = sleepers("876.5")
+    keeper = first.parent()
+    assert keeper is not None
+    keeper.kill()
+    wait_until(lambda: [one.pid for one in sleepers("876.5")] not in ([], [first.pid]), "the next one")
+    assert app(shell, name)["driver"]["driver"] == f"{name}.driver-1"
+    shell.ok("kill", name)
+    wait_until(lambda: app(shell, name)["driver"] is None, "its end")
 
 
 def test_a_decommissioned_worker_is_left_by_its_executors_and_their_tasks_run_elsewhere(shell: Shell) -> None:

@@ -375,6 +375,26 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     ]
 
 
+def packed_worker_by_worker(state: ClusterState, apps: list[App]) -> list[tuple[str, str, int]]:
+    """(app, worker, cores) for apps with growing executors, worker by worker and on each app by app (P7)."""
+    left = {app.spec.app: min(app.left_cores, 2**31) for app in apps}
+    had = {(one.app, one.worker) for one in state.executors.values()}
+    count = {app.spec.app: len(app.executors) for app in apps}
+    placed = []
+    for worker in sorted_workers(state, 1, 1):
+        cores, memory_mb = worker.free_cores, worker.free_memory_mb
+        for app in apps:
+            name, needed_mb = app.spec.app, app.spec.executor_memory_mb or 0
+            limited = app.executor_limit is not None and count[name] >= app.executor_limit
+            got = min(cores, left[name])
+            if got > 0 and memory_mb >= needed_mb and (name, worker.id) not in had and not limited:
+                placed.append((name, worker.id, got))
+                cores, memory_mb = cores - got, memory_mb - needed_mb
+                left[name] -= got
+                count[name] += 1
+    return placed
+
+
 def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: set[str]) -> list[tuple[str, int, int]]:
     left, left_mb, limit = owed
     settings = state.settings

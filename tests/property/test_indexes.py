@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.decide import admit, place, unsatisfied
-from scheduler.events import AppAdmitted, CompanyRemoved, Event
+from scheduler.events import AppAdmitted, CompanyRemoved, Event, ExecutorAllocated
 from scheduler.fleet import WORKER_SELECTIONS, Fleet
 from scheduler.placement.executors import PLACEMENTS
 from scheduler.policies.app import APP_POLICIES
@@ -14,8 +14,9 @@ from scheduler.policies.company import COMPANY_POLICIES
 from scheduler.policies.user import USER_POLICIES
 from scheduler.resources import Resources
 from scheduler.state import ClusterState
+from scheduler.turn import Turn
 from tests.property import reference
-from tests.property.given import allocated
+from tests.property.given import Cluster, allocated, submission
 from tests.property.histories import HISTORIES, History, played
 
 CHOICES: dict[str, st.SearchStrategy[object]] = {
@@ -74,6 +75,36 @@ def _decides_like_the_reference(state: ClusterState, past: reference.Past) -> No
     assert served == [position for position in due if position in served]
     could = [app.admitted for app in state.waiting.values() if reference.next_placement(state, app)]
     assert [position for position in owed if position in served and position in could] == could
+
+
+GROWING = st.tuples(st.integers(1, 30), st.sampled_from([512, 3000, 9000]), st.sampled_from([None, None, 1, 2]))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.sampled_from([2048, 4096, 16384])), max_size=6),
+    st.lists(GROWING, min_size=1, max_size=6),
+    st.sampled_from(sorted(WORKER_SELECTIONS)),
+)
+@settings(max_examples=150)
+def test_classic_packing_decides_what_a_walk_over_all_workers_and_apps_decides(
+    offers: list[tuple[int, int]], apps: list[tuple[int, int, int | None]], selection: str
+) -> None:
+    """Semantics P7."""
+    cluster = Cluster({"placement": "classic-pack", "admission": "open", "worker_selection": selection})
+    cluster.company("acme")
+    for number, (cores, memory_mb) in enumerate(offers):
+        cluster.worker(f"w{number}", cores, memory_mb)
+    turn = Turn(cluster.state, cluster.state.at)
+    for number, (cores, memory_mb, limit) in enumerate(apps):
+        plain = submission(f"a{number}", cores)
+        turn.take(plain.model_copy(update={"executor_memory_mb": memory_mb, "executor_limit": limit}))
+    while (entered := admit(cluster.state)) is not None:
+        turn.record(entered)
+    due = reference.packed_worker_by_worker(cluster.state, list(cluster.state.waiting.values()))
+    before = len(turn.entries)
+    turn.settle()
+    granted = [event for event, _ in turn.entries[before:] if isinstance(event, ExecutorAllocated)]
+    assert [(event.app, event.worker, event.cores) for event in granted] == due
 
 
 SHAPES = st.tuples(st.integers(0, 20), st.integers(0, 8).map(lambda step: step * 1024))

@@ -9,8 +9,18 @@ import pytest
 
 from fairlog import render
 from fairlog.follow import appended
-from fairlog.options import read_bounds, read_counts, read_duration, read_pair, read_size, read_text
+from fairlog.options import (
+    read_bounds,
+    read_cores,
+    read_counts,
+    read_duration,
+    read_limit,
+    read_pair,
+    read_size,
+    read_text,
+)
 from fairlog.session import patient, without_password
+from fairlog.verbs_cluster import _value
 from scheduler.events import AppRegistered, encode
 
 
@@ -144,3 +154,26 @@ def test_an_event_is_one_line_whatever_its_command_holds() -> None:
         assert len(line.splitlines()) == 1
     assert json.loads(render.log_json(record))["data"] == json.loads(record.data)
     assert list(json.loads(render.log_json(record))) == ["seq", "type", "v", "at", "turn", "cause", "data", "digest"]
+
+
+def test_cores_and_limits_are_numbers_or_one_word() -> None:
+    assert (read_cores("8"), read_cores("unlimited")) == (8, "unlimited")
+    assert (read_limit("3"), read_limit("none")) == (3, None)
+    with pytest.raises(click.BadParameter, match=r'^\'all\' is neither a whole number nor "unlimited"$'):
+        read_cores("all")
+    with pytest.raises(click.BadParameter, match=r'^\'all\' is neither a whole number nor "none"$'):
+        read_limit("all")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("spread_out_drivers", "false", False),
+        ("spread_out_drivers", "true", True),
+        ("max_drivers", "none", None),
+        ("max_drivers", "3", 3),
+        ("max_driver_share", "1/2", "1/2"),
+    ],
+)
+def test_a_setting_is_read_as_what_it_is_likely_to_be(name: str, text: str, value: object) -> None:
+    assert _value(name, text) == value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -27,10 +26,8 @@ from scheduler.events import (
     MasterElected,
     WorkerRemoved,
 )
-from scheduler.fleet import Fleet
 from scheduler.grants import STOP, Grant, all_grants
-from scheduler.placement.drivers import Draw, first_fit
-from scheduler.resources import Resources
+from scheduler.placement.drivers import Draw
 from scheduler.views import apps
 from tests.property.given import Cluster, allocated, shared
 
@@ -187,31 +184,29 @@ def test_drivers_that_are_not_spread_go_to_the_first_worker_by_id_with_room() ->
     assert drivers(cluster.turn(with_driver("a1"), with_driver("a2"))) == [("a1", "w10"), ("a2", "w2")]
 
 
-def fleet(*names: str) -> Fleet:
-    made = Fleet([16], Resources(4, 2048))
-    for name in names:
-        made.join(name, Resources(4, 4096), (4, 4096))
-    return made
-
-
 def test_a_draw_goes_round_all_workers_before_it_takes_one_again_and_its_order_hangs_on_the_position() -> None:
     """Semantics D2."""
-    workers = fleet(*(f"w{number}" for number in range(6)))
+    workers = [f"w{number}" for number in range(6)]
     orders = []
     for position in range(20):
-        draw = Draw(position)
-        order = [draw.next_worker(workers, 1, 1) for _ in range(12)]
+        draw = Draw(position, workers)
+        order = [draw.next_worker(lambda _: True) for _ in range(12)]
         assert order[:6] == order[6:]
-        assert set(Counter(order).values()) == {2}
-        orders.append(tuple(order))
-    assert len(set(orders)) > 10
-    again = Draw(7)
-    assert tuple(again.next_worker(workers, 1, 1) for _ in range(12)) == orders[7]
+        assert sorted(map(str, order[:6])) == workers
+        orders.append(order)
+    assert len({tuple(order) for order in orders}) > 10
+    again = Draw(7, reversed(workers))
+    assert [again.next_worker(lambda _: True) for _ in range(12)] == orders[7]
 
 
-def test_a_draw_finds_nothing_where_nothing_fits() -> None:
-    assert Draw(1).next_worker(fleet("w1"), 5, 1) is None
-    assert first_fit(fleet("w1"), 1, 5000) is None
+def test_a_draw_goes_on_behind_the_worker_that_was_taken_last_and_passes_over_those_without_room() -> None:
+    """Semantics D2."""
+    draw = Draw(3, ["w1", "w2", "w3"])
+    order = [draw.next_worker(lambda _: True) for _ in range(3)]
+    draw = Draw(3, ["w1", "w2", "w3"])
+    assert draw.next_worker(lambda worker: worker == order[1]) == order[1]
+    assert draw.next_worker(lambda _: True) == order[2]
+    assert draw.next_worker(lambda _: False) is None
 
 
 def test_the_same_log_position_places_drivers_the_same_way_on_every_replay() -> None:

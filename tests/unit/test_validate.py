@@ -211,3 +211,41 @@ def test_values_are_quoted_whole_only_while_they_are_short() -> None:
     assert shorten("x" * 58) == repr("x" * 58)
     assert len(shorten("x" * 59)) == 58
     assert shorten("x" * 59).endswith("…")
+
+
+def test_settings_about_drivers_and_admission_are_read_and_checked() -> None:
+    """Semantics A6, D2, D4."""
+    changes = {"admission": "open", "spread_out_drivers": False, "max_drivers": 3, "max_driver_share": "25%"}
+    changed = changed_settings(DEFAULTS, changes)
+    assert (changed.admission, changed.spread_out_drivers, changed.max_drivers) == ("open", False, 3)
+    assert changed.max_driver_share == "1/4"
+    assert changed_settings(changed, {"max_drivers": None}).max_drivers is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"admission": "closed"}, "admission cannot be 'closed': it is one of fair, open"),
+        ({"spread_out_drivers": "yes"}, "spread_out_drivers cannot be 'yes': it is true or false"),
+        ({"max_drivers": "few"}, "max_drivers cannot be 'few': it is a whole number or none"),
+        ({"max_drivers": -1}, "max_drivers must be at least 0, not -1"),
+        (
+            {"max_driver_share": "most"},
+            "max_driver_share: a part of the cluster is written like 25% or 1/4, not 'most'",
+        ),
+        (
+            {"max_driver_share": "2/1"},
+            "max_driver_share: a part of the cluster must be above 0% and at most 100%, not '2/1'",
+        ),
+        (
+            {"placement": "classic"},
+            "placement cannot be 'classic': it is one of spread, pack, classic-spread, classic-pack",
+        ),
+    ],
+)
+def test_a_setting_about_drivers_and_admission_that_makes_no_sense_is_refused(
+    change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InvalidSetting) as raised:
+        changed_settings(DEFAULTS, change)
+    assert str(raised.value) == sentence

@@ -34,7 +34,13 @@ FILLER = "filler"
 def cases(name: str) -> list[Case]:
     """The cases of that file; those with custom resources are left out, the scheduler knows cores and memory only."""
     found: list[Case] = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))["cases"]
-    return [case for case in found if not any("resources" in worker for worker in case.get("workers", ()))]
+    return [case for case in found if not _needs_more(case)]
+
+
+def _needs_more(case: Case) -> bool:
+    apps = [case["app"]] if "app" in case else case.get("apps", [])
+    offered = any("resources" in worker for worker in case.get("workers", ()))
+    return offered or any(app.get("resources_per_executor") for app in apps)
 
 
 def settings_of(case: Mapping[str, Any]) -> dict[str, object]:
@@ -50,9 +56,9 @@ def settings_of(case: Mapping[str, Any]) -> dict[str, object]:
     return {**chosen, "default_cores": case["default_cores"]} if case.get("default_cores") is not None else chosen
 
 
-def submission(app: Mapping[str, Any], name: str, *, by_default: bool = False) -> SubmitApp:
-    """The case's app as a command; `by_default` leaves cores that it does not name to the cluster's default."""
-    unset: Literal["unlimited"] | None = None if by_default else "unlimited"
+def submission(app: Mapping[str, Any], name: str, case: Mapping[str, Any]) -> SubmitApp:
+    """An app of the case as a command; cores that it does not name are the default of the case, or unlimited."""
+    unset: Literal["unlimited"] | None = "unlimited" if case.get("default_cores") is None else None
     return SubmitApp(
         app=name,
         company=COMPANY,

@@ -55,7 +55,7 @@ def _placed(case: dict[str, Any], position: int) -> tuple[dict[str, str], list[d
     for _ in range(position):
         master.state.apply(MasterElected(master="m1"), at=master.state.at)
     waiting = [driver_submission(driver) for driver in case["drivers"]]
-    waiting += [submission(app, app["name"]) for app in case["apps"]]
+    waiting += [submission(app, app["name"], case) for app in case["apps"]]
     events = master.one_pass(master.arrivals((submit, ()) for submit in waiting))
     placement = {event.app: event.worker for event in events if isinstance(event, DriverAllocated)}
     return placement, [launched(event) for event in launches(events)]

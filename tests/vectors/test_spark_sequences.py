@@ -18,7 +18,7 @@ def test_the_file_holds_cases() -> None:
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_every_app_gets_exactly_what_spark_gives_it(case: dict[str, Any]) -> None:
     master = Master(case)
-    turn = master.arrivals([(submission(app, app["name"]), app["running"]) for app in case["apps"]])
+    turn = master.arrivals([(submission(app, app["name"], case), app["running"]) for app in case["apps"]])
     granted = launches(master.one_pass(turn))
     by_app = [
         {

@@ -20,7 +20,7 @@ def test_the_file_holds_cases() -> None:
 def test_the_pass_launches_exactly_what_spark_launches(case: dict[str, Any]) -> None:
     app, expected = case["app"], case["expected"]
     master = Master(case)
-    submit = submission(app, "app", by_default=case.get("default_cores") is not None)
+    submit = submission(app, "app", case)
     turn = master.arrivals([(submit, app["running"])])
     usable = master.state.fleet.candidates(
         app["cores_per_executor"] or 1, app["memory_per_executor_mb"], master.state.settings.worker_selection

@@ -108,7 +108,7 @@ def _finish_driver(state: ClusterState, operation: dict[str, Any]) -> list[Comma
 
 COMMANDS: dict[str, Callable[[ClusterState, dict[str, Any]], list[Command]]] = {
     "register_worker": _register_worker,
-    "register_app": lambda _, operation: [submission(operation, operation["name"])],
+    "register_app": lambda _, operation: [submission(operation, operation["name"], {})],
     "submit_driver": lambda _, operation: [driver_submission(operation)],
     "finish_app": _finish_app,
     "kill_executors": _kill_executors,
