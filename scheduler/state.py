@@ -479,10 +479,10 @@ class ClusterState:
             return
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.free)
-        move = self.places.join if now else self.places.leave
-        move(worker.id, worker.host, worker.rack)
         held = sum(driver.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
+        move = self.places.join if now else self.places.leave
+        move(worker.id, worker.host, worker.rack)
 
     def _set_quotas(self) -> None:
         for name, company in self.companies.items():
@@ -679,8 +679,9 @@ class ClusterState:
         if app.plain and app.executor_limit is None:
             owed = app.ended is None and app.requested_cores > app.granted_cores + app.done_cores and app.admitted > 0
         else:
-            self._rethink(app, demand_changed=demand_changed)
-            self._set_moments(app)
+            if not app.plain:
+                self._rethink(app, demand_changed=demand_changed)
+                self._set_moments(app)
             owed = self.wants_executors(app)
         if owed == app.owed:
             return
