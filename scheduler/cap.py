@@ -74,7 +74,7 @@ class Cap:
         )
 
     def fits_alone(self, request: Resources) -> bool:
-        """Whether a request would pass if the company occupied nothing."""
+        """Whether a request would pass if the company occupied nothing; else it is not held back (semantics C7)."""
         return not self.stops_idle or self.tenant.quota.covers(*request)
 
     def enter(self, head: Pending, at: int) -> None:
@@ -116,7 +116,10 @@ class Cap:
                     yield max(since, group.held_since), head
 
     def reserve(self, before: int) -> int | None:
-        """Reserve for each app held back since before that time (ms); since when the next one is, None if none."""
+        """Reserve for each app held back since before that time in ms (semantics C7).
+
+        Returns: since when (ms) the next one is held back, None if none is.
+        """
         earliest: int | None = None
         for group in self.groups.values():
             if group.held_since is None:
@@ -140,7 +143,7 @@ class Cap:
             del self.reservations[bisect_left(self.reservations, reservation)]
 
     def reserver(self) -> Pending | None:
-        """The app that no other of the company may precede, None if there is no such."""
+        """The app that no other of the company may precede, None if there is no such (semantics C7)."""
         for _, _, app in self.reservations:
             if self.fits_alone(app.request):
                 return app

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
@@ -84,7 +84,7 @@ class Client:
         Raises: CommandRejected (its subclass says why), NoMaster if no answer came within `timeout_s`.
         """
         identity = command_id or uuid4().hex
-        answer = self._ask(identity, "command", body_of(command))
+        answer = self._ask(identity, "command", _body(command))
         return _receipt(identity, answer)
 
     def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
@@ -101,7 +101,7 @@ class Client:
             [
                 part
                 for identity, command in zip(identities, commands, strict=True)
-                for part in (identity, "command", body_of(command), together)
+                for part in (identity, "command", _body(command), together)
             ]
         )
         answers = self._await_all(together, len(commands), deadline)
@@ -109,7 +109,7 @@ class Client:
 
     def notify(self, *commands: Command) -> None:
         """Put `commands` into the inbox, in their order and in one go, without waiting for an answer."""
-        self._put([part for command in commands for part in (uuid4().hex, "command", body_of(command), "")])
+        self._put([part for command in commands for part in (uuid4().hex, "command", _body(command), "")])
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
         """What the serving master answers to the question `name` (`scheduler.views`), as JSON values.
@@ -180,15 +180,17 @@ class Client:
         return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` tells whether one serves")
 
 
-def body_of(command: Command) -> str:
-    """The command as the inbox holds it: all that differs from the defaults, stated absence (None) included.
+def _body(command: Command) -> str:
+    """The command as the inbox holds it: its type, and what of it is not the default.
 
     Raises: InvalidCommand if a text of it cannot be written as UTF-8.
     """
     try:
-        return to_json({"type": command.type, **command.model_dump(exclude_defaults=True)}).decode()
+        stated = command.model_dump_json(exclude_defaults=True)
     except PydanticSerializationError:
         raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
+    comma = "" if stated == "{}" else ","
+    return f'{{"type":"{command.type}"{comma}{stated[1:]}'
 
 
 def _left(deadline: float, at_most: float) -> float:

@@ -362,6 +362,7 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
 
 
 def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
+    """The app ends, its tasks being over (semantics A5); one with a driver ends when that does (D3)."""
     app = _app(state, command.app)
     if app.ended is not None:
         return []
@@ -371,6 +372,7 @@ def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
 
 
 def _kill(state: ClusterState, command: KillApp) -> list[Event]:
+    """The app ends; each of its executors, told to stop, holds its grant until it is gone (semantics A5)."""
     _living(state, command.app)
     return [AppRemoved(app=command.app, reason="killed")]
 
@@ -399,6 +401,7 @@ def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event
 
 
 def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[WorkerStatus, ...]) -> list[Event]:
+    """The worker with another status, nothing if it has none of those it may come from (semantics W3, W6)."""
     if worker.status not in only_from:
         return []
     return [WorkerChanged(worker=worker.id, status=status, cores=worker.cores, memory_mb=worker.memory_mb)]

@@ -326,7 +326,8 @@ def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: 
     """The record that stores `event` at `seq`, chained to the entry with digest `previous`."""
     name, v = type(event).__name__, event.v
     data = event.__pydantic_serializer__.to_json(event).decode()
-    return Record(seq, name, v, at, turn, cause, data, chain_digest(previous, seq, name, v, at, turn, cause, data))
+    digest = chain_digest(previous, seq, name, v, at, turn, cause, data)
+    return Record(seq, name, v, at, turn, cause, data, digest)
 
 
 def chain_digest(

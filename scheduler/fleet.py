@@ -14,8 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import accumulate, groupby, repeat
-from operator import itemgetter
+from itertools import accumulate, repeat
 from typing import Literal
 
 from scheduler.resources import Resources
@@ -67,14 +66,14 @@ class Fleet:
             self._count(shape, len(workers))
 
     def join(self, worker: str, offer: Resources, free: Shape) -> None:
-        """A worker became live with `offer`, of which `free` is not granted."""
+        """A worker became live with `offer`, of which `free` is not granted; from now on it counts (semantics A4)."""
         self.live += 1
         self.total_cores += offer.cores
         self.total_memory_mb += offer.memory_mb
         self._insert(worker, free)
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
-        """A worker is not live any more."""
+        """A worker is not live any more: what it offers counts no longer (semantics A4)."""
         self.live -= 1
         self.total_cores -= offer.cores
         self.total_memory_mb -= offer.memory_mb
@@ -110,13 +109,19 @@ class Fleet:
         by, largest_first = WORKER_SELECTIONS[selection]
         least, other_least = (memory_mb, cores) if by == "memory" else (cores, memory_mb)
         ranked = self._by_memory if by == "memory" else self._by_cores
-        fitting = [pair for pair in ranked[bisect_left(ranked, (least, 0)) :] if pair[1] >= other_least]
-        if largest_first:
-            fitting.reverse()
-        for _, pairs in [(0, fitting)] if by == "id" else groupby(fitting, key=itemgetter(0)):
-            shapes = [(pair[1], pair[0]) if by == "memory" else pair for pair in pairs]
-            runs = [self._of_shape(shape, largest_first=largest_first) for shape in shapes]
-            yield from runs[0] if len(runs) == 1 else merge(*runs, reverse=largest_first)
+        places = range(bisect_left(ranked, (least, 0)), len(ranked))
+        alike: list[Shape] = []
+        rank = -1
+        for place in reversed(places) if largest_first else places:
+            pair = ranked[place]
+            if pair[1] < other_least:
+                continue
+            if alike and pair[0] != rank and by != "id":
+                yield from self._of_shapes(alike, largest_first=largest_first)
+                alike = []
+            rank = pair[0]
+            alike.append((pair[1], rank) if by == "memory" else pair)
+        yield from self._of_shapes(alike, largest_first=largest_first)
 
     def live_workers(self) -> dict[str, Shape]:
         """Every live worker's free cores and memory, for checks."""
@@ -146,6 +151,11 @@ class Fleet:
         """Count workers under how many of the sizes they have the cores for; those under 0 are not usable."""
         if shape[1] >= self._minimum.memory_mb:
             self._usable_by_rank[bisect_right(self._ascending, shape[0])] += change
+
+    def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
+        """The workers of shapes that rank the same, by id."""
+        runs = [self._of_shape(shape, largest_first=largest_first) for shape in shapes]
+        return runs[0] if len(runs) == 1 else merge(*runs, reverse=largest_first)
 
     def _of_shape(self, shape: Shape, *, largest_first: bool) -> Candidates:
         workers = self._workers[shape]

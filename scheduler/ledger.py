@@ -39,7 +39,7 @@ class Usage:
     at: int = 0
 
     def until(self, at: int, held: Balance, half_life_ms: int) -> tuple[int, int]:
-        """(core-ms, MiB-ms) at `at` if what is granted has been `held.granted` since the last update."""
+        """(core-ms, MiB-ms) at `at` if what is granted has been `held.granted` since the last update (semantics C5)."""
         return (
             _faded(self.core_ms, held.granted_cores, self.at, at, half_life_ms),
             _faded(self.memory_mb_ms, held.granted_memory_mb, self.at, at, half_life_ms),
@@ -70,7 +70,7 @@ Accounts = tuple[Balance, Balance, Balance]
 
 
 def add_request(accounts: Accounts, cores: int, memory_mb: int) -> None:
-    """Add an app's request (negative to subtract it) at all three levels at once (semantics A3, A5, O4)."""
+    """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
     for balance in accounts:
         balance.requested_cores += cores
         balance.requested_memory_mb += memory_mb

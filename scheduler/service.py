@@ -522,9 +522,10 @@ class Scheduler:
 def _records(turn: Turn, after: Position) -> tuple[list[Record], Position]:
     records: list[Record] = []
     seq, digest = after
+    at, first = turn.at, turn.first
     for event, cause in turn.entries:
         seq += 1
-        record = encode(event, seq=seq, at=turn.at, turn=turn.first, cause=cause, previous=digest)
+        record = encode(event, seq=seq, at=at, turn=first, cause=cause, previous=digest)
         digest = record.digest
         records.append(record)
     return records, Position(seq, digest)

@@ -177,7 +177,7 @@ def _decision(event: Event) -> dict[str, Any] | None:
                 "memory_mb": event.memory_mb,
             }
             return allocated if event.locality is None else {**allocated, "locality": event.locality}
-        case AppChanged() if event.executor_limit is not None:
+        case AppChanged() if event.backlog_executors is not None:
             return {"demanded": event.app, "executors": event.executor_limit, "cores": event.requested_cores}
         case ExecutorRevoked(reason="idle"):
             return {"given_back": event.app, "executor": event.executor, "worker": event.worker}

@@ -485,6 +485,7 @@ class ClusterState:
         move(worker.id, worker.host, worker.rack)
 
     def _set_quotas(self) -> None:
+        """Every cap by the cluster and companies there are; a default one stops no idle company (semantics C2, C4)."""
         for name, company in self.companies.items():
             bought = company.spec.cores is not None or company.spec.part is not None
             self.queue.set_quota(name, self.quota(name), stops_idle=bought, borrow=company.spec.borrow)
@@ -517,6 +518,7 @@ class ClusterState:
         self.queue.push(app.queued, user.balance)
 
     def _app_admitted(self, event: AppAdmitted) -> None:
+        """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
         app = self.apps[event.app]
         app.admitted, app.admitted_at = self.head, self.at
         app.asked_at = self.at
@@ -558,6 +560,7 @@ class ClusterState:
         self._reconsider(app, demand_changed=True)
 
     def _app_removed(self, event: AppRemoved) -> None:
+        """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
         for held in app.slices():
@@ -585,6 +588,7 @@ class ClusterState:
         self._grant(app, worker, event.cores, event.memory_mb)
 
     def _executor_changed(self, event: ExecutorChanged) -> None:
+        """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
         if executor.status == "starting":
@@ -602,6 +606,7 @@ class ClusterState:
         self._reconsider(self.apps[executor.app])
 
     def _executor_removed(self, event: ExecutorRemoved) -> None:
+        """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
@@ -625,7 +630,7 @@ class ClusterState:
         self._grant(app, worker, event.cores, event.memory_mb)
 
     def _driver_removed(self, event: DriverRemoved) -> None:
-        """The driver waits for a worker again; where its app ends with it, that is the next event."""
+        """The driver waits for a worker again; where its app ends with it, that is the next event (semantics D3)."""
         driver = self.drivers.pop(event.driver)
         app, worker = self.apps[driver.app], self.workers[driver.worker]
         del worker.drivers[event.driver]

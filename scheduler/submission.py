@@ -37,8 +37,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         raise DuplicateApp(command.app)
     if command.user not in company.users:
         check_name("the user", command.user)
-    name = command.name or command.app
-    check_name("the app's name", name)
+    if command.name:
+        check_name("the app's name", command.name)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app is batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
@@ -58,7 +58,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         app=command.app,
         company=command.company,
         user=command.user,
-        name=name,
+        name=command.name or command.app,
         kind="sql" if command.kind == "sql" else "batch",
         cores=cores,
         requested_cores=request.cores,
@@ -147,7 +147,10 @@ def _request(state: ClusterState, command: SubmitApp, cores: int, more: _More) -
 
 
 def _cores_and_tasks(state: ClusterState, command: SubmitApp) -> tuple[int, int]:
-    """How many tasks run at once, and how many there are: as many, but none beside a driver unless it says so."""
+    """How many tasks run at once (semantics A1), and how many there are.
+
+    There are as many, but none beside a driver unless it says so.
+    """
     least = 0 if command.driver else 1
     cores, tasks = command.cores, command.tasks
     if cores is None:
@@ -230,7 +233,7 @@ def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) ->
 
 
 def _driver(command: SubmitApp) -> Resources:
-    """What the app's driver is granted, nothing if it has none (semantics D)."""
+    """What the app's driver is granted, nothing if it has none (semantics D1)."""
     cores, memory_mb = command.driver_cores, command.driver_memory_mb
     if not command.driver:
         if cores is not None or memory_mb is not None or command.supervise:
@@ -244,6 +247,7 @@ def _driver(command: SubmitApp) -> Resources:
 
 
 def _check_against_purchase(company: Company, cores: int, memory_mb: int) -> None:
+    """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (semantics C4)."""
     bought = company.spec
     if bought.cores is not None and cores > bought.cores:
         raise QuotaExceeded(bought.company, "cores", cores, bought.cores)

@@ -33,7 +33,7 @@ class Turn:
         self._taken = self._decommissions = 0
 
     def take(self, command: Command, cause: str = "") -> list[Event]:
-        """Fold what `command` causes and return it.
+        """Fold what `command` causes and return it (semantics T2).
 
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
@@ -45,7 +45,7 @@ class Turn:
         return events
 
     def settle(self) -> None:
-        """Admit until nobody may enter, let elastic apps grow and shrink, then place drivers and executors.
+        """Admit until nobody may enter, let elastic apps grow and shrink, place drivers and executors (semantics T2).
 
         Not in a turn that took nothing but decommissions: they start no placement (semantics W6).
         """

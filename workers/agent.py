@@ -142,7 +142,10 @@ class Agent:
         self._store.close()
 
     def tick(self) -> None:
-        """Beat, converge on the grants, report. What cannot be done now is done by a later tick."""
+        """Beat, converge on the grants, report. What cannot be done now is done by a later tick.
+
+        While anything runs that is not granted, the worker is not offered again (semantics W4).
+        """
         self._look()
         alive = bool(self._beat([self._keys.heartbeats], [self.offer.worker]))
         granted, revoked = self._read_grants()
@@ -211,6 +214,8 @@ class Agent:
         self._store.hset(self._keys.agents, offer.worker, json.dumps(about))
         self._registered = True
         _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb)
+        if offer.oddity is not None:
+            _log.warning("an odd offer", worker=offer.worker, reason=offer.oddity)
         return True
 
     def _was_removed(self) -> bool:

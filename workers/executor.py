@@ -222,7 +222,7 @@ class Executor(SimpleWorker):
         self.stop()
 
     def _finish(self, reason: Literal["exited", "killed"]) -> ExitNote:
-        """Leave nothing running and nothing begun; the note says how it ended."""
+        """Leave nothing running and nothing begun; the note says how it ended, and if it is done (semantics S6)."""
         self._crew.stop(self._wait)
         grant = self._spec.grant
         try:

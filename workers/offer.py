@@ -41,6 +41,16 @@ class Offer(BaseModel):
     outlive_agent: bool = True
     grace_s: float = 5
 
+    @property
+    def oddity(self) -> str | None:
+        """What of the offer executors cannot use up, in a sentence; None if nothing (semantics, Settings: checks)."""
+        odd = []
+        if self.cores % 2:
+            odd.append(f"{self.cores} cores are not an even number")
+        if self.memory_mb % _MEMORY_STEP_MB:
+            odd.append(f"{self.memory_mb} MiB are not a multiple of {_MEMORY_STEP_MB}")
+        return f"{' and '.join(odd)}: part of it may stay unused" if odd else None
+
 
 def default_cores() -> int:
     """The machine's CPUs."""

@@ -56,7 +56,7 @@ class Draw:
         self._next = 0
 
     def next_worker(self, fits: Callable[[str], bool]) -> str | None:
-        """The next one that fits, from where the last driver stopped, round and round."""
+        """The next one that fits, from where the last driver stopped, round and round (semantics D2)."""
         for worker in (*self._order[self._next :], *self._order[: self._next]):
             self._next = (self._next + 1) % len(self._order)
             if fits(worker):

@@ -208,3 +208,10 @@ def test_a_process_ends_at_once_if_its_parent_is_gone_already() -> None:
 
 def test_every_launcher_has_a_name() -> None:
     assert set(LAUNCHERS) == {"preloaded", "fresh"}
+
+
+def test_an_offer_that_executors_cannot_use_up_says_so() -> None:
+    assert make_offers(cores=8, memory_mb=4096)[0].oddity is None
+    assert make_offers(cores=7, memory_mb=4000)[0].oddity == (
+        "7 cores are not an even number and 4000 MiB are not a multiple of 512: part of it may stay unused"
+    )
