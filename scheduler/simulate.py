@@ -38,6 +38,7 @@ _OPERATIONS = {
     "remove": "RemoveWorker",
     "worker_lost": "LoseWorker",
     "change_company": "ChangeCompany",
+    "remove_company": "RemoveCompany",
 }
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "worker": {"node": "simulated", "host": "simulated"},

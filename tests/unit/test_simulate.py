@@ -172,3 +172,39 @@ def test_an_elastic_app_grows_and_gives_back_in_a_scenario() -> None:
     assert grown == [2, 4, 1, 1]
     assert [one["executor"] for one in outcome["decisions"] if "given_back" in one] == ["e.1", "e.2", "e.3"]
     assert outcome["final"]["occupied"] == [12, 6144]
+
+
+def test_a_company_without_apps_can_be_removed() -> None:
+    assert run(COMPANY, {"op": "remove_company", "company": "acme"})["final"]["companies"] == {}
+
+
+def test_borrowed_room_returns_as_executors_end() -> None:
+    """Semantics C6: the example of `AppQueue.first`."""
+    companies = [{"op": "company", "company": name, "cores": 8, "memory_mb": 16384} for name in ("a", "b")]
+    fixed = {**SUBMIT, "executor_cores": 4, "executor_memory_mb": 1024}
+    ends = [
+        {"op": "executor_ended", "executor": f"a{number}.0", "reason": "failed", "exit_code": 1} for number in range(3)
+    ]
+    decisions = run(
+        {**companies[0], "borrow": True},
+        companies[1],
+        WORKER,
+        *({**fixed, "app": f"a{number}", "company": "a", "cores": 4} for number in range(4)),
+        {**fixed, "app": "b0", "company": "b"},
+        *ends,
+    )["decisions"]
+    assert decisions[8] == {"admitted": "b0"}
+    assert [decision["allocated"] for decision in decisions[9:]] == ["b0", "b0", "a0"]
+
+
+@pytest.mark.parametrize(("at", "passes"), [(602_000, True), (602_001, False)])
+def test_smaller_apps_pass_one_that_the_quota_holds_back_until_patience_runs_out(*, at: int, passes: bool) -> None:
+    """Semantics C7: the example of `Cap.reserve`."""
+    final = run(
+        {**COMPANY, "cores": 16, "memory_mb": 32768},
+        {**WORKER, "cores": 64},
+        {**SUBMIT, "app": "first", "at": 0},
+        {**SUBMIT, "app": "large", "cores": 16, "user": "bob", "at": 2000},
+        {**SUBMIT, "app": "small", "at": at},
+    )["final"]
+    assert final["waiting"] == ["first", "small"] if passes else ["first"]
