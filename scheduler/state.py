@@ -46,7 +46,7 @@ from scheduler.fleet import Fleet, Shape
 from scheduler.ledger import Accounts, Balance, Usage, add_grant, add_request
 from scheduler.placement.executors import CLASSIC
 from scheduler.placement.locality import Preferences
-from scheduler.placement.patience import moments_of
+from scheduler.placement.patience import moments_of, served_by
 from scheduler.placement.requests import Wanted, rethought, without_one
 from scheduler.placement.sizing import executor_sizes
 from scheduler.resources import UNLIMITED_CORES, Quota, Resources
@@ -588,7 +588,8 @@ class ClusterState:
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
         if app.wanted:
-            app.wanted = without_one(app.wanted, event.locality or "any", worker.host, worker.rack)
+            served = served_by(worker, app.wanted, self.settings, self.places, self.at)
+            app.wanted = without_one(app.wanted, served)
         self._grant(app, worker, event.cores, event.memory_mb)
 
     def _executor_changed(self, event: ExecutorChanged) -> None:

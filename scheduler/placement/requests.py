@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler.events import Locality
 from scheduler.placement.locality import (
     ANYWHERE,
     Preferences,
@@ -26,12 +25,6 @@ class Wanted(NamedTuple):
     request: Request
     number: int
     since: int
-
-    def names(self, host: str, rack: str) -> Locality:
-        """What a worker on `host` in `rack` is to these requests."""
-        if host in (self.request.hosts or ()):
-            return "host"
-        return "rack" if rack and rack in (self.request.racks or ()) else "any"
 
 
 def rethought(
@@ -75,19 +68,10 @@ def rethought(
     return _merged([*kept, *(Wanted(request, 1, at) for request in new)])
 
 
-def without_one(pending: Sequence[Wanted], locality: Locality, host: str, rack: str) -> list[Wanted]:
-    """The requests once an executor on `host` in `rack` has served one of them at that `locality`.
-
-    The oldest that it is near enough to; at "any", one without a preference first.
-    """
-    fitting = [index for index, wanted in enumerate(pending) if locality in ("any", wanted.names(host, rack))]
-    if locality == "any":
-        fitting.sort(key=lambda index: pending[index].request.hosts is not None)
-    if not fitting:
-        return list(pending)
-    served = fitting[0]
-    left = pending[served]._replace(number=pending[served].number - 1)
-    return [*pending[:served], *([left] if left.number else []), *pending[served + 1 :]]
+def without_one(pending: Sequence[Wanted], index: int) -> list[Wanted]:
+    """The requests once one of those at `index` is served."""
+    left = pending[index]._replace(number=pending[index].number - 1)
+    return [*pending[:index], *([left] if left.number else []), *pending[index + 1 :]]
 
 
 def _cancelled(pending: Sequence[Wanted], number: int, order: Iterable[int]) -> list[Wanted]:

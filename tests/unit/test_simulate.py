@@ -208,3 +208,37 @@ def test_smaller_apps_pass_one_that_the_quota_holds_back_until_patience_runs_out
         {**SUBMIT, "app": "small", "at": at},
     )["final"]
     assert final["waiting"] == ["first", "small"] if passes else ["first"]
+
+
+RACKED = [
+    {**WORKER, "worker": f"w{number}", "cores": cores, "host": f"h{number}", "rack": rack}
+    for number, cores, rack in [(1, 4, "r1"), (2, 2, "r1"), (3, 2, "r2")]
+]
+
+
+def reached(outcome: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one["worker"], one["locality"]) for one in outcome["decisions"] if "locality" in one]
+
+
+def test_a_request_that_insists_on_a_host_waits_though_others_of_the_app_are_served_elsewhere() -> None:
+    """Semantics L5: nobody waits for h9, which has no worker; one of three requests names h1 too, which is full."""
+    full = {**SUBMIT, "app": "full", "cores": 4, "executor_cores": 4, "executor_memory_mb": 1024}
+    none_yet = {**SUBMIT, "cores": 3, "executor_cores": 1, "executor_memory_mb": 1024, "executor_limit": 0}
+    prefer = {"prefer": {"h1": 1, "h9": 3}, "preferring_tasks": 4}
+    outcome = run(
+        COMPANY,
+        RACKED[0],
+        full,
+        *RACKED[1:],
+        none_yet,
+        {"op": "scale", "app": "a1", "executors": 3, **prefer, "at": 1000},
+        {"op": "finish", "app": "full", "at": 2000},
+    )
+    assert reached(outcome) == [("w3", "any"), ("w2", "rack"), ("w1", "host")]
+
+
+def test_an_executor_without_a_preference_says_how_near_it_came_all_the_same() -> None:
+    """Semantics L5: two tasks that prefer h1 fill one executor, the others may go anywhere."""
+    none_yet = {**SUBMIT, "executor_cores": 2, "executor_memory_mb": 1024, "executor_limit": 0}
+    outcome = run(COMPANY, *RACKED, none_yet, {"op": "scale", "app": "a1", "executors": 4, "prefer": {"h1": 2}})
+    assert sorted(reached(outcome)) == [("w1", "host"), ("w1", "host"), ("w2", "rack"), ("w3", "any")]
