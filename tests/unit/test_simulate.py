@@ -174,6 +174,11 @@ def test_an_elastic_app_grows_and_gives_back_in_a_scenario() -> None:
     assert outcome["final"]["occupied"] == [12, 6144]
 
 
+def test_an_app_whose_driver_waits_leaves_when_it_finishes() -> None:
+    driver = {**SUBMIT, "driver": True}
+    assert run(COMPANY, WORKER, driver, {"op": "finish", "app": "a1"}, max_drivers=0)["final"]["waiting"] == []
+
+
 def test_a_company_without_apps_can_be_removed() -> None:
     assert run(COMPANY, {"op": "remove_company", "company": "acme"})["final"]["companies"] == {}
 
