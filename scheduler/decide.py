@@ -118,8 +118,7 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
         case DecommissionWorker():
             return _decommission(state, _worker(state, command.worker))
         case UndrainWorker():
-            worker = _worker(state, command.worker)
-            return [] if worker.decommissioned else _set_status(worker, "alive", only_from=("draining", "leaving"))
+            return _undrain(_worker(state, command.worker))
         case RemoveWorker():
             return _remove_worker(state, command)
         case RegisterCompany():
@@ -415,6 +414,13 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
     if worker.status not in only_from:
         return []
     return [WorkerChanged(worker=worker.id, status=status, cores=worker.cores, memory_mb=worker.memory_mb)]
+
+
+def _undrain(worker: Worker) -> list[Event]:
+    """Alive again, unless it was decommissioned, be it that it now waits for its drivers to leave (semantics W6)."""
+    if worker.decommissioned:
+        raise InvalidCommand(f"worker {worker.id!r} was decommissioned for good; remove it and start its agent anew")
+    return _set_status(worker, "alive", only_from=("draining", "leaving"))
 
 
 def _remove_worker(state: ClusterState, command: RemoveWorker) -> list[Event]:

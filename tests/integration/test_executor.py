@@ -57,7 +57,7 @@ def test_every_task_runs_once_with_its_own_index_and_the_last_one_ends_the_app(r
     assert outputs(rig, 7) == [f"{task}/7\n" for task in range(7)]
     assert [state.attempts for state in rig.work.states(rig.app)] == [1] * 7
     assert [command for command in rig.inbox() if "EndApp" in command] == [
-        f'{{"type":"EndApp","app":"{rig.app}","reason":"finished","detail":""}}'
+        f'{{"type":"EndApp","app":"{rig.app}","reason":"finished"}}'
     ]
 
 
@@ -328,7 +328,7 @@ def test_an_executor_of_an_elastic_app_stays_without_a_task_and_says_how_much_wo
     for number, idle in ((0, "false"), (1, "true")):
         grant = rig.grant(shell(f"while ! test -e {flag}; do sleep 0.02; done"), number=number, cores=1)
         rig.launch(grant.model_copy(update={"stays": True, "elastic": True}))
-        word = '{"type":"ReportBacklog","executor":"%s","waiting":0,"running":1,"idle":%s}'
+        word = '{"type":"ReportBacklog","executor":"%s",%s}'
         said.append(word % (grant.executor, idle))
         wait_until(lambda: rig.inbox() == said, "its word")
         grants.append(grant)

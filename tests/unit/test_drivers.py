@@ -166,7 +166,8 @@ def test_a_decommissioned_worker_that_waits_for_its_driver_to_leave_is_not_calle
         worker = cluster.state.workers["w1"]
         assert (worker.status, worker.decommissioned) == ("leaving", True)
         assert cluster.turn(DecommissionWorker(worker="w1")) == []
-        assert cluster.turn(UndrainWorker(worker="w1")) == []
+        with pytest.raises(InvalidCommand, match="worker 'w1' was decommissioned for good"):
+            cluster.turn(UndrainWorker(worker="w1"))
         assert isinstance(cluster.turn(ended("a1.driver-0"))[-1], WorkerRemoved)
 
 
