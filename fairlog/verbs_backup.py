@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 @as_json
 @on_cluster
 def backup(session: Session, *, url: str, as_json: bool) -> None:
-    """Copy the log into the file URL, while the cluster runs: what was acknowledged before is in it.
+    """Copy the log into a file, while the cluster runs.
 
-    A path or file://, and where fsspec is installed other places (s3://). Values of --env are not in it, nor what
-    tasks have printed.
+    What was acknowledged before is in it. URL is a path or file://, and where fsspec is installed other places (s3://).
+    Values of --env are not in it, nor what tasks have printed.
     """
     from recovery.backup import backup as write  # noqa: PLC0415 (help needs none of it)
 
@@ -42,10 +42,10 @@ def backup(session: Session, *, url: str, as_json: bool) -> None:
 @place_options()
 @click.pass_obj
 def restore(place: Place, *, url: str, as_json: bool) -> None:
-    """Make the backup in the file URL the log of a cluster that has none, before a master is started.
+    """Make a backup the log of a cluster that has none.
 
-    Without a --store it is the data of the next `up`. Every entry is checked. Tasks of apps that had not ended run
-    again.
+    URL is the backup's file. No master may have been started yet. Without a --store it is the data of the next `up`.
+    Every entry is checked. Tasks of apps that had not ended run again.
     """
     from recovery.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 

@@ -325,10 +325,10 @@ def test_an_executor_of_an_elastic_app_stays_without_a_task_and_says_how_much_wo
     flag = tmp_path / "go"
     said: list[str] = []
     grants = []
-    for number, idle in ((0, "false"), (1, "true")):
+    for number, idle in ((0, ""), (1, ',"idle":true')):
         grant = rig.grant(shell(f"while ! test -e {flag}; do sleep 0.02; done"), number=number, cores=1)
         rig.launch(grant.model_copy(update={"stays": True, "elastic": True}))
-        word = '{"type":"ReportBacklog","executor":"%s",%s}'
+        word = '{"type":"ReportBacklog","executor":"%s","waiting":0,"running":1%s}'
         said.append(word % (grant.executor, idle))
         wait_until(lambda: rig.inbox() == said, "its word")
         grants.append(grant)
