@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from recovery.follower import Follower
 from recovery.lease import Lease, Member
+from recovery.snapshot import claim, positions, write
 from scheduler.doorbell import DoorbellWorker
 from scheduler.errors import Deposed, StaleLog
 from scheduler.eventlog import EventLog, check_store, connect
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 STANDBY_WAIT_MS = 50
 """How long a standby waits for the log to grow before it looks after the lease again."""
-CHECK_EVERY_S = 1.0
+SNAPSHOT_EVERY = 100_000
+"""After how many more events a standby writes a snapshot."""
+APPEAR_EVERY_S = 1.0
 """How often a standby shows up among the masters."""
 BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 GC_THRESHOLD = (50_000, 20, 50)
@@ -57,7 +60,9 @@ def run_master(
 class Master:
     """One master process over the store of `log`."""
 
-    def __init__(self, log: EventLog, member: Member, *, lease_s: float = 3.0) -> None:
+    def __init__(
+        self, log: EventLog, member: Member, *, lease_s: float = 3.0, snapshot_every: int = SNAPSHOT_EVERY
+    ) -> None:
         store, keys = log.store, log.keys
         self.member = member
         self.lease = Lease(store, keys, member, int(lease_s * 1000))
@@ -68,6 +73,8 @@ class Master:
         self._keep_every_s = lease_s / 3
         self._kept_at = 0.0
         self._appeared_at = 0.0
+        self._snapshot_every = snapshot_every
+        self._snapshot_at = 0
 
     def run(self) -> None:
         """Stand by and serve in turns until the worker is told to stop."""
@@ -112,10 +119,23 @@ class Master:
 
     def _stand_by(self) -> None:
         """Follow the log for a moment, so that its state is at hand when the lease is free."""
-        if time.monotonic() - self._appeared_at >= CHECK_EVERY_S:
+        if time.monotonic() - self._appeared_at >= APPEAR_EVERY_S:
             self._appeared_at = time.monotonic()
             self.lease.appear()
         self.follower.follow(STANDBY_WAIT_MS)
+        if self.follower.position.seq - self._snapshot_at >= self._snapshot_every:
+            self._snapshot_at = max(positions(self.log), default=0)
+            if self.follower.position.seq - self._snapshot_at >= self._snapshot_every and claim(self.log):
+                self._write_snapshot()
+
+    def _write_snapshot(self) -> None:
+        """Write a snapshot of what was followed; given up as soon as the lease is free or the worker is to stop."""
+        for snapshot in write(self.log, self.follower.state, self.follower.position):
+            if snapshot is not None:
+                self._snapshot_at = snapshot.seq
+                _log.info("a snapshot was written", **snapshot._asdict())
+            elif self.worker.stopping or self.lease.take():
+                return
 
     def _serve(self) -> None:
         self.lease.appear()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from recovery.rebuild import fold, rebuild
+from recovery.snapshot import latest
 from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.state import ClusterState
@@ -17,7 +18,7 @@ _log = structlog.get_logger()
 class Follower:
     """Folds the log as it grows; `state` is what the log tells up to `position`.
 
-    A chain that breaks is folded anew from its beginning once: a store that failed over may have lost a
+    It begins at the last snapshot. A chain that breaks is folded anew once: a store that failed over may have lost a
     tail that this one had seen, and what it holds now is the log.
     """
 
@@ -30,6 +31,10 @@ class Follower:
 
         Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted.
         """
+        if self.position == GENESIS:
+            found = latest(self.log)
+            if found is not None:
+                self.resume(*found)
         try:
             records = self.log.follow(self.position, wait_ms=wait_ms)
         except UnreadableRecord as reason:
@@ -44,10 +49,10 @@ class Follower:
         """Go on from a state that somebody else has folded."""
         self.state, self.position = state, position
 
-    def give(self, progress: Callable[[int], None] | None = None) -> tuple[ClusterState, Position]:
+    def give(self, progress: Callable[[int], object] | None = None) -> tuple[ClusterState, Position]:
         """The state at the log's end, for the caller alone; the follower is left with nothing.
 
-        What was followed is given if the log still holds it; otherwise the log is folded from its beginning.
+        What was followed is given if the log still holds it; otherwise the log is folded anew.
 
         Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted.
         """

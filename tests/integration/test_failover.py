@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -175,9 +176,9 @@ def test_what_was_followed_is_given_as_it_is_and_not_folded_again(
 
 def cut_off(log: EventLog, entries: int) -> None:
     """The log loses its last entries and its memory of them, as by a store that failed over."""
-    kept = log.store.xrange(log.keys.log)[:-entries]
+    held: Any = log.store.xrange(log.keys.log)
     log.store.delete(log.keys.log)
-    for entry, fields in kept:
+    for entry, fields in held[:-entries]:
         log.store.xadd(log.keys.log, fields, id=entry)
 
 
