@@ -84,6 +84,7 @@ def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
         together.lpush(draft, json.dumps(snapshot._asdict()))
         together.rename(draft, keys.snapshot(snapshot.seq))
         together.persist(keys.snapshot(snapshot.seq))
+        together.delete(keys.snapshotting)
         together.lrem(keys.snapshots, 0, str(snapshot.seq))
         together.lpush(keys.snapshots, snapshot.seq)
         for seq in older[KEPT - 1 :]:
@@ -98,7 +99,7 @@ def positions(log: EventLog) -> list[int]:
 
 
 def claim(log: EventLog) -> bool:
-    """Whether nobody else has begun to write a snapshot within the last minute; if so, the caller has."""
+    """Whether nobody else is writing a snapshot (or has begun and given up within a minute); if so, the caller is."""
     return bool(log.store.set(log.keys.snapshotting, "1", nx=True, ex=CLAIMED_S))
 
 
