@@ -19,6 +19,7 @@ from scheduler.doorbell import DoorbellWorker
 from scheduler.errors import Deposed, StaleLog
 from scheduler.eventlog import EventLog, check_store, connect
 from scheduler.keys import Keys
+from scheduler.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service import Scheduler
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ class Master:
         failures = 0
         gc.set_threshold(*GC_THRESHOLD)
         _log.info("standing by", master=self.member.id)
+        notify(READY)
         while not self.worker.stopping:
+            notify(ALIVE)
             try:
                 if self.lease.take():
                     self._serve()
@@ -98,6 +101,7 @@ class Master:
                 _log.warning("the store is away", error=str(error))
                 self.worker.pause(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
                 failures += 1
+        notify(STOPPING)
         self._leave()
 
     def answer(self) -> None:
@@ -146,6 +150,7 @@ class Master:
     def _keep_lease(self) -> bool:
         """Whether this master has the lease; one that lost it serves on all the same until the log elects another."""
         if time.monotonic() - self._kept_at >= self._keep_every_s:
+            notify(ALIVE)
             self.lease.appear()
             if not self.lease.take():
                 return False
