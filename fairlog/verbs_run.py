@@ -138,20 +138,30 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
     envvar="FAIRLOG_REPLICAS",
     help="Acknowledge nothing before so many replicas of the store have it on disk.",
 )
+@click.option(
+    "--lease",
+    "lease_s",
+    type=click.FloatRange(1.0, 3600.0),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    envvar="FAIRLOG_LEASE",
+    help="How long after the serving master was last heard of a standby takes over.",
+)
 @_logs
 @place_options()
 @click.pass_obj
-def master(place: Place, replicas: int) -> None:
+def master(place: Place, replicas: int, lease_s: float) -> None:
     """Run a master: it serves, or stands by while another one does.
 
-    SIGTERM ends it; another one takes over at once.
+    A standby follows the log and has the state ready. SIGTERM ends a master; another one takes over at once.
     """
     from fairlog.session import locate  # noqa: PLC0415 (help needs no store)
     from recovery.failover import run_master  # noqa: PLC0415 (likewise)
 
     url, cluster, _ = locate(place)
     log_to_stderr()
-    run_master(url, cluster, unsafe=place.unsafe_store, replicas=replicas)
+    run_master(url, cluster, unsafe=place.unsafe_store, replicas=replicas, lease_s=lease_s)
 
 
 @click.command()

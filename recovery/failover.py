@@ -12,8 +12,9 @@ from uuid import uuid4
 import structlog
 from redis.exceptions import RedisError
 
+from recovery.follower import Follower
 from recovery.lease import Lease, Member
-from recovery.rebuild import rebuild
+from recovery.snapshot import claim, positions, write
 from scheduler.doorbell import DoorbellWorker
 from scheduler.errors import Deposed, StaleLog
 from scheduler.eventlog import EventLog, check_store, connect
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
     from scheduler.eventlog import Position
     from scheduler.state import ClusterState
 
-STANDBY_POLL_S = 0.25
+STANDBY_WAIT_MS = 50
+"""How long a standby waits for the log to grow before it looks after the lease again."""
+SNAPSHOT_EVERY = 100_000
+"""After how many more events a standby writes a snapshot."""
+APPEAR_EVERY_S = 1.0
+"""How often a standby shows up among the masters."""
 BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 GC_THRESHOLD = (50_000, 20, 50)
 """The state is large and has no cycles to speak of: looking through it for garbage often is time taken from turns."""
@@ -55,30 +61,42 @@ def run_master(
 class Master:
     """One master process over the store of `log`."""
 
-    def __init__(self, log: EventLog, member: Member, *, lease_s: float = 3.0) -> None:
+    def __init__(
+        self, log: EventLog, member: Member, *, lease_s: float = 3.0, snapshot_every: int = SNAPSHOT_EVERY
+    ) -> None:
         store, keys = log.store, log.keys
         self.member = member
         self.lease = Lease(store, keys, member, int(lease_s * 1000))
         self.log = log
+        self.follower = Follower(log)
         self.scheduler = Scheduler(log, member.id, self._rebuild)
-        self.worker = DoorbellWorker(keys.master_queue, store, self.answer, quiet_s=self.scheduler.quiet_s)
+        self.worker = DoorbellWorker(keys.master_queue, store, self.answer, quiet_s=self._quiet_s)
         self._keep_every_s = lease_s / 3
         self._kept_at = 0.0
+        self._appeared_at = 0.0
+        self._snapshot_every = snapshot_every
+        self._snapshot_at = 0
 
     def run(self) -> None:
         """Stand by and serve in turns until the worker is told to stop."""
         failures = 0
+        gc.set_threshold(*GC_THRESHOLD)
         _log.info("standing by", master=self.member.id)
         notify(READY)
         while not self.worker.stopping:
             notify(ALIVE)
             try:
-                if self._may_serve():
+                if self.lease.take():
                     self._serve()
+                else:
+                    self._stand_by()
                 failures = 0
-                self.worker.pause(STANDBY_POLL_S)
-            except (Deposed, StaleLog) as reason:
+            except Deposed as reason:
                 _log.warning("standing by again", master=self.member.id, reason=str(reason))
+                self.follower.resume(self.scheduler.state, self.scheduler.position)
+            except StaleLog as reason:
+                _log.warning("standing by again", master=self.member.id, reason=str(reason))
+                self.worker.pause(BACK_OFF_S[0])
             except RedisError as error:
                 _log.warning("the store is away", error=str(error))
                 self.worker.pause(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
@@ -87,32 +105,57 @@ class Master:
         self._leave()
 
     def answer(self) -> None:
-        """A ring or a tick: keep the lease and take turns until the inbox is empty."""
-        self._keep_lease()
+        """A ring or a tick: keep the lease and take turns until the inbox is empty.
+
+        Raises: Deposed as soon as the lease is another's who was elected, be it that this master was stopped
+        for longer than its lease.
+        """
+        if not self._keep_lease():
+            self.scheduler.make_sure_of_office()
         self.scheduler.work_off_inbox(self._may_go_on)
 
     def _may_go_on(self) -> bool:
         self._keep_lease()
         return not self.worker.stopping
 
-    def _may_serve(self) -> bool:
-        self.lease.appear()
-        return self.lease.take()
+    def _quiet_s(self) -> float:
+        return min(self._keep_every_s, self.scheduler.quiet_s())
+
+    def _stand_by(self) -> None:
+        """Follow the log for a moment, so that its state is at hand when the lease is free."""
+        if time.monotonic() - self._appeared_at >= APPEAR_EVERY_S:
+            self._appeared_at = time.monotonic()
+            self.lease.appear()
+        self.follower.follow(STANDBY_WAIT_MS)
+        if self.follower.position.seq - self._snapshot_at >= self._snapshot_every:
+            self._snapshot_at = max(positions(self.log), default=0)
+            if self.follower.position.seq - self._snapshot_at >= self._snapshot_every and claim(self.log):
+                self._write_snapshot()
+
+    def _write_snapshot(self) -> None:
+        """Write a snapshot of what was followed; given up as soon as the lease is free or the worker is to stop."""
+        for snapshot in write(self.log, self.follower.state, self.follower.position):
+            if snapshot is not None:
+                self._snapshot_at = snapshot.seq
+                _log.info("a snapshot was written", **snapshot._asdict())
+            elif self.worker.stopping or self.lease.take():
+                return
 
     def _serve(self) -> None:
+        self.lease.appear()
         self.scheduler.take_over()
-        gc.collect()
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLD)
         self.worker.work_until_stopped()
 
-    def _keep_lease(self) -> None:
-        """Whoever lost the lease serves on all the same until the log elects another."""
+    def _keep_lease(self) -> bool:
+        """Whether this master has the lease; one that lost it serves on all the same until the log elects another."""
         if time.monotonic() - self._kept_at >= self._keep_every_s:
-            self._kept_at = time.monotonic()
             notify(ALIVE)
             self.lease.appear()
-            self.lease.take()
+            if not self.lease.take():
+                return False
+            self._kept_at = time.monotonic()
+        return True
 
     def _leave(self) -> None:
         try:
@@ -121,4 +164,4 @@ class Master:
             _log.warning("could not release the lease", error=str(error))
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
-        return rebuild(self.log, progress=lambda _: self._keep_lease())
+        return self.follower.give(lambda _: self._keep_lease())

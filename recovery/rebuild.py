@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from recovery.snapshot import latest
 from scheduler.errors import InvariantViolated
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import decode
@@ -17,16 +18,18 @@ PROGRESS_EVERY = 5_000
 
 
 def rebuild(
-    log: EventLog, *, to: int | None = None, progress: Callable[[int], None] | None = None
+    log: EventLog, *, to: int | None = None, progress: Callable[[int], object] | None = None, whole: bool = False
 ) -> tuple[ClusterState, Position]:
     """The state that the log tells, up to position `to` or its end, and where that is.
 
-    `progress` is called with the position every few thousand entries.
+    It is the newest snapshot that the log agrees with and what came after; with `whole`, or without such a
+    snapshot, every entry from the first one. `progress` is called with the position every few thousand entries.
 
     Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted; nothing is skipped.
     """
-    state, position = ClusterState(), GENESIS
-    for record in log.read(to=to):
+    found = None if whole else latest(log, to=to)
+    state, position = found or (ClusterState(), GENESIS)
+    for record in log.read(position, to=to):
         fold(state, record)
         position = Position(record.seq, record.digest)
         if progress is not None and record.seq % PROGRESS_EVERY == 0:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 
-from scheduler.cap import Cap, Pending
+from scheduler.cap import Cap, Pending, Reservation
 from scheduler.events import ClusterConfigured
 from scheduler.ledger import Balance, Usage
 from scheduler.policies.app import APP_POLICIES, AppKey
@@ -107,10 +107,28 @@ class AppQueue:
             default=None,
         )
 
-    def add_company(self, name: str, balance: Balance, usage: Usage) -> None:
+    def add_company(self, name: str, balance: Balance, usage: Usage, *, last_selected: int = 0) -> None:
         """A company whose users may queue apps from now on."""
-        tenant = Tenant(name, balance, usage)
+        tenant = Tenant(name, balance, usage, last_selected=last_selected)
         self.companies[name] = CompanyQueue(tenant, Cap(tenant))
+
+    def add_user(self, company: str, user: Contender) -> None:
+        """A user who queued apps before; one that is new need not be added."""
+        self.companies[company].users[user.user] = UserQueue(user)
+
+    def hold_back(self, apps: Iterable[tuple[str, int, bool]]) -> None:
+        """Have the caps hold these pending apps back, each since then and with room reserved or not, as `held_back`."""
+        since: dict[str, int] = {}
+        reserved: dict[str, list[Reservation]] = {}
+        for name, at, reserving in apps:
+            app = self.arrivals[name]
+            if reserving:
+                reserved.setdefault(app.company, []).append((at, app.submitted, app))
+            else:
+                since[name] = at
+        for name, company in self.companies.items():
+            heads = [queue.head for queue in company.users.values() if queue.head is not None]
+            company.cap.hold_back(heads, since, reserved.get(name, []))
 
     def remove_company(self, name: str) -> None:
         """Forget a company that has no pending app."""

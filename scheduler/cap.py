@@ -15,7 +15,7 @@ not even pass an empty company's cap any more is left out.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -139,6 +139,22 @@ class Cap:
                 self.reserved[head.app] = since, head.submitted, head
                 insort(self.reservations, self.reserved[head.app])
         return earliest
+
+    def hold_back(self, heads: Iterable[Pending], since: Mapping[str, int], reserved: Iterable[Reservation]) -> None:
+        """Hold these heads back since then (ms), by app, and keep these reservations, instead of since now.
+
+        A head that passes has not been held back; since when it is one tells nothing then.
+        """
+        self.reservations = sorted(reserved)
+        self.reserved = {one[2].app: one for one in self.reservations}
+        for group in self.groups.values():
+            group.heads, group.reserving = {}, 0
+            group.held_since = None if group.held_since is None else 0
+        for head in sorted(heads, key=lambda head: (since.get(head.app, 0), head.submitted)):
+            if head.app in self.reserved:
+                self.groups[head.request].reserving += 1
+            else:
+                self.groups[head.request].heads[head.app] = since.get(head.app, 0), head
 
     def release(self, app: str) -> None:
         """The app needs no room any more: it was admitted or removed."""

@@ -68,7 +68,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     if app.executors and not app.admitted:
         yield f"app {name!r} has executors but was never admitted"
     owed = state.wants_executors(app)
-    if (app.admitted in state.unsatisfied) != owed or app.owed != owed:
+    if state.owes(app) != owed or app.owed != owed:
         yield f"app {name!r} is owed {app.left_cores} cores, against the index of unsatisfied apps"
 
 

@@ -41,6 +41,10 @@ _FUNCTION = "scheduler.doorbell.ring"
 _log = structlog.get_logger()
 
 
+class _ToldToStop(BaseException):
+    """A signal came while there was nothing to do but wait."""
+
+
 def ring() -> None:
     """What the jobs name as their function. The listener answers by itself; it runs nothing that a job names."""
 
@@ -68,6 +72,7 @@ class DoorbellWorker(SimpleWorker):
         self._quiet_s = quiet_s
         self._bell = bell_id(queue)
         self._next_heartbeat = 0.0
+        self._waiting = False
 
     @property
     def stopping(self) -> bool:
@@ -107,9 +112,17 @@ class DoorbellWorker(SimpleWorker):
     def wait_for_ring(self) -> bool:
         """Block for at most a tick, or `quiet_s` if that is less; whether somebody rang.
 
-        Foreign jobs are refused and removed.
+        Foreign jobs are refused and removed. A signal to stop ends the wait at once.
         """
-        popped = self.connection.blpop([self.queues[0].key], min(TICK_S, max(0.001, self._quiet_s())))
+        try:
+            self._waiting = True
+            if self._stop_requested:
+                return False
+            popped = self.connection.blpop([self.queues[0].key], min(TICK_S, max(0.001, self._quiet_s())))
+        except _ToldToStop:
+            return False
+        finally:
+            self._waiting = False
         if popped is None:
             return False
         job_id = as_text(popped[1])
@@ -128,9 +141,16 @@ class DoorbellWorker(SimpleWorker):
         self._stop_requested = True
 
     def stop_on_signals(self) -> None:
-        """Let SIGTERM and SIGINT end the worker after the answer under way."""
+        """Let SIGTERM and SIGINT end the worker after the answer under way, or at once if there is none."""
+
+        def stop(*_: object) -> None:
+            self.stop()
+            if self._waiting:
+                self._waiting = False
+                raise _ToldToStop
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.stop())
+            signal.signal(number, stop)
 
     def _refuse(self, job_id: str) -> None:
         try:

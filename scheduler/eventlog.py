@@ -7,7 +7,7 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis import Redis
@@ -228,18 +228,23 @@ class EventLog:
         seq, digest = after
         while to is None or seq < to:
             page: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=PAGE)
-            for entry_id, raw in page:
-                found = _seq(entry_id)
-                if found != seq + 1:
-                    raise UnreadableRecord(seq + 1, f"the entry is missing; the next one in the log is {found}")
-                record = read_record(found, _text(raw), digest)
-                seq, digest = found, record.digest
+            for record in _chained(page, Position(seq, digest)):
+                seq, digest = record.seq, record.digest
                 yield record
                 if seq == to:
                     return
             if len(page) < PAGE:
                 self._check_tail(seq)
                 return
+
+    def follow(self, after: Position, *, wait_ms: int) -> list[Record]:
+        """The next records behind `after`, checked as by `read`; waits for the first one, but no longer than that.
+
+        None within that time may also mean that the log ends before `after`, as one does that lost its tail.
+        """
+        answer: Any = self.store.xread({self.keys.log: f"{after.seq}-0"}, count=PAGE, block=wait_ms)
+        pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer]
+        return [record for page in pages for record in _chained(page, after)]
 
     def ends_with(self, position: Position) -> bool:
         """Whether the log's last entry is `position`: how a commit without an answer is settled.
@@ -315,6 +320,21 @@ _DUE_SETTINGS: Mapping[str, str] = {
     "no-appendfsync-on-rewrite": "no",
     "maxmemory-policy": "noeviction",
 }
+
+
+def _chained(page: Iterable[tuple[bytes, Mapping[bytes, bytes]]], after: Position) -> Iterator[Record]:
+    """The records of stream entries, each checked to follow from the one before.
+
+    Raises: UnreadableRecord at a gap or an entry that was altered or is misshapen.
+    """
+    seq, digest = after
+    for entry_id, raw in page:
+        found = _seq(entry_id)
+        if found != seq + 1:
+            raise UnreadableRecord(seq + 1, f"the entry is missing; the next one in the log is {found}")
+        record = read_record(found, _text(raw), digest)
+        seq, digest = found, record.digest
+        yield record
 
 
 def _seq(entry_id: bytes | str) -> int:

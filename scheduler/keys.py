@@ -27,12 +27,18 @@ class Keys:
         self.masters = f"{self.prefix}masters"
         self.heartbeats = f"{self.prefix}heartbeats"
         self.agents = f"{self.prefix}agents"
+        self.snapshots = f"{self.prefix}snapshots"
+        self.snapshotting = f"{self.prefix}snapshotting"
         self.settled = f"{self.prefix}settled"
         self.master_queue = f"fairlog.{cluster}.master"
 
     def grants(self, worker: str) -> str:
         """Hash, executor id -> what to run: changed only by commits."""
         return f"{self.prefix}grants:{worker}"
+
+    def snapshot(self, seq: int) -> str:
+        """List: what the snapshot of the state at log position `seq` is, then its parts."""
+        return f"{self.prefix}snapshot:{seq}"
 
     def reply(self, command_id: str) -> str:
         """List that the answer to a command is pushed on; it expires."""

@@ -191,6 +191,14 @@ class Scheduler:
             if taken == 0 or (taken and not between() and self._unless_refused(self._settle_up) is not None):
                 return
 
+    def make_sure_of_office(self) -> None:
+        """Fold the log again if somebody else has written it since the last turn.
+
+        Raises: Deposed if another master was elected.
+        """
+        if self._under_way is None and self.log.head() != self.position:
+            self._fold_again_as_master()
+
     def _unless_refused(self, action: Callable[[], int]) -> int | None:
         """What `action` returns; None if a commit was refused and the log was folded again.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, assert_never
@@ -49,6 +50,7 @@ from scheduler.placement.locality import Preferences
 from scheduler.placement.patience import moments_of, served_by
 from scheduler.placement.requests import Wanted, rethought, without_one
 from scheduler.placement.sizing import executor_sizes
+from scheduler.policies.user import Contender
 from scheduler.resources import UNLIMITED_CORES, Quota, Resources
 from scheduler.topology import Topology
 
@@ -333,6 +335,11 @@ class ClusterState:
         index = bisect_right(positions, after)
         return self._by_admission[positions[index]] if index < len(positions) else None
 
+    def owes(self, app: App) -> bool:
+        """Whether the app stands among those that placement owes cores."""
+        index = bisect_left(self.unsatisfied, app.admitted)
+        return self.unsatisfied[index : index + 1] == [app.admitted]
+
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
         index = bisect_right(self.waiting_drivers, after)
@@ -405,6 +412,33 @@ class ClusterState:
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
         }
+
+    def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
+        """Work out every index from the facts alone: for a state whose facts were read back, before any event.
+
+        `held_back` is what the caps held back, as `AppQueue.held_back` told it.
+        """
+        self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
+        self.queue.configure(self.settings)
+        self.queue.basis.at = self.at
+        for worker in self.workers.values():
+            self._set_live(worker, was=False, now=worker.status == "alive")
+        for name, company in self.companies.items():
+            self.queue.add_company(name, company.balance, company.usage, last_selected=company.last_selected)
+            for user_name, user in company.users.items():
+                known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at)
+                self.queue.add_user(name, known)
+        self._set_quotas()
+        for app in self.apps.values():
+            if not app.admitted and app.ended is None:
+                self.queue.push(app.queued, app.accounts[2])
+        self.queue.hold_back(held_back)
+        admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
+        for app in sorted(admitted, key=lambda app: app.admitted):
+            self.waiting[app.spec.app] = app
+            if app.spec.driver and app.driver is None:
+                self._let_driver_wait(app, waits=True)
+            self._reconsider(app)
 
     def check(self) -> None:
         """Recompute every ledger and index from the apps, executors and workers (semantics O2).

@@ -15,7 +15,7 @@ PURE = (
     ("events", "commands", "keys"),
     ("ledger", "fleet", "policies", "placement", "cap", "appqueue", "check", "topology"),
     ("state", "validate"),
-    ("submission", "demand"),
+    ("submission", "demand", "image"),
     ("decide", "grants", "views"),
     ("turn", "simulate"),
 )

@@ -1,0 +1,193 @@
+"""How fast a log is folded from a real store, printed as JSON.
+
+`replay.py [EVENTS]`: logs of 10⁴, 10⁵ … up to so many events (10⁶ unless told otherwise), written to the embedded
+server as a busy cluster of 200 workers would have, then rebuilt: every entry read, its place in the chain
+verified, decoded, folded, and the result checked. `growth` is what an event costs in the longest log as
+a multiple of the shortest. Then a state of 10,000 workers and 100,000 apps is written as a snapshot and
+rebuilt from it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+from fairlog.store import EmbeddedStore
+from recovery import snapshot
+from recovery.rebuild import rebuild
+from scheduler.commands import (
+    Command,
+    ConfigureCluster,
+    EndApp,
+    EndedExecutor,
+    RegisterCompany,
+    RegisterWorker,
+    StartedExecutor,
+    SubmitApp,
+)
+from scheduler.eventlog import GENESIS, EventLog, Position, connect
+from scheduler.events import ExecutorAllocated, Record, encode
+from scheduler.keys import Keys
+from scheduler.state import ClusterState
+from scheduler.turn import Turn
+
+WORKERS, QUEUED = 200, 200
+LARGE_WORKERS, LARGE_APPS = 10_000, 100_000
+ROUNDS = 3
+COMPANIES, USERS_PER_COMPANY = 8, 10
+APPS_PER_TURN = 50
+APP_CORES = 8
+MS_PER_TURN = 100
+
+
+class History:
+    """A cluster of `workers` with 16 cores each that holds `queued` pending apps and ends the oldest running ones."""
+
+    def __init__(self, *, workers: int, queued: int, retained: int = 10_000) -> None:
+        self.state = ClusterState()
+        self.position = GENESIS
+        self._workers, self._queued, self._retained = workers, queued, retained
+        self._number = 0
+        self._started: deque[str] = deque()
+
+    def records(self, until: int) -> Iterator[list[Record]]:
+        """The records of one turn after the other, until the log has `until` of them or some more."""
+        if not self.state.head:
+            yield self._turn(ConfigureCluster(settings={"retained_apps": self._retained}))
+            yield self._turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
+            for first in range(0, self._workers, 1000):
+                numbers = range(first, min(first + 1000, self._workers))
+                yield self._turn(*map(_worker, numbers))
+            for _ in range((self._workers * 16 // APP_CORES + self._queued) // APPS_PER_TURN):
+                yield self._turn(*(self._submission() for _ in range(APPS_PER_TURN)))
+        while self.state.head < until:
+            yield self._turn(*self._ends(), *(self._submission() for _ in range(APPS_PER_TURN)))
+            started, self._started = list(self._started), deque()
+            yield self._turn(*(StartedExecutor(executor=name) for name in started if name in self.state.executors))
+
+    def _ends(self) -> Iterator[Command]:
+        for name in list(self.state.waiting)[:APPS_PER_TURN]:
+            for executor in self.state.apps[name].executors:
+                yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
+            yield EndApp(app=name, reason="finished")
+
+    def _submission(self) -> SubmitApp:
+        self._number += 1
+        return SubmitApp(
+            app=f"app-{self._number}",
+            company=f"company{self._number % COMPANIES}",
+            user=f"user{self._number // COMPANIES % USERS_PER_COMPANY}",
+            cores=APP_CORES,
+            memory_per_task_mb=1024,
+            command=("python", "-m", "report", "--day", str(self._number)),
+        )
+
+    def _turn(self, *commands: Command) -> list[Record]:
+        turn = Turn(self.state, self.state.at + MS_PER_TURN)
+        for number, command in enumerate(commands):
+            turn.take(command, f"{turn.first:x}-{number}")
+        turn.settle()
+        records: list[Record] = []
+        seq, digest = self.position
+        for event, cause in turn.entries:
+            seq += 1
+            record = encode(event, seq=seq, at=turn.at, turn=turn.first, cause=cause, previous=digest)
+            digest = record.digest
+            records.append(record)
+            if isinstance(event, ExecutorAllocated):
+                self._started.append(event.executor)
+        self.position = Position(seq, digest)
+        return records
+
+
+def write(log: EventLog, history: History, until: int) -> None:
+    """Let the log hold `until` entries of the history, or some more."""
+    after = history.position
+    for records in history.records(until):
+        log.commit(after, records)
+        after = history.position
+
+
+def _worker(number: int) -> RegisterWorker:
+    return RegisterWorker(worker=f"w{number:05}", node="node", host=f"h{number}", cores=16, memory_mb=65_536)
+
+
+def _folded(log: EventLog, *, whole: bool) -> tuple[float, int, str]:
+    """The best of some rounds: seconds, entries, and the digest of the state."""
+    best, seq, digest = float("inf"), 0, ""
+    for _ in range(ROUNDS):
+        gc.collect()
+        started = perf_counter()
+        state, position = rebuild(log, whole=whole)
+        best = min(best, perf_counter() - started)
+        seq, digest = position.seq, state.digest()
+    return best, seq, digest
+
+
+def _whole_logs(url: str, events: int) -> list[dict[str, float]]:
+    figures: list[dict[str, float]] = []
+    history, log, size = History(workers=WORKERS, queued=QUEUED), EventLog(connect(url), Keys("whole")), 10_000
+    while size <= events:
+        print(f"a log of {size} events", file=sys.stderr)
+        write(log, history, size)
+        took_s, entries, digest = _folded(log, whole=True)
+        if digest != history.state.digest():
+            raise AssertionError("the replay gives another state")
+        figures.append(
+            {
+                "events": entries,
+                "events_per_s": round(entries / took_s),
+                "us_per_event": round(took_s / entries * 1e6, 2),
+            }
+        )
+        size *= 10
+    return figures
+
+
+def _from_snapshot(url: str) -> dict[str, float]:
+    print(f"a snapshot of {LARGE_WORKERS} workers and {LARGE_APPS} apps", file=sys.stderr)
+    running = LARGE_WORKERS * 16 // 8
+    history = History(workers=LARGE_WORKERS, queued=LARGE_APPS - running)
+    log = EventLog(connect(url), Keys("large"))
+    write(log, history, 0)
+    started = perf_counter()
+    taken = [one for one in snapshot.write(log, history.state, history.position) if one is not None][-1]
+    written_s = perf_counter() - started
+    took_s, _, digest = _folded(log, whole=False)
+    if digest != history.state.digest():
+        raise AssertionError("the snapshot gives another state")
+    return {
+        "workers": len(history.state.workers),
+        "apps": len(history.state.apps),
+        "bytes": taken.size,
+        "parts": taken.parts,
+        "written_s": round(written_s, 3),
+        "rebuilt_s": round(took_s, 3),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
+        logs = _whole_logs(store.url, events)
+        large = _from_snapshot(store.url)
+    result = {
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
+        "logs": logs,
+        "growth": round(logs[-1]["us_per_event"] / logs[0]["us_per_event"], 3),
+        "snapshot": large,
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Snapshots: the state at a log position, so that a rebuild need not begin at the first entry.
+
+A snapshot is a list in the store: what it is, then the state as compressed lines in parts of at most 1 MiB. It
+appears all at once, the two written last are kept, and it is used only if the log holds, at its
+position, the digest that it was written with, and its parts have the digest that it says. Whatever is wrong
+with one costs time only: the one before it is taken, or the whole log.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any, NamedTuple, cast
+from uuid import uuid4
+
+from scheduler.errors import FairlogError
+from scheduler.eventlog import EventLog, Position
+from scheduler.image import lines, restored
+from scheduler.state import ClusterState
+
+PART_BYTES = 1 << 20
+KEPT = 2
+DRAFT_KEPT_S = 600
+"""What a writer that died has left behind is gone after that time."""
+CLAIMED_S = 60
+
+
+class Snapshot(NamedTuple):
+    """What a snapshot is: the position it was taken at, and how many parts of how many bytes with which digest."""
+
+    seq: int
+    digest: str
+    parts: int
+    size: int
+    checksum: str
+
+
+class BadSnapshot(FairlogError):
+    """A snapshot cannot be used."""
+
+    def __init__(self, seq: int, why: str) -> None:
+        super().__init__(f"the snapshot at log position {seq} cannot be used: {why}")
+
+
+def write(log: EventLog, state: ClusterState, position: Position) -> Iterator[Snapshot | None]:
+    """Write `state`, which is what the log tells up to `position`; the last thing yielded is the snapshot.
+
+    Stops every few milliseconds for its caller to look after something else; one that is not asked to
+    go on leaves nothing but a draft that expires. The state must not change meanwhile.
+    """
+    store, keys = log.store, log.keys
+    draft = f"{keys.snapshotting}:{uuid4().hex}"
+    squeezed, held, checksum = zlib.compressobj(1), bytearray(), blake2b(digest_size=16)
+    parts = size = 0
+
+    def put(part: bytes) -> None:
+        nonlocal parts, size
+        checksum.update(part)
+        parts, size = parts + 1, size + len(part)
+        store.rpush(draft, part)
+        store.expire(draft, DRAFT_KEPT_S)
+
+    for line in lines(state):
+        held += squeezed.compress(line.encode() + b"\n")
+        while len(held) >= PART_BYTES:
+            put(bytes(held[:PART_BYTES]))
+            del held[:PART_BYTES]
+        yield None
+    held += squeezed.flush()
+    while held:
+        put(bytes(held[:PART_BYTES]))
+        del held[:PART_BYTES]
+    snapshot = Snapshot(position.seq, position.digest, parts, size, checksum.hexdigest())
+    _publish(log, draft, snapshot)
+    yield snapshot
+
+
+def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
+    keys = log.keys
+    older = [seq for seq in positions(log) if seq != snapshot.seq]
+    with log.store.pipeline(transaction=True) as together:
+        together.lpush(draft, json.dumps(snapshot._asdict()))
+        together.rename(draft, keys.snapshot(snapshot.seq))
+        together.persist(keys.snapshot(snapshot.seq))
+        together.delete(keys.snapshotting)
+        together.lrem(keys.snapshots, 0, str(snapshot.seq))
+        together.lpush(keys.snapshots, snapshot.seq)
+        for seq in older[KEPT - 1 :]:
+            together.lrem(keys.snapshots, 0, str(seq))
+            together.unlink(keys.snapshot(seq))
+        together.execute()
+
+
+def positions(log: EventLog) -> list[int]:
+    """The log positions of the snapshots there are, the one written last first."""
+    return [int(seq) for seq in cast("list[bytes]", log.store.lrange(log.keys.snapshots, 0, -1))]
+
+
+def claim(log: EventLog) -> bool:
+    """Whether nobody else is writing a snapshot (or has begun and given up within a minute); if so, the caller is."""
+    return bool(log.store.set(log.keys.snapshotting, "1", nx=True, ex=CLAIMED_S))
+
+
+def latest(log: EventLog, *, to: int | None = None) -> tuple[ClusterState, Position] | None:
+    """The state of the snapshot written last that can be used, not beyond `to`; None if there is none.
+
+    Says so for each that cannot.
+    """
+    for seq in positions(log):
+        if to is not None and seq > to:
+            continue
+        try:
+            return load(log, seq)
+        except BadSnapshot as problem:
+            import structlog  # noqa: PLC0415 (takes long to load, and this is rare)
+
+            structlog.get_logger().warning("a snapshot is passed over", reason=str(problem))
+    return None
+
+
+def load(log: EventLog, seq: int) -> tuple[ClusterState, Position]:
+    """The state of the snapshot at log position `seq`.
+
+    Raises: BadSnapshot if it is missing or damaged, another program's, or not of this log.
+    """
+    found: Any = log.store.lrange(log.keys.snapshot(seq), 0, -1)
+    if not found:
+        raise BadSnapshot(seq, "it is missing")
+    head, parts = found[0], found[1:]
+    try:
+        snapshot = Snapshot(**json.loads(head))
+    except (ValueError, TypeError):
+        raise BadSnapshot(seq, "its first part does not say what it is") from None
+    if (snapshot.seq, snapshot.parts, snapshot.size) != (seq, len(parts), sum(map(len, parts))):
+        raise BadSnapshot(seq, "parts of it are missing")
+    entries: Any = log.store.xrange(log.keys.log, min=f"{seq}-0", max=f"{seq}-0")
+    due = entries[0][1].get(b"digest", b"").decode(errors="replace") if entries else None
+    if due != snapshot.digest:
+        has = f"has the digest {due} there" if due else "has no such entry"
+        raise BadSnapshot(seq, f"it was taken where the log had the digest {snapshot.digest}, and the log {has}")
+    whole = b"".join(parts)
+    if blake2b(whole, digest_size=16).hexdigest() != snapshot.checksum:
+        raise BadSnapshot(seq, "its parts were altered")
+    try:
+        state = restored(zlib.decompress(whole).splitlines())
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise BadSnapshot(seq, f"it cannot be read: {error}") from error
+    if state.head != seq:
+        raise BadSnapshot(seq, f"it holds the state at position {state.head}")
+    return state, Position(seq, snapshot.digest)
