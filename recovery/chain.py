@@ -10,9 +10,13 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import IO, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.events import GENESIS_DIGEST, Record, chain_digest
+from scheduler.errors import UnreadableRecord
+from scheduler.events import FIELDS, GENESIS_DIGEST, Record, chain_digest
+
+if TYPE_CHECKING:
+    from scheduler.eventlog import EventLog
 
 WINDOW = 10_000
 """How far ahead an entry is looked for that is not in its place."""
@@ -40,7 +44,7 @@ class Fault(NamedTuple):
     lost: bool
 
 
-def read_lines(file: IO[str]) -> Iterator[Record | Garbled]:
+def read_lines(file: Iterable[str]) -> Iterator[Record | Garbled]:
     """The entries of a file as `fairlog log --json` writes it, one a line; nothing is verified yet.
 
     Lines are taken apart as they were written where nothing in them is escaped, since JSON read and
@@ -55,6 +59,21 @@ def read_lines(file: IO[str]) -> Iterator[Record | Garbled]:
             yield _parsed(line)
 
 
+def read_store(log: EventLog) -> Iterator[Record | Garbled]:
+    """The entries of the log in a store; nothing is verified yet but that its tail was not cut off."""
+    seq = 0
+    for seq, fields in log.entries():
+        try:
+            name, v, at, turn, cause, data, digest = (fields[name] for name in FIELDS)
+            yield Record(seq, name, int(v), int(at), int(turn), cause, data, digest)
+        except (KeyError, ValueError):
+            yield Garbled(f"entry {seq} without {', '.join(FIELDS)}, numbers and text as they should be")
+    try:
+        log.check_tail(seq)
+    except UnreadableRecord as error:
+        yield Garbled(str(error))
+
+
 def verified(entries: Iterable[Record | Garbled]) -> Iterator[Record | Fault]:
     """The entries in the order of their positions, and the faults of the chain between them.
 
@@ -63,6 +82,12 @@ def verified(entries: Iterable[Record | Garbled]) -> Iterator[Record | Fault]:
     left = iter(entries)
     window: deque[Record | Garbled] = deque()
     seq, previous = 1, GENESIS_DIGEST
+    for entry in left:
+        if isinstance(entry, Garbled) or entry.seq != seq or entry.digest != chain_digest(previous, *entry[:7]):
+            window.append(entry)
+            break
+        yield entry
+        seq, previous = seq + 1, entry.digest
     while window or _fill(window, left, 1):
         entry = window[0]
         if isinstance(entry, Garbled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.decide import is_full
 from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.placement.executors import CLASSIC
 from scheduler.state import App, ClusterState
@@ -37,6 +38,8 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Decision | None) -> 
     if settings.admission == "open":
         return "A6"
     if queue is None or app is None or app.state != "pending" or app.spec.company != done.company:
+        return "A3"
+    if due is None and is_full(state):
         return "A3"
     if not queue.cap.admits(app.queued.request) and done.company not in state.queue.borrowers:
         return "C4"

@@ -6,21 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.audit import audit
-from scheduler.events import GENESIS_DIGEST, Record, encode
-from tests.property.given import Cluster
+from tests.property.given import recorded
 from tests.property.histories import HISTORIES, History, played
-
-
-def recorded(cluster: Cluster) -> list[Record]:
-    """The log of the cluster."""
-    records: list[Record] = []
-    digest = GENESIS_DIGEST
-    turn, at = 0, -1
-    for seq, logged in enumerate(cluster.log, start=1):
-        turn, at = (turn, at) if logged.at == at else (seq, logged.at)
-        records.append(encode(logged.event, seq=seq, at=at, turn=turn, cause=logged.cause, previous=digest))
-        digest = records[-1].digest
-    return records
 
 
 @given(HISTORIES)
