@@ -41,7 +41,8 @@ VERBS = {
     "shares": ("verbs_cluster", "Show what companies and users hold, and the companies' shares of their quotas."),
     "logs": ("verbs_apps", "Print what the tasks of an app have printed."),
     "log": ("verbs_log", "Print the log, one line per event, its chain of digests checked."),
-    "audit": ("verbs_witness", "Work out every decision of the log again, and name what deviates from the rules."),
+    "explain": ("verbs_witness", "Tell why an app waits, and why it was admitted and placed as it was."),
+    "audit": ("verbs_witness", "Work out every decision anew, and name what deviates from the rules."),
     "simulate": ("verbs_log", "Run a scenario through the rules, without a store."),
 }
 """Every verb, the module that holds it, and its help in one line."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from fairlog import render
-from fairlog.options import as_json, on_cluster, place_options, read_pair, read_size, read_text
+from fairlog.options import as_json, in_the_past, on_cluster, place_options, read_pair, read_size, read_text
 from fairlog.session import without_password
 from fairlog.verbs_apps import send_each
 from scheduler.commands import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     metavar="PERCENT",
     help="Warn when the log takes more than this part of the store's memory.",
 )
+@in_the_past
 @as_json
 @on_cluster
 def status(session: Session, *, as_json: bool, warn_at: int) -> int:
@@ -45,6 +46,8 @@ def status(session: Session, *, as_json: bool, warn_at: int) -> int:
 
     Exits with 0 only when a master serves. Warns, on stderr, of a log that fills the store's memory.
     """
+    if session.at is not None:
+        return _past_status(session, as_json=as_json)
     seen = session.ask_master("cluster")
     serving, standbys = session.masters()
     if seen is None:
@@ -74,6 +77,31 @@ def status(session: Session, *, as_json: bool, warn_at: int) -> int:
         _print_status(said)
     _warn_of_log(session, warn_at)
     return 0 if serving else 1
+
+
+def _past_status(session: Session, *, as_json: bool) -> int:
+    """Print what the log knows of the cluster as it was: who had been elected, and the workers."""
+    state = session.folded()
+    workers = [
+        {"worker": name, "pid": None, "host": worker.host, "status": worker.status}
+        for name, worker in sorted(state.workers.items())
+    ]
+    said = {
+        "cluster": session.cluster,
+        "head": state.head,
+        "at": state.at,
+        "master": state.master and {"id": state.master, "pid": None, "host": None},
+        "standbys": [],
+        "workers": workers,
+    }
+    if as_json:
+        render.print_json(said)
+        return 0
+    click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
+    click.echo(f"master    {state.master or 'none was elected yet'}")
+    for worker in workers:
+        click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
+    return 0
 
 
 def _warn_of_log(session: Session, percent: int) -> None:
@@ -249,6 +277,7 @@ def _value(name: str, text: str) -> int | str | None:
 
 
 @click.command()
+@in_the_past
 @as_json
 @on_cluster
 def workers(session: Session, *, as_json: bool) -> None:
@@ -315,6 +344,7 @@ def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
 
 
 @click.command()
+@in_the_past
 @as_json
 @on_cluster
 def shares(session: Session, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The verbs by which the log bears witness: audit."""
+"""The verbs by which the log bears witness: explain, audit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from fairlog import render
-from fairlog.options import Place, as_json, place_options, read_text
+from fairlog.options import Place, as_json, in_the_past, on_cluster, place_options, read_text
 from recovery.audit import Audit, Deviation
 from recovery.chain import read_lines, read_store
+from recovery.explain import explain as tell
 from scheduler.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
+    from fairlog.session import Session
     from recovery.chain import Garbled
     from scheduler.events import Record
 
@@ -24,6 +26,50 @@ T = TypeVar("T")
 _SEQ = click.IntRange(min=1)
 _EXPORT = click.File("r", encoding="utf-8", errors="surrogateescape")
 _SHOW_EVERY = 10_000
+
+
+@click.command()
+@click.argument("app", type=read_text)
+@in_the_past
+@as_json
+@on_cluster
+def explain(session: Session, *, app: str, as_json: bool) -> None:
+    """Tell why an app waits, and why it was admitted and placed as it was.
+
+    All of it is worked out from the log, with the numbers of the rules (docs/semantics.md): what it waits for, every
+    company and user that could have been picked instead, and how its waiting time splits by cause.
+    """
+    told = tell(_shown(session.records()), app)
+    if as_json:
+        render.print_json(told)
+    else:
+        _print_story(told)
+
+
+def _print_story(told: dict[str, Any]) -> None:
+    click.echo(f"app       {told['app']} of {told['user']} at {told['company']}, {told['state']} at {told['head']}")
+    waits, admission = told["waitsFor"], told["admission"]
+    if waits:
+        click.echo(f"waits     {waits['cause']} ({waits['rule']}): {waits['text']}")
+    for each in told["waited"]["byCause"]:
+        click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
+    click.echo(f"waited    {told['waited']['ms']} ms in all")
+    if told["detail"]:
+        click.echo(f"ended     {told['detail']}")
+    if admission:
+        click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}; the candidates were")
+        rows = []
+        for user in admission["users"]:
+            company = next(each for each in admission["companies"] if each["company"] == user["company"])
+            part = "yes" if company["takesPart"] and user["passes"] else "no, capped"
+            last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
+            rows.append((company["company"], render.percent(company["share"]), part, *last))
+        columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")
+        render.print_table(columns, rows, empty="none but this one")
+    for executor in told["executors"]:
+        size = f"{executor['cores']} cores, {render.size(executor['memory'])} on {executor['worker']}"
+        click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size}")
+        click.echo(f"          {executor['why']['size']} ({executor['why']['sizeRule']}); {executor['why']['workers']}")
 
 
 @click.command()
@@ -50,7 +96,7 @@ def audit(
     golden: Path | None,
     as_json: bool,
 ) -> int:
-    """Work out every decision of the log again, and name what deviates from the rules.
+    """Work out every decision anew, and name what deviates from the rules.
 
     FILE (- is stdin) is a log as `fairlog log --json` wrote it, from its first entry on; no store is needed then.
     Exits with 1 if anything deviates. A log is folded from its start whatever --from says.

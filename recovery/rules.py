@@ -32,7 +32,7 @@ def broken(state: ClusterState, done: Event | None, due: Decision | None) -> str
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Decision | None) -> str:
-    """Full (A3), capped (C4), reserved (C7), or another one's turn (C3, C5, U1, U3, U4, F1, F2, A6)."""
+    """Full (A3), capped (C4), reserved (C7), or another one's turn (C3, C5, U, F, A6)."""
     settings, queue = state.settings, state.queue.companies.get(done.company)
     app = state.apps.get(done.app)
     if settings.admission == "open":
