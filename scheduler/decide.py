@@ -118,7 +118,7 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
         case DecommissionWorker():
             return _decommission(state, _worker(state, command.worker))
         case UndrainWorker():
-            return _set_status(_worker(state, command.worker), "alive", only_from=("draining", "leaving"))
+            return _undrain(_worker(state, command.worker))
         case RemoveWorker():
             return _remove_worker(state, command)
         case RegisterCompany():
@@ -405,6 +405,12 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
     if worker.status not in only_from:
         return []
     return [WorkerChanged(worker=worker.id, status=status, cores=worker.cores, memory_mb=worker.memory_mb)]
+
+
+def _undrain(worker: Worker) -> list[Event]:
+    if worker.status == "decommissioned":
+        raise InvalidCommand(f"worker {worker.id!r} was decommissioned for good; remove it and start its agent anew")
+    return _set_status(worker, "alive", only_from=("draining", "leaving"))
 
 
 def _remove_worker(state: ClusterState, command: RemoveWorker) -> list[Event]:
