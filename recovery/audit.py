@@ -12,10 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from recovery.chain import Fault, Garbled, verified
-from recovery.rules import Decision, broken
+from recovery.rules import broken
 from scheduler.check import violations
-from scheduler.decide import admit, placements
-from scheduler.demand import due as due_by_time
 from scheduler.errors import UnreadableRecord
 from scheduler.events import (
     AppAdmitted,
@@ -31,8 +29,8 @@ from scheduler.events import (
     WorkerRemoved,
     decode,
 )
-from scheduler.placement.drivers import place_drivers
 from scheduler.state import ClusterState
+from scheduler.turn import Stage, decisions
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
 _CHECKED = (*_DECIDED, ExecutorRevoked)
@@ -133,8 +131,8 @@ class Audit:
         """Fold the inputs, then hold each decision against the one that was due (semantics T2)."""
         yield from self._shape(turn)
         decided_from = max((number for number, logged in enumerate(turn, start=1) if _is_input(logged)), default=0)
-        inputs, decisions = turn[:decided_from], turn[decided_from:]
-        may_rest = not decisions and bool(inputs) and _only_decommissions(inputs, self.state)
+        inputs, decided = turn[:decided_from], turn[decided_from:]
+        may_rest = not decided and bool(inputs) and _only_decommissions(inputs, self.state)
         for logged in inputs:
             if isinstance(logged.event, CompanyRegistered):
                 self.companies[logged.event.company] = None
@@ -145,9 +143,9 @@ class Audit:
                 if self.blind_from is not None:
                     return
         if turn[-1].record.seq >= self.first and not may_rest:
-            yield from self._hold(decisions, turn[-1].record)
+            yield from self._hold(decided, turn[-1].record)
         else:
-            for logged in decisions:
+            for logged in decided:
                 if (wrong := self._fold(logged)) is not None:
                     yield wrong
 
@@ -161,18 +159,18 @@ class Audit:
                 due = f"time {max(first.at, self.state.at)}"
                 yield Deviation(record.seq, "T2", f"time {record.at}", due, None)
 
-    def _hold(self, decisions: list[_Logged], last: Record) -> Iterator[Deviation]:
+    def _hold(self, decided: list[_Logged], last: Record) -> Iterator[Deviation]:
         """Hold the decisions of a turn against those that are due, one by one."""
         course = _Course(self.state, last.at)
-        for logged in decisions:
+        for logged in decided:
             event, seq = logged.event, logged.record.seq
             as_due = _same(event, course.due)
             if not as_due:
                 if course.departed:
-                    course.work_out_again(_rank(event))
-                if course.due is not None and _rank(course.due) < _rank(event):
+                    course.work_out_again(_stage(event))
+                if course.due is not None and _stage(course.due) < _stage(event):
                     yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
-                    course.work_out_again(_rank(event))
+                    course.work_out_again(_stage(event))
                 as_due = _same(event, course.due)
                 if not as_due:
                     yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
@@ -183,7 +181,7 @@ class Audit:
                     return
             course.go_on(event, as_due=as_due)
         if course.due is not None and course.departed:
-            course.work_out_again(_rank(course.due))
+            course.work_out_again(_stage(course.due))
         if course.due is not None:
             rule = broken(self.state, None, course.due)
             yield self._deviation(last.seq + 1, None, course.due, rule=rule)
@@ -208,8 +206,8 @@ class Audit:
                 return Deviation(record.seq, "O2", words(event), due, None)
         return None
 
-    def _deviation(self, seq: int, done: Event | None, due: Decision | None, *, rule: str) -> Deviation:
-        entitled = due.app if due is not None else None
+    def _deviation(self, seq: int, done: Event | None, due: Event | None, *, rule: str) -> Deviation:
+        entitled = getattr(due, "app", None)
         apps = [getattr(event, "app", None) for event in (done, due)]
         known = [self.state.apps[app].spec.company for app in apps if app in self.state.apps]
         return Deviation(seq, rule, words(done), words(due), entitled, tuple(dict.fromkeys(known)))
@@ -224,9 +222,9 @@ class _Course:
 
     def __init__(self, state: ClusterState, at: int) -> None:
         self.state, self.at = state, at
-        self.due: Decision | None = None
+        self.due: Event | None = None
         self.departed = False
-        self.work_out_again(0)
+        self.work_out_again(Stage.ADMISSIONS)
 
     def go_on(self, done: Event, *, as_due: bool) -> None:
         """What is due once `done` was folded."""
@@ -234,27 +232,13 @@ class _Course:
             self.departed = self.departed or not as_due
             self.due = next(self._course, None)
         else:
-            self.work_out_again(_rank(done))
+            self.work_out_again(_stage(done))
 
-    def work_out_again(self, rank: int) -> None:
-        """What is due among the decisions of that rank and later ones, as the state is now."""
+    def work_out_again(self, first: Stage) -> None:
+        """What is due from that stage of the turn on, as the state is now."""
         self.departed = False
-        self._course = self._decisions(rank)
+        self._course = decisions(self.state, self.at, first)
         self.due = next(self._course, None)
-
-    def _decisions(self, rank: int) -> Iterator[Decision]:
-        """Admissions, what time has brought, drivers, executors (semantics T2); those of an earlier rank left out."""
-        state, at = self.state, self.at
-        while rank <= 0 and (admitted := admit(state)) is not None:
-            yield admitted
-        if rank <= 1 and state.moments:
-            for event in due_by_time(state, at):
-                if isinstance(event, AppChanged | ExecutorRevoked):
-                    yield event
-        if rank <= 2:
-            yield from place_drivers(state)
-        for granted in placements(state, at):
-            yield from granted
 
 
 def audit(entries: Iterable[Record | Garbled]) -> list[Deviation]:
@@ -270,17 +254,16 @@ def words(event: Event | None) -> str:
     return " ".join([type(event).__name__, *(f"{name}={value}" for name, value in said.items())])
 
 
-def _rank(event: Event) -> int:
-    """In which order a turn decides (semantics T2)."""
+def _stage(event: Event) -> Stage:
     match event:
         case AppAdmitted():
-            return 0
+            return Stage.ADMISSIONS
         case DriverAllocated():
-            return 2
+            return Stage.DRIVERS
         case ExecutorAllocated():
-            return 3
+            return Stage.EXECUTORS
         case _:
-            return 1
+            return Stage.TIME
 
 
 def _is_input(logged: _Logged) -> bool:

@@ -7,14 +7,12 @@ from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, Ex
 from scheduler.placement.executors import CLASSIC
 from scheduler.state import App, ClusterState
 
-Decision = AppAdmitted | AppChanged | ExecutorRevoked | DriverAllocated | ExecutorAllocated
-
 _COMPANY = {"pay-as-you-go": "C5"}
 _USER = {"longest-wait": "U1", "least-occupied": "U3", "balanced": "U4"}
 _APP = {"fifo": "F1", "sql-first": "F2"}
 
 
-def broken(state: ClusterState, done: Event | None, due: Decision | None) -> str:
+def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
     """The number of the rule by which `due`, or nothing, had to come where `done`, or nothing, did.
 
     `state` is that before the decision.
@@ -31,7 +29,7 @@ def broken(state: ClusterState, done: Event | None, due: Decision | None) -> str
     return _executor(state, done, due)
 
 
-def _admission(state: ClusterState, done: AppAdmitted, due: Decision | None) -> str:
+def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
     """Full (A3), capped (C4), reserved (C7), or another one's turn (C3, C5, U, F, A6)."""
     settings, queue = state.settings, state.queue.companies.get(done.company)
     app = state.apps.get(done.app)
@@ -58,7 +56,7 @@ def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
     return _USER[settings.user_policy] if due.user != done.user else _APP[settings.app_policy]
 
 
-def _driver(state: ClusterState, done: Event | None, due: Decision | None) -> str:
+def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
     """Another worker (D2), beyond what drivers may hold (D4), or out of order (D1)."""
     if isinstance(done, DriverAllocated) and isinstance(due, DriverAllocated) and done.app == due.app:
         return "D2" if done.worker != due.worker else "D1"
@@ -66,7 +64,7 @@ def _driver(state: ClusterState, done: Event | None, due: Decision | None) -> st
     return "D4" if waits and due is None else "D1"
 
 
-def _executor(state: ClusterState, done: Event | None, due: Decision | None) -> str:
+def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str:
     """Another app (P6), size (S2, S3, S5) or worker (P1, P2, P3, P7, L5)."""
     if not isinstance(done, ExecutorAllocated) or not isinstance(due, ExecutorAllocated) or done.app != due.app:
         return "P6"
