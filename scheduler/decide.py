@@ -354,11 +354,20 @@ def _kill_executors(state: ClusterState, command: KillExecutors) -> list[Event]:
 def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
     """Its executors leave at once: the worker takes nothing more, so nothing is promised twice (semantics W6).
 
-    Drivers stay until they end.
+    Drivers stay until they end; a worker that was leaving leaves with the last of them, and is not called back.
     """
-    changed = _set_status(worker, "decommissioned", only_from=("alive", "draining"))
-    left: list[Event] = [*changed, *_remove_executors(state, worker, "killed")]
-    return [*left, _removed(worker, "removed")] if worker.status == "leaving" and not worker.drivers else left
+    executors = _remove_executors(state, worker, "killed")
+    if worker.status != "leaving":
+        return [*_set_status(worker, "decommissioned", only_from=("alive", "draining")), *executors]
+    if not worker.drivers:
+        return [*executors, _removed(worker, "removed")]
+    if worker.decommissioned:
+        return executors
+    again = [
+        WorkerChanged(worker=worker.id, status=status, cores=worker.cores, memory_mb=worker.memory_mb)
+        for status in ("decommissioned", "leaving")
+    ]
+    return [*again, *executors]
 
 
 def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
@@ -408,7 +417,7 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
 
 
 def _undrain(worker: Worker) -> list[Event]:
-    if worker.status == "decommissioned":
+    if worker.decommissioned:
         raise InvalidCommand(f"worker {worker.id!r} was decommissioned for good; remove it and start its agent anew")
     return _set_status(worker, "alive", only_from=("draining", "leaving"))
 

@@ -81,7 +81,7 @@ class Executor:
 
 @dataclass(slots=True)
 class Worker:
-    """A node's offer and what is granted of it."""
+    """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
 
     id: str
     node: str
@@ -92,6 +92,7 @@ class Worker:
     free_cores: int
     free_memory_mb: int
     status: WorkerStatus = "alive"
+    decommissioned: bool = False
     executors: dict[str, Executor] = field(default_factory=dict)
     drivers: dict[str, Executor] = field(default_factory=dict)
 
@@ -475,6 +476,9 @@ class ClusterState:
         worker.free_cores += event.cores - worker.cores
         worker.free_memory_mb += event.memory_mb - worker.memory_mb
         worker.cores, worker.memory_mb, worker.status = event.cores, event.memory_mb, event.status
+        worker.decommissioned = worker.status == "decommissioned" or (
+            worker.decommissioned and worker.status == "leaving"
+        )
         self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_quotas()
 
