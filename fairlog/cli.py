@@ -44,6 +44,8 @@ VERBS = {
     "log": ("verbs_log", "Print the log, one line per event, its chain of digests checked."),
     "backup": ("verbs_backup", "Copy the log into a file, while the cluster runs."),
     "restore": ("verbs_backup", "Make a backup the log of a cluster that has none."),
+    "explain": ("verbs_witness", "Tell why an app waits, and why it was admitted and placed as it was."),
+    "audit": ("verbs_witness", "Work out every decision anew, and name what deviates from the rules."),
     "simulate": ("verbs_log", "Run a scenario through the rules, without a store."),
 }
 """Every verb, the module that holds it, and its help in one line."""

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -34,6 +35,8 @@ class Place:
     cluster: str | None = None
     data: Path | None = None
     unsafe_store: bool = False
+    at: int | datetime | None = None
+    """The log position, or the time, whose state is asked for; None = now."""
 
 
 def read_size(text: str) -> int:
@@ -198,6 +201,38 @@ def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__dict__.update(function.__dict__)
     return place_options()(run)
+
+
+def read_position(text: str) -> int | datetime:
+    """A log position, or a time, which is in UTC unless it says otherwise.
+
+    Raises: click.BadParameter naming the right forms.
+    """
+    if text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 63:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{_short(text)} is neither a position of the log, from 1 on, nor a time like 2026-03-01T12:00:00"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def in_the_past(function: F) -> F:
+    """The verb shows the past where `--at` says so: its `Session` answers from the log up to there."""
+
+    def remember(ctx: click.Context, _param: click.Parameter, value: int | datetime | None) -> None:
+        ctx.ensure_object(Place).at = value
+
+    return click.option(
+        "--at",
+        type=read_position,
+        metavar="SEQ|TIME",
+        expose_value=False,
+        callback=remember,
+        help="Show what was so at this position of the log, or at this time (UTC).",
+    )(function)
 
 
 def as_json(function: F) -> F:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -9,17 +10,20 @@ from redis.exceptions import RedisError
 
 from fairlog.running import find_running
 from recovery.lease import Member, members
-from recovery.rebuild import rebuild
+from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.eventlog import SENTINEL, EventLog, check_store, connect
 from scheduler.keys import Keys
+from scheduler.state import ClusterState
 from scheduler.views import look
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fairlog.options import Place
     from fairlog.running import Running
-    from scheduler.state import ClusterState
+    from scheduler.events import Record
 
 ANSWER_S = 10
 """How long the store may take for one answer before a verb gives up."""
@@ -36,6 +40,10 @@ class NoStore(FairlogError):
         )
 
 
+class NotThatLong(FairlogError):
+    """The log does not reach the position or time that is asked for."""
+
+
 class Session:
     """A connection to the cluster that `place` means: `client` sends commands, `log` reads.
 
@@ -48,6 +56,7 @@ class Session:
         self.store = connect(patient(self.url))
         self.client = Client(self.store, self.cluster)
         self.log = EventLog(self.store, self.keys)
+        self.at = place.at
         self._unsafe = place.unsafe_store
         try:
             self.store.ping()
@@ -75,11 +84,11 @@ class Session:
         return answer if answer is not None else look(self.folded(), view, arguments)
 
     def ask_master(self, view: str, **arguments: object) -> Any | None:  # noqa: ANN401 (JSON)
-        """What the serving master answers, None if there is none.
+        """What the serving master answers, None if there is none, or if it is the past that is asked for.
 
         Raises: CommandRejected if it asks for what is not there.
         """
-        if members(self.store, self.keys)[0] is None:
+        if self.at is not None or members(self.store, self.keys)[0] is None:
             return None
         try:
             return Client(self.store, self.cluster, timeout_s=VIEW_S).view(view, **arguments)
@@ -91,12 +100,38 @@ class Session:
         return members(self.store, self.keys)
 
     def folded(self) -> ClusterState:
-        """The state that the log tells.
+        """The state that the log tells, up to the position or time that is asked for.
 
         Raises: UnsuitableStore if no master would use the store, UnreadableRecord if the log cannot be read.
         """
         self.check()
-        return rebuild(self.log)[0]
+        if self.at is None:
+            return rebuild(self.log)[0]
+        state = ClusterState()
+        for record in self.records():
+            fold(state, record)
+        return state
+
+    def records(self) -> Iterator[Record]:
+        """The log, up to the position or time that is asked for.
+
+        Raises: UnreadableRecord if it cannot be read, NotThatLong if it does not reach there.
+        """
+        if not isinstance(self.at, datetime):
+            head = self.log.head().seq
+            if self.at is not None and self.at > head:
+                raise NotThatLong(f"the log ends at position {head}, it has not come to {self.at} yet")
+            yield from self.log.read(to=self.at)
+            return
+        last_ms = int(self.at.timestamp() * 1000)
+        begun = False
+        for record in self.log.read():
+            if record.at > last_ms:
+                break
+            begun = True
+            yield record
+        if not begun:
+            raise NotThatLong(f"the log begins after {self.at.isoformat()}")
 
 
 def locate(place: Place) -> tuple[str, str, Running | None]:

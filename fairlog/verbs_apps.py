@@ -16,6 +16,7 @@ from fairlog import render
 from fairlog.follow import appended, follow, patiently
 from fairlog.options import (
     as_json,
+    in_the_past,
     on_cluster,
     read_bounds,
     read_cores,
@@ -188,6 +189,7 @@ def scale(
 
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Also those that have ended, as far as they are remembered.")
+@in_the_past
 @as_json
 @on_cluster
 def apps(session: Session, *, everything: bool, as_json: bool) -> None:
@@ -218,12 +220,16 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("app", type=read_text)
+@in_the_past
 @as_json
 @on_cluster
 def app(session: Session, *, app: str, as_json: bool) -> None:
-    """Show one app with its executors and tasks."""
+    """Show one app with its executors and tasks.
+
+    With --at without its tasks: the log does not know how they fare.
+    """
     found = session.ask("app", app=app)
-    tasks = _worklist(session).states(app)
+    tasks = _worklist(session).states(app) if session.at is None else []
     if as_json:
         render.print_json({**found, "taskStates": [_task_json(task) for task in tasks]})
         return
@@ -244,6 +250,8 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         ],
         empty="It has no executor now.",
     )
+    if session.at is not None:
+        return
     click.echo()
     render.print_table(
         ("TASK", "STATE", "EXIT", "ATTEMPTS", "EXECUTOR", "STARTED", "ENDED", "MESSAGE"),

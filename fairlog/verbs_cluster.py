@@ -9,7 +9,7 @@ import click
 
 from fairlog import render
 from fairlog.health import live, ready
-from fairlog.options import as_json, on_cluster, place_options, read_pair, read_size, read_text
+from fairlog.options import as_json, in_the_past, on_cluster, place_options, read_pair, read_size, read_text
 from fairlog.session import without_password
 from fairlog.verbs_apps import send_each
 from scheduler.commands import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option("--ready", "check", flag_value="ready", help="Only: does a master serve, and this host take part?")
 @click.option("--live", "check", flag_value="live", help="Only: is a master or worker of this host at work?")
+@in_the_past
 @as_json
 @on_cluster
 def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) -> int:
@@ -50,7 +51,11 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
     --live, for health checks, a sentence and the exit code say how this host is.
     """
     if check is not None:
+        if session.at is not None:
+            raise click.UsageError(f"--{check} is about now: leave out --at")
         return _print_health(session, check, as_json=as_json)
+    if session.at is not None:
+        return _past_status(session, as_json=as_json)
     seen = session.ask_master("cluster")
     serving, standbys = session.masters()
     if seen is None:
@@ -80,6 +85,31 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
         _print_status(said)
     _warn_of_log(session, warn_at)
     return 0 if serving else 1
+
+
+def _past_status(session: Session, *, as_json: bool) -> int:
+    """Print what the log knows of the cluster as it was: who had been elected, and the workers."""
+    state = session.folded()
+    workers = [
+        {"worker": name, "pid": None, "host": worker.host, "status": worker.status}
+        for name, worker in sorted(state.workers.items())
+    ]
+    said = {
+        "cluster": session.cluster,
+        "head": state.head,
+        "at": state.at,
+        "master": state.master and {"id": state.master, "pid": None, "host": None},
+        "standbys": [],
+        "workers": workers,
+    }
+    if as_json:
+        render.print_json(said)
+        return 0
+    click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
+    click.echo(f"master    {state.master or 'none was elected yet'}")
+    for worker in workers:
+        click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
+    return 0
 
 
 def _print_health(session: Session, check: str, *, as_json: bool) -> int:
@@ -264,6 +294,7 @@ def _value(name: str, text: str) -> int | str | None:
 
 
 @click.command()
+@in_the_past
 @as_json
 @on_cluster
 def workers(session: Session, *, as_json: bool) -> None:
@@ -330,6 +361,7 @@ def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
 
 
 @click.command()
+@in_the_past
 @as_json
 @on_cluster
 def shares(session: Session, *, as_json: bool) -> None:

@@ -151,10 +151,10 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     if state.settings.admission == "open":
         first = state.queue.oldest()
     else:
-        full = _is_full(state)
+        full = is_full(state)
         if full and not state.queue.borrowers:
             return None
-        if full and _is_full(state, *state.queue.may_return()):
+        if full and is_full(state, *state.queue.may_return()):
             return None
         first = state.queue.first(within_quota=full)
     if first is None:
@@ -265,7 +265,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
             yield app
 
 
-def _is_full(state: ClusterState, unheld_cores: int = 0, unheld_mb: int = 0) -> bool:
+def is_full(state: ClusterState, unheld_cores: int = 0, unheld_mb: int = 0) -> bool:
     """Whether what waitingApps requests, but for that, is all that the cluster has (semantics A3)."""
     requested, fleet = state.balance, state.fleet
     cores, memory_mb = requested.requested_cores - unheld_cores, requested.requested_memory_mb - unheld_mb

@@ -234,7 +234,7 @@ class EventLog:
                 if seq == to:
                     return
             if len(page) < PAGE:
-                self._check_tail(seq)
+                self.check_tail(seq)
                 return
 
     def follow(self, after: Position, *, wait_ms: int) -> list[Record]:
@@ -245,6 +245,30 @@ class EventLog:
         answer: Any = self.store.xread({self.keys.log: f"{after.seq}-0"}, count=PAGE, block=wait_ms)
         pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer]
         return [record for page in pages for record in _chained(page, after)]
+
+    def entries(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """(position, fields) of every entry as it lies there, nothing checked; of one that is no text, no fields."""
+        seq = 0
+        while True:
+            page: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=PAGE)
+            for entry_id, raw in page:
+                seq = _seq(entry_id)
+                yield seq, _text(raw)
+            if len(page) < PAGE:
+                return
+
+    def check_tail(self, seq: int) -> None:
+        """Pass if `seq` is the last entry there ever was: the stream remembers the last id that it gave.
+
+        Raises: UnreadableRecord if the tail behind `seq` was cut off.
+        """
+        try:
+            info = self.store.xinfo_stream(self.keys.log)
+        except ResponseError:
+            return
+        last_given = _seq(info["last-generated-id"])
+        if last_given > seq and not self.store.xrange(self.keys.log, min=f"({seq}-0", count=1):
+            raise UnreadableRecord(seq + 1, f"the tail was cut off: entries up to {last_given} were written")
 
     def ends_with(self, position: Position) -> bool:
         """Whether the log's last entry is `position`: how a commit without an answer is settled.
@@ -259,16 +283,6 @@ class EventLog:
             await_replicas(sent, self.replicas)
             sent.release()
         return True
-
-    def _check_tail(self, seq: int) -> None:
-        """The stream remembers the last id it ever gave; if that entry is gone, the tail was cut off."""
-        try:
-            info = self.store.xinfo_stream(self.keys.log)
-        except ResponseError:
-            return
-        last_given = _seq(info["last-generated-id"])
-        if last_given > seq and not self.store.xrange(self.keys.log, min=f"({seq}-0", count=1):
-            raise UnreadableRecord(seq + 1, f"the tail was cut off: entries up to {last_given} were written")
 
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
         for worker in changes.left:

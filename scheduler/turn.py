@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from enum import IntEnum
 from typing import NamedTuple
 
 from scheduler.commands import Command, DecommissionWorker
@@ -10,6 +12,15 @@ from scheduler.demand import due
 from scheduler.events import Event
 from scheduler.placement.drivers import place_drivers
 from scheduler.state import ClusterState
+
+
+class Stage(IntEnum):
+    """In which order a turn decides (semantics T2)."""
+
+    ADMISSIONS = 0
+    TIME = 1
+    DRIVERS = 2
+    EXECUTORS = 3
 
 
 class Entry(NamedTuple):
@@ -51,18 +62,25 @@ class Turn:
         """
         if 0 < self._taken == self._decommissions:
             return
-        while (admitted := admit(self.state)) is not None:
-            self.record(admitted)
-        if self.state.moments:
-            for event in due(self.state, self.at):
-                self.record(event)
-        for driver in place_drivers(self.state):
-            self.record(driver)
-        for granted in placements(self.state, self.at):
-            for event in granted:
-                self.record(event)
+        for event in decisions(self.state, self.at):
+            self.record(event)
 
     def record(self, event: Event, cause: str = "") -> None:
         """Fold one event."""
         self.state.apply(event, at=self.at, cause=cause)
         self.entries.append(Entry(event, cause))
+
+
+def decisions(state: ClusterState, at: int, first: Stage = Stage.ADMISSIONS) -> Iterator[Event]:
+    """What follows from the inputs of a turn at time `at` (ms), from its stage `first` on (semantics T2).
+
+    The caller folds each event before it asks for the next.
+    """
+    while first <= Stage.ADMISSIONS and (admitted := admit(state)) is not None:
+        yield admitted
+    if first <= Stage.TIME and state.moments:
+        yield from due(state, at)
+    if first <= Stage.DRIVERS:
+        yield from place_drivers(state)
+    for granted in placements(state, at):
+        yield from granted

@@ -8,12 +8,15 @@ from typing import NamedTuple
 from scheduler.commands import Command, ConfigureCluster, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.errors import CommandRejected
 from scheduler.events import (
+    GENESIS_DIGEST,
     AppAdmitted,
     AppRegistered,
     CompanyRegistered,
     Event,
     ExecutorAllocated,
+    Record,
     WorkerRegistered,
+    encode,
 )
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
@@ -108,6 +111,18 @@ class Cluster:
         return self.turn(
             EndedExecutor(executor=executor, reason="failed" if failed else "exited", exit_code=int(failed), done=done)
         )
+
+
+def recorded(cluster: Cluster) -> list[Record]:
+    """The log of the cluster, chained; each turn has a time of its own."""
+    records: list[Record] = []
+    digest = GENESIS_DIGEST
+    turn, at = 0, -1
+    for seq, logged in enumerate(cluster.log, start=1):
+        turn, at = (turn, at) if logged.at == at else (seq, logged.at)
+        records.append(encode(logged.event, seq=seq, at=at, turn=turn, cause=logged.cause, previous=digest))
+        digest = records[-1].digest
+    return records
 
 
 def worker(name: str, cores: int, memory_mb: int = 64 * GIB) -> RegisterWorker:

@@ -15,6 +15,7 @@ import fakeredis
 from fakeredis.commands_mixins import server_mixin
 from redis.exceptions import ConnectionError as StoreConnectionError
 
+from recovery.audit import audit
 from recovery.rebuild import fold, rebuild
 from scheduler.client import SEND_LUA
 from scheduler.commands import (
@@ -266,6 +267,7 @@ class World:
         denied = self.refused & registered.keys()
         assert not denied, f"refused but in the log: {sorted(denied)}"
         assert state.digest() == self.masters[-1].state.digest()
+        assert audit(self.log.read()) == []
 
     def granted_now(self, worker: str) -> set[str]:
         """What the log grants on a worker at this moment."""

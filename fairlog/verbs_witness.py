@@ -1,0 +1,182 @@
+"""The verbs by which the log bears witness: explain, audit."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fairlog import render
+from fairlog.options import Place, as_json, in_the_past, on_cluster, place_options, read_text
+from recovery.audit import Audit, Deviation
+from recovery.chain import read_lines, read_store
+from recovery.explain import explain as tell
+from scheduler.errors import InvalidCommand, UnknownCompany
+
+if TYPE_CHECKING:
+    from fairlog.session import Session
+    from recovery.chain import Garbled
+    from scheduler.events import Record
+
+T = TypeVar("T")
+_SEQ = click.IntRange(min=1)
+_EXPORT = click.File("r", encoding="utf-8", errors="surrogateescape")
+_SHOW_EVERY = 10_000
+
+
+@click.command()
+@click.argument("app", type=read_text)
+@in_the_past
+@as_json
+@on_cluster
+def explain(session: Session, *, app: str, as_json: bool) -> None:
+    """Tell why an app waits, and why it was admitted and placed as it was.
+
+    All of it is worked out from the log, with the numbers of the rules (docs/semantics.md): what it waits for, every
+    company and user that could have been picked instead, and how its waiting time splits by cause.
+    """
+    told = tell(_shown(session.records()), app)
+    if as_json:
+        render.print_json(told)
+    else:
+        _print_story(told)
+
+
+def _print_story(told: dict[str, Any]) -> None:
+    click.echo(f"app       {told['app']} of {told['user']} at {told['company']}, {told['state']} at {told['head']}")
+    waits, admission = told["waitsFor"], told["admission"]
+    if waits:
+        click.echo(f"waits     {waits['cause']} ({waits['rule']}): {waits['text']}")
+    for each in told["waited"]["byCause"]:
+        click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
+    click.echo(f"waited    {told['waited']['ms']} ms in all")
+    if told["detail"]:
+        click.echo(f"ended     {told['detail']}")
+    if admission:
+        click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}; the candidates were")
+        rows = []
+        for user in admission["users"]:
+            company = next(each for each in admission["companies"] if each["company"] == user["company"])
+            part = "yes" if company["takesPart"] and user["passes"] else "no, capped"
+            last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
+            rows.append((company["company"], render.percent(company["share"]), part, *last))
+        columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")
+        render.print_table(columns, rows, empty="none but this one")
+    for executor in told["executors"]:
+        size = f"{executor['cores']} cores, {render.size(executor['memory'])} on {executor['worker']}"
+        click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size}")
+        click.echo(f"          {executor['why']['size']} ({executor['why']['sizeRule']}); {executor['why']['workers']}")
+
+
+@click.command()
+@click.argument("file", type=_EXPORT, required=False)
+@click.option("--from", "first", type=_SEQ, default=1, metavar="SEQ", help="The first position.  [default: 1]")
+@click.option("--to", "last", type=_SEQ, metavar="SEQ", help="The last position.  [default: the log's end]")
+@click.option("--company", type=read_text, metavar="C", help="Only deviations that concern this company, or everybody.")
+@click.option(
+    "--golden",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Audit every *.jsonl in DIR instead: what this version would decide otherwise.",
+)
+@as_json
+@place_options()
+@click.pass_context
+def audit(
+    ctx: click.Context,
+    *,
+    file: IO[str] | None,
+    first: int,
+    last: int | None,
+    company: str | None,
+    golden: Path | None,
+    as_json: bool,
+) -> int:
+    """Work out every decision anew, and name what deviates from the rules.
+
+    FILE (- is stdin) is a log as `fairlog log --json` wrote it, from its first entry on; no store is needed then.
+    Exits with 1 if anything deviates. A log is folded from its start whatever --from says.
+    """
+    if last is not None and last < first:
+        raise click.UsageError(f"--to {last} comes before --from {first}")
+    if golden is not None and file is not None:
+        raise click.UsageError("--golden takes its logs from a folder: leave out FILE")
+    found: list[tuple[str, Deviation]] = []
+    for name, entries in _logs(ctx, file, golden):
+        audited = Audit(first, last)
+        found += [(name, each) for each in _deviations(audited, entries, company)]
+        if not as_json:
+            _print_summary(name, audited, sum(where == name for where, _ in found))
+    if as_json:
+        render.print_json([{**({"file": name} if golden else {}), **each.as_json()} for name, each in found])
+    elif found:
+        rows = [(name, each.seq, each.rule, each.done, each.due, each.entitled) for name, each in found]
+        columns = ("LOG", "SEQ", "RULE", "DONE", "DUE", "ENTITLED")
+        skip = 0 if golden else 1
+        render.print_table(columns[skip:], [row[skip:] for row in rows], empty="")
+    return 1 if found else 0
+
+
+def _logs(ctx: click.Context, file: IO[str] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Any]]]:
+    """(name, entries) of each log that is meant."""
+    if golden is not None:
+        files = sorted(golden.glob("*.jsonl"))
+        if not files:
+            raise InvalidCommand(f"{golden} holds no recorded log: they are files that end with .jsonl")
+        for path in files:
+            with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+                yield path.name, read_lines(lines)
+    elif file is not None:
+        yield getattr(file, "name", "the file"), read_lines(file)
+    else:
+        from fairlog.session import Session  # noqa: PLC0415 (a file needs no store)
+
+        session = Session(ctx.ensure_object(Place))
+        ctx.call_on_close(session.close)
+        yield "the log", read_store(session.log)
+
+
+def _deviations(audited: Audit, entries: Iterable[Record | Garbled], company: str | None) -> list[Deviation]:
+    """What deviates, of that company or everybody's.
+
+    Raises: InvalidCommand for a log without entries or that ends before, UnknownCompany.
+    """
+    collecting = gc.isenabled()
+    gc.disable()  # nothing of an audit is garbage in cycles, and looking for it takes a fifth of the time
+    try:
+        found = list(audited.deviations(_shown(entries)))
+    finally:
+        if collecting:
+            gc.enable()
+    if not audited.events and not found:
+        raise InvalidCommand("the log holds no entry")
+    if audited.ends_at < audited.first != 1:
+        raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {audited.first}")
+    if company is None:
+        return found
+    if company not in audited.companies and audited.blind_from is None:
+        raise UnknownCompany(company)
+    return [each for each in found if not each.companies or company in each.companies]
+
+
+def _shown(entries: Iterable[T]) -> Iterator[T]:
+    """The same entries; on a terminal it is told how many there were so far."""
+    tell = sys.stderr.isatty()
+    for number, entry in enumerate(entries):
+        if tell and number % _SHOW_EVERY == 0:
+            click.echo(f"\r{number} entries", nl=False, err=True)
+        yield entry
+    if tell:
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _print_summary(name: str, audited: Audit, deviations: int) -> None:
+    number = {0: "nothing deviates", 1: "1 deviation"}.get(deviations, f"{deviations} deviations")
+    click.echo(f"{name}: {audited.events} entries, {audited.decisions} decisions worked out again, {number}")
+    if audited.blind_from is not None:
+        click.echo(f"from position {audited.blind_from} on only the chain could be verified: the state is not known")
+    click.echo(f"read up to {audited.ends_at}, digest {audited.digest}")

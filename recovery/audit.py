@@ -1,0 +1,320 @@
+"""Every decision of a log worked out again from its inputs alone, and each one named that is not what the rules say.
+
+What commands and lost workers brought is given; who is admitted, which elastic apps grow, and where drivers and
+executors go follows from it by the functions that a turn uses (`scheduler.turn`). Behind a deviation the audit goes
+on from what the log says was done. Where an entry is missing nobody can know the state any more: from there on
+only the chain is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from recovery.chain import Fault, Garbled, verified
+from recovery.rules import broken
+from scheduler.check import violations
+from scheduler.errors import UnreadableRecord
+from scheduler.events import (
+    AppAdmitted,
+    AppChanged,
+    CompanyRegistered,
+    DriverAllocated,
+    Event,
+    ExecutorAllocated,
+    ExecutorRemoved,
+    ExecutorRevoked,
+    Record,
+    WorkerChanged,
+    WorkerRemoved,
+    decode,
+)
+from scheduler.state import ClusterState
+from scheduler.turn import Stage, decisions
+
+_DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
+_CHECKED = (*_DECIDED, ExecutorRevoked)
+CHAIN = "chain"
+"""Stands for a rule's number where the chain of digests is broken, or an entry cannot be read."""
+
+
+class Deviation(NamedTuple):
+    """At position `seq` the log has `done` where by the rule `due` had to come; app `entitled` was passed over."""
+
+    seq: int
+    rule: str
+    done: str
+    due: str
+    entitled: str | None
+    companies: tuple[str, ...] = ()
+    """Whom it concerns."""
+
+    def as_json(self) -> dict[str, object]:
+        """The deviation as `fairlog audit --json` prints it."""
+        return {name: getattr(self, name) for name in ("seq", "rule", "done", "due", "entitled")}
+
+
+class _Logged(NamedTuple):
+    record: Record
+    event: Event
+
+
+class Audit:
+    """An audit under way: `events` and `decisions` count what was verified, only the chain from `blind_from` on.
+
+    Decisions are worked out from position `first` to `last`.
+    """
+
+    def __init__(self, first: int = 1, last: int | None = None) -> None:
+        self.first, self.last = first, last
+        self.state = ClusterState()
+        self.events = self.decisions = 0
+        self.companies: dict[str, None] = {}
+        """Every company that there ever was."""
+        self.digest = ""
+        self.ends_at = 0
+        self.blind_from: int | None = None
+        self._clean = True
+        self._checked_at = 0
+
+    def deviations(self, entries: Iterable[Record | Garbled]) -> Iterator[Deviation]:
+        """Each deviation of the log, in the order of its positions as far as the log itself is in order."""
+        for found in self._every(entries):
+            self._clean = False
+            if found.seq >= self.first and (self.last is None or found.seq <= self.last):
+                yield found
+
+    def _every(self, entries: Iterable[Record | Garbled]) -> Iterator[Deviation]:
+        turn: list[_Logged] = []
+        for entry in verified(entries):
+            if isinstance(entry, Fault):
+                if entry.lost:
+                    self._stop(turn[0].record.seq if turn else entry.seq)
+                yield Deviation(entry.seq, CHAIN, entry.done, entry.due, None)
+                continue
+            if self.last is not None and entry.seq > self.last and (not turn or entry.turn != turn[0].record.turn):
+                break
+            self.events += 1
+            self.digest, self.ends_at = entry.digest, entry.seq
+            if self.blind_from is not None:
+                continue
+            if turn and entry.turn != turn[0].record.turn:
+                yield from self._finish(turn)
+            try:
+                turn.append(_Logged(entry, decode(entry)))
+            except UnreadableRecord as error:
+                self._stop(turn[0].record.seq if turn else entry.seq)
+                yield Deviation(entry.seq, CHAIN, str(error), "an entry that can be read", None)
+        yield from self._finish(turn)
+        if self.blind_from is None and self._clean:
+            yield from self._violations()
+
+    def _stop(self, seq: int) -> None:
+        self.blind_from = self.blind_from or seq
+
+    def _finish(self, turn: list[_Logged]) -> Iterator[Deviation]:
+        """Verify a whole turn and forget it."""
+        if turn and self.blind_from is None:
+            yield from self._turn(turn)
+            size = len(self.state.apps) + len(self.state.executors) + len(self.state.workers)
+            if self._clean and self.state.head - self._checked_at > 20 * (1000 + size):
+                self._checked_at = self.state.head
+                yield from self._violations()
+        turn.clear()
+
+    def _violations(self) -> Iterator[Deviation]:
+        """What of the ledgers does not follow from the apps and executors (semantics O2)."""
+        for violation in violations(self.state):
+            yield Deviation(self.state.head, "O2", violation, "ledgers that are the sums of their apps", None)
+
+    def _turn(self, turn: list[_Logged]) -> Iterator[Deviation]:
+        """Fold the inputs, then hold each decision against the one that was due (semantics T2)."""
+        yield from self._shape(turn)
+        decided_from = max((number for number, logged in enumerate(turn, start=1) if _is_input(logged)), default=0)
+        inputs, decided = turn[:decided_from], turn[decided_from:]
+        may_rest = not decided and bool(inputs) and _only_decommissions(inputs, self.state)
+        for logged in inputs:
+            if isinstance(logged.event, CompanyRegistered):
+                self.companies[logged.event.company] = None
+            elif type(logged.event) in _DECIDED:
+                yield self._deviation(logged.record.seq, logged.event, None, rule="T2")
+            if (wrong := self._fold(logged)) is not None:
+                yield wrong
+                if self.blind_from is not None:
+                    return
+        if turn[-1].record.seq >= self.first and not may_rest:
+            yield from self._hold(decided, turn[-1].record)
+        else:
+            for logged in decided:
+                if (wrong := self._fold(logged)) is not None:
+                    yield wrong
+
+    def _shape(self, turn: list[_Logged]) -> Iterator[Deviation]:
+        """A turn is named after its first entry and has one time, never one before the last turn's (semantics T2)."""
+        first = turn[0].record
+        if first.turn != first.seq:
+            yield Deviation(first.seq, "T2", f"turn {first.turn}", f"turn {first.seq}", None)
+        for record, _ in turn:
+            if record.at != max(first.at, self.state.at):
+                due = f"time {max(first.at, self.state.at)}"
+                yield Deviation(record.seq, "T2", f"time {record.at}", due, None)
+
+    def _hold(self, decided: list[_Logged], last: Record) -> Iterator[Deviation]:
+        """Hold the decisions of a turn against those that are due, one by one."""
+        course = _Course(self.state, last.at)
+        for logged in decided:
+            event, seq = logged.event, logged.record.seq
+            as_due = _same(event, course.due)
+            if not as_due:
+                if course.departed:
+                    course.work_out_again(_stage(event))
+                if course.due is not None and _stage(course.due) < _stage(event):
+                    yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
+                    course.work_out_again(_stage(event))
+                as_due = _same(event, course.due)
+                if not as_due:
+                    yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
+            self.decisions += 1
+            if (wrong := self._fold(logged)) is not None:
+                yield wrong
+                if self.blind_from is not None:
+                    return
+            course.go_on(event, as_due=as_due)
+        if course.due is not None and course.departed:
+            course.work_out_again(_stage(course.due))
+        if course.due is not None:
+            rule = broken(self.state, None, course.due)
+            yield self._deviation(last.seq + 1, None, course.due, rule=rule)
+
+    def _fold(self, logged: _Logged) -> Deviation | None:
+        """Fold an entry as the log has it; one that cannot be so is named and passed over (semantics O2)."""
+        record, event = logged
+        checked = type(event) in _CHECKED
+        if checked and (impossible := _impossible(self.state, event)) is not None:
+            self.state.head = record.seq
+            return Deviation(record.seq, "O2", words(event), impossible, None) if impossible else None
+        try:
+            self.state.apply(event, at=record.at, cause=record.cause)
+        except (KeyError, ValueError, IndexError) as error:
+            self._stop(record.seq)
+            due = f"something that does not contradict what came before it ({error!r})"
+            return Deviation(record.seq, "O2", words(event), due, None)
+        if checked and isinstance(event, DriverAllocated | ExecutorAllocated):
+            worker = self.state.workers[event.worker]
+            if worker.free_cores < 0 or worker.free_memory_mb < 0:
+                due = f"no more than worker {worker.id} offers, {worker.cores} cores and {worker.memory_mb} MiB"
+                return Deviation(record.seq, "O2", words(event), due, None)
+        return None
+
+    def _deviation(self, seq: int, done: Event | None, due: Event | None, *, rule: str) -> Deviation:
+        entitled = getattr(due, "app", None)
+        apps = [getattr(event, "app", None) for event in (done, due)]
+        known = [self.state.apps[app].spec.company for app in apps if app in self.state.apps]
+        return Deviation(seq, rule, words(done), words(due), entitled, tuple(dict.fromkeys(known)))
+
+
+class _Course:
+    """What a turn decides at time `at` (ms) on `state`, which the caller folds as the log has it; `due` comes next.
+
+    Placement works out the executors of an app together. Once the log has `departed` from them, both are right:
+    what was worked out for the rest, and what is worked out again.
+    """
+
+    def __init__(self, state: ClusterState, at: int) -> None:
+        self.state, self.at = state, at
+        self.due: Event | None = None
+        self.departed = False
+        self.work_out_again(Stage.ADMISSIONS)
+
+    def go_on(self, done: Event, *, as_due: bool) -> None:
+        """What is due once `done` was folded."""
+        if as_due or type(done) is type(self.due):
+            self.departed = self.departed or not as_due
+            self.due = next(self._course, None)
+        else:
+            self.work_out_again(_stage(done))
+
+    def work_out_again(self, first: Stage) -> None:
+        """What is due from that stage of the turn on, as the state is now."""
+        self.departed = False
+        self._course = decisions(self.state, self.at, first)
+        self.due = next(self._course, None)
+
+
+def audit(entries: Iterable[Record | Garbled]) -> list[Deviation]:
+    """Every deviation of the log."""
+    return list(Audit().deviations(entries))
+
+
+def words(event: Event | None) -> str:
+    """An event in one line: its type and what is not empty of it."""
+    if event is None:
+        return "nothing"
+    said = event.model_dump(mode="json", exclude_defaults=True)
+    return " ".join([type(event).__name__, *(f"{name}={value}" for name, value in said.items())])
+
+
+def _stage(event: Event) -> Stage:
+    match event:
+        case AppAdmitted():
+            return Stage.ADMISSIONS
+        case DriverAllocated():
+            return Stage.DRIVERS
+        case ExecutorAllocated():
+            return Stage.EXECUTORS
+        case _:
+            return Stage.TIME
+
+
+def _is_input(logged: _Logged) -> bool:
+    """Whether a command or a lost worker brought it; an `AppChanged` without a cause may also be time's (L6)."""
+    kind = type(logged.event)
+    if kind in _DECIDED:
+        return False
+    if kind is ExecutorRevoked:
+        return logged.event.reason != "idle"  # type: ignore[union-attr]  # it is one
+    return kind is not AppChanged or bool(logged.record.cause)
+
+
+def _same(done: Event, due: Event | None) -> bool:
+    """Whether both say the same; the models' own comparison takes several times as long."""
+    return type(done) is type(due) and done.__dict__ == due.__dict__
+
+
+def _only_decommissions(inputs: list[_Logged], state: ClusterState) -> bool:
+    """Whether a turn may have taken nothing else, after which it places nothing (semantics W6)."""
+    groups: dict[str, list[Event]] = {}
+    for record, event in inputs:
+        groups.setdefault(record.cause, []).append(event)
+    return all(cause and _is_decommission(events, state) for cause, events in groups.items())
+
+
+def _is_decommission(events: list[Event], state: ClusterState) -> bool:
+    last = events[-1]
+    known = state.workers.get(last.worker) if isinstance(last, WorkerRemoved) else None
+    leaving = known is not None and known.status == "leaving"
+    killed = any(isinstance(event, ExecutorRemoved) and event.reason == "killed" for event in events)
+    return (leaving and killed) or any(
+        isinstance(event, WorkerChanged) and event.status == "decommissioned" for event in events
+    )
+
+
+def _impossible(state: ClusterState, event: Event) -> str | None:
+    """What would have to be so that the decision can be folded, "" if that was said already; None if it can be."""
+    match event:
+        case AppAdmitted():
+            app = state.apps.get(event.app)
+            fits = app is not None and app.state == "pending" and not app.admitted
+            return None if fits and app and (app.spec.company, app.spec.user) == (event.company, event.user) else ""
+        case ExecutorAllocated():
+            if event.app not in state.apps or event.worker not in state.workers or event.executor in state.executors:
+                return ""
+        case DriverAllocated():
+            app = state.apps.get(event.app)
+            if app is None or event.worker not in state.workers or app.submitted not in state.waiting_drivers:
+                return ""
+        case ExecutorRevoked():
+            return None if event.executor in state.executors else "an executor that runs"
+        case _:
+            pass
+    return None

@@ -1,0 +1,143 @@
+"""The entries of a log as they lie there, in a store or a file, and whether each follows from the one before.
+
+Unlike `EventLog.read`, which refuses to go on, what is wrong with the chain is named here and the rest still read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.errors import UnreadableRecord
+from scheduler.events import FIELDS, GENESIS_DIGEST, Record, chain_digest
+
+if TYPE_CHECKING:
+    from scheduler.eventlog import EventLog
+
+WINDOW = 10_000
+"""How far ahead an entry is looked for that is not in its place."""
+
+_LINE = re.compile(
+    r'\{"seq":(\d+),"type":"([^"\\]*)","v":(\d+),"at":(\d+),"turn":(\d+),"cause":"([^"\\]*)",'
+    r'"data":(\{[^\\]*\}),"digest":"([^"\\]*)"\}\s*',
+    re.ASCII,
+)
+_KEYS = list(Record._fields)
+
+
+class Garbled(NamedTuple):
+    """Something that lies where an entry should, and what is wrong with it."""
+
+    reason: str
+
+
+class Fault(NamedTuple):
+    """The chain is broken at `seq`; with `lost` it is unknown what should have been there."""
+
+    seq: int
+    done: str
+    due: str
+    lost: bool
+
+
+def read_lines(file: Iterable[str]) -> Iterator[Record | Garbled]:
+    """The entries of a file as `fairlog log --json` writes it, one a line; nothing is verified yet.
+
+    Lines are taken apart as they were written where nothing in them is escaped, since JSON read and
+    written again takes three times as long.
+    """
+    for line in file:
+        found = _LINE.fullmatch(line)
+        if found is not None:
+            seq, name, v, at, turn, cause, data, digest = found.groups()
+            yield Record(int(seq), name, int(v), int(at), int(turn), cause, data, digest)
+        elif not line.isspace():
+            yield _parsed(line)
+
+
+def read_store(log: EventLog) -> Iterator[Record | Garbled]:
+    """The entries of the log in a store; nothing is verified yet but that its tail was not cut off."""
+    seq = 0
+    for seq, fields in log.entries():
+        try:
+            name, v, at, turn, cause, data, digest = (fields[name] for name in FIELDS)
+            yield Record(seq, name, int(v), int(at), int(turn), cause, data, digest)
+        except (KeyError, ValueError):
+            yield Garbled(f"entry {seq} without {', '.join(FIELDS)}, numbers and text as they should be")
+    try:
+        log.check_tail(seq)
+    except UnreadableRecord as error:
+        yield Garbled(str(error))
+
+
+def verified(entries: Iterable[Record | Garbled]) -> Iterator[Record | Fault]:
+    """The entries in the order of their positions, and the faults of the chain between them.
+
+    An altered entry comes behind its fault; one that stands elsewhere is put back into its place.
+    """
+    left = iter(entries)
+    window: deque[Record | Garbled] = deque()
+    seq, previous = 1, GENESIS_DIGEST
+    for entry in left:
+        if isinstance(entry, Garbled) or entry.seq != seq or entry.digest != chain_digest(previous, *entry[:7]):
+            window.append(entry)
+            break
+        yield entry
+        seq, previous = seq + 1, entry.digest
+    while window or _fill(window, left, 1):
+        entry = window[0]
+        if isinstance(entry, Garbled):
+            window.popleft()
+            yield Fault(seq, entry.reason, "an entry of the log", lost=True)
+            seq, previous = seq + 1, ""
+        elif entry.seq == seq:
+            window.popleft()
+            _, name, v, at, turn, cause, data, digest = entry
+            due = chain_digest(previous, seq, name, v, at, turn, cause, data) if previous else digest
+            if digest != due:
+                yield Fault(seq, f"digest {digest}: the entry was altered", f"digest {due}", lost=False)
+            yield entry
+            seq, previous = seq + 1, digest
+        elif entry.seq < seq:
+            window.popleft()
+            yield Fault(seq, f"entry {entry.seq} stands here once more", f"entry {seq}", lost=False)
+        else:
+            _fill(window, left, WINDOW - len(window))
+            place = next((n for n, other in enumerate(window) if isinstance(other, Record) and other.seq == seq), None)
+            if place is None:
+                yield Fault(seq, f"missing; the next entry is {entry.seq}", f"entry {seq}", lost=True)
+                seq, previous = entry.seq, ""
+            else:
+                yield Fault(seq, f"entry {entry.seq} stands here", f"entry {seq}", lost=False)
+                if place == entry.seq - seq:
+                    yield Fault(entry.seq, f"entry {seq} stands here", f"entry {entry.seq}", lost=False)
+                window[0], window[place] = window[place], entry
+
+
+def _fill(window: deque[Record | Garbled], left: Iterator[Record | Garbled], number: int) -> int:
+    """Take so many more entries into the window; how many there are in it."""
+    window.extend(islice(left, max(0, number)))
+    return len(window)
+
+
+def _parsed(line: str) -> Record | Garbled:
+    try:
+        said: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError):
+        return Garbled("a line that is no JSON")
+    if not isinstance(said, dict) or list(said) != _KEYS or not isinstance(said["data"], dict):
+        return Garbled(f"a line that is not an object with {', '.join(_KEYS)}")
+    numbers = [said[name] for name in ("seq", "v", "at", "turn")]
+    words = [said[name] for name in ("type", "cause", "digest")]
+    if not all(type(number) is int for number in numbers) or not all(isinstance(word, str) for word in words):
+        return Garbled("a line whose values are of the wrong kind")
+    data = json.dumps(said["data"], separators=(",", ":"), ensure_ascii=False)
+    try:
+        data.encode()
+    except UnicodeEncodeError:
+        return Garbled("a line that holds half a character")
+    return Record(**{**said, "data": data})

@@ -1,0 +1,92 @@
+"""Which rule a decision breaks that is not the one that was due."""
+
+from __future__ import annotations
+
+from scheduler.decide import is_full
+from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
+from scheduler.placement.executors import CLASSIC
+from scheduler.state import App, ClusterState
+
+_COMPANY = {"pay-as-you-go": "C5"}
+_USER = {"longest-wait": "U1", "least-occupied": "U3", "balanced": "U4"}
+_APP = {"fifo": "F1", "sql-first": "F2"}
+
+
+def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
+    """The number of the rule by which `due`, or nothing, had to come where `done`, or nothing, did.
+
+    `state` is that before the decision.
+    """
+    if isinstance(done, AppAdmitted):
+        return _admission(state, done, due)
+    if isinstance(due, AppAdmitted):
+        return "A6" if state.settings.admission == "open" else "A3"
+    decision = due if type(done) is not type(due) and due is not None else done
+    if isinstance(decision, AppChanged | ExecutorRevoked):
+        return "L6"
+    if isinstance(decision, DriverAllocated):
+        return _driver(state, done, due)
+    return _executor(state, done, due)
+
+
+def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
+    """Full (A3), capped (C4), reserved (C7), or another one's turn (C3, C5, U, F, A6)."""
+    settings, queue = state.settings, state.queue.companies.get(done.company)
+    app = state.apps.get(done.app)
+    if settings.admission == "open":
+        return "A6"
+    if queue is None or app is None or app.state != "pending" or app.spec.company != done.company:
+        return "A3"
+    if due is None and is_full(state):
+        return "A3"
+    if not queue.cap.admits(app.queued.request) and done.company not in state.queue.borrowers:
+        return "C4"
+    return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
+
+
+def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
+    """The rule by which it was the turn of `due`; with the same app, the share is another one (C3)."""
+    settings = state.settings
+    if due.company != done.company:
+        return _COMPANY.get(settings.company_policy, "C3")
+    if due.app == done.app:
+        return "C3"
+    if due.app in state.queue.companies[due.company].cap.reserved:
+        return "C7"
+    return _USER[settings.user_policy] if due.user != done.user else _APP[settings.app_policy]
+
+
+def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
+    """Another worker (D2), beyond what drivers may hold (D4), or out of order (D1)."""
+    if isinstance(done, DriverAllocated) and isinstance(due, DriverAllocated) and done.app == due.app:
+        return "D2" if done.worker != due.worker else "D1"
+    waits = isinstance(done, DriverAllocated) and done.app in state.waiting and state.apps[done.app].driver is None
+    return "D4" if waits and due is None else "D1"
+
+
+def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str:
+    """Another app (P6), size (S2, S3, S5) or worker (P1, P2, P3, P7, L5)."""
+    if not isinstance(done, ExecutorAllocated) or not isinstance(due, ExecutorAllocated) or done.app != due.app:
+        return "P6"
+    app = state.apps[due.app]
+    if done.cores != due.cores:
+        return "S2" if app.sized_by_scheduler else "S5"
+    if done.memory_mb != due.memory_mb:
+        return "S3" if app.sized_by_scheduler else "S5"
+    if done.worker != due.worker:
+        return _worker(state, app, done)
+    return "L5" if done.locality != due.locality else "P6"
+
+
+def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
+    """No candidate at all (P1), else not the one whose turn it was (P2, P3, P7, L5)."""
+    worker = state.workers.get(done.worker)
+    if worker is None or worker.status != "alive":
+        return "P1"
+    if worker.free_cores < done.cores or worker.free_memory_mb < done.memory_mb:
+        return "P1"
+    if state.settings.placement in CLASSIC:
+        return "P7"
+    if app.wanted:
+        return "L5"
+    return "P3" if state.settings.placement == "pack" else "P2"

@@ -1,0 +1,46 @@
+"""This version decides as the versions that recorded these histories did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fairlog.cli import cli
+from recovery.audit import Audit
+from recovery.chain import read_lines
+from scheduler.events import Record
+from tests.golden.record import HISTORIES
+
+HERE = Path(__file__).parent
+RECORDED = sorted(HERE.glob("*.jsonl"))
+
+
+def test_there_are_the_histories_that_can_be_recorded() -> None:
+    assert {file.stem for file in RECORDED} == set(HISTORIES)
+    assert len(RECORDED) >= 5
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_no_decision_of_a_recorded_history_would_differ(file: Path) -> None:
+    audited = Audit()
+    with file.open() as lines:
+        assert list(audited.deviations(read_lines(lines))) == []
+    assert audited.decisions > 30
+
+
+def test_one_of_them_has_a_failover() -> None:
+    with (HERE / "failover.jsonl").open() as lines:
+        elected = [
+            entry.data for entry in read_lines(lines) if isinstance(entry, Record) and entry.type == "MasterElected"
+        ]
+    assert len(set(elected)) > 1
+
+
+def test_the_verb_runs_them_all() -> None:
+    answer = CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"}).invoke(
+        cli, ["audit", "--golden", str(HERE), "--json"]
+    )
+    assert (answer.exit_code, json.loads(answer.output)) == (0, [])

@@ -1,0 +1,147 @@
+"""What the verbs say of a log that lies in a store: audit, explain, and the past."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairlog.cli import cli
+from fairlog.store import EmbeddedStore
+from scheduler.commands import EndApp
+from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.events import Record
+from scheduler.keys import Keys
+from scheduler.state import ClusterState
+from scheduler.views import look
+from tests.property.given import Cluster, recorded
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+def history() -> Cluster:
+    """An app that runs and ends, and one that waits for it."""
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.submit("a1", 16)
+    cluster.submit("a2", 16, user="bob")
+    cluster.ended("a1.0", done=True)
+    cluster.turn(EndApp(app="a1", reason="finished"))
+    return cluster
+
+
+CLUSTER = history()
+LOG = recorded(CLUSTER)
+
+
+@pytest.fixture
+def written(store: EmbeddedStore, connection: Redis) -> EmbeddedStore:
+    """A store with the log of that cluster."""
+    log, position = EventLog(connection, Keys("default")), GENESIS
+    for _, records in groupby(LOG, key=lambda record: record.turn):
+        turn: list[Record] = list(records)
+        log.commit(position, turn)
+        position = Position(turn[-1].seq, turn[-1].digest)
+    return store
+
+
+def run(store: EmbeddedStore, *arguments: object) -> Result:
+    return CliRunner(env={"FAIRLOG_STORE": store.url}).invoke(cli, [*map(str, arguments)])
+
+
+def said(store: EmbeddedStore, *arguments: object) -> Any:
+    answer = run(store, *arguments, "--json")
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.output)
+
+
+def at(seq: int) -> ClusterState:
+    """The state at that position."""
+    state = ClusterState()
+    for logged in CLUSTER.log[:seq]:
+        state.apply(logged.event, at=logged.at, cause=logged.cause)
+    return state
+
+
+def test_the_log_of_a_store_is_audited(written: EmbeddedStore) -> None:
+    assert said(written, "audit") == []
+
+
+def test_what_an_export_says_is_audited_like_the_log_itself(written: EmbeddedStore) -> None:
+    exported = run(written, "log", "--json").output
+    answer = CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"}).invoke(cli, ["audit", "-"], input=exported)
+    assert answer.exit_code == 0
+    assert f"read up to {len(LOG)}, digest {LOG[-1].digest}" in answer.output
+
+
+@pytest.mark.parametrize("seq", [3, len(LOG)])
+def test_an_entry_that_was_taken_out_of_the_store_is_missed(
+    written: EmbeddedStore, connection: Redis, seq: int
+) -> None:
+    connection.xdel(Keys("default").log, f"{seq}-0")
+    answer = run(written, "audit", "--json")
+    assert answer.exit_code == 1
+    assert [(each["seq"], each["rule"]) for each in json.loads(answer.output)] == [(seq, "chain")]
+
+
+@pytest.mark.parametrize("view", ["apps", "workers", "shares"])
+def test_a_list_shows_the_past_as_it_was(written: EmbeddedStore, view: str) -> None:
+    for seq in (1, 2, 4, len(LOG)):
+        assert said(written, view, "--at", seq) == look(at(seq), view, {})
+
+
+def test_a_time_shows_what_was_so_at_that_time(written: EmbeddedStore) -> None:
+    for record in LOG[2:]:
+        last = max(other.seq for other in LOG if other.at == record.at)
+        moment = datetime.fromtimestamp(record.at / 1000, UTC).isoformat()
+        assert said(written, "apps", "--at", moment) == look(at(last), "apps", {})
+
+
+def test_an_app_is_shown_as_it_was_without_its_tasks(written: EmbeddedStore) -> None:
+    admitted = next(record.seq for record in LOG if record.type == "AppAdmitted" and '"a2"' in record.data)
+    assert said(written, "app", "a2", "--at", admitted - 1)["state"] == "pending"
+    then = said(written, "app", "a2", "--at", admitted)
+    assert (then["state"], then["taskStates"]) == ("waiting", [])
+    assert "EXECUTOR" not in run(written, "app", "a2", "--at", admitted).output
+
+
+def test_the_status_of_the_past_names_the_workers_of_then(written: EmbeddedStore) -> None:
+    assert [said(written, "status", "--at", seq)["workers"] for seq in (1, 2)] == [
+        [],
+        [{"worker": "w1", "pid": None, "host": "w1.example", "status": "alive"}],
+    ]
+    assert "none was elected yet" in run(written, "status", "--at", 1).output
+
+
+def test_explain_tells_what_an_app_waits_for_and_what_it_waited_for_then(written: EmbeddedStore) -> None:
+    registered = next(record.seq for record in LOG if record.type == "AppRegistered" and '"a2"' in record.data)
+    then = said(written, "explain", "a2", "--at", registered)
+    assert (then["head"], then["waitsFor"]["rule"]) == (registered, "C4")
+    now = said(written, "explain", "a2")
+    assert (now["state"], now["waitsFor"], now["waited"]["ms"]) == ("waiting", None, 2000)
+    told = run(written, "explain", "a2").output
+    assert "waited    2000 ms in all" in told
+    assert "executor  a2.0" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["apps", "--at", 999], f"the log ends at position {len(LOG)}, it has not come to 999 yet"),
+        (["apps", "--at", "1960-01-01"], "the log begins after 1960-01-01T00:00:00+00:00"),
+        (["apps", "--at", "0"], "'0' is neither a position of the log, from 1 on, nor a time like 2026-03-01T12:00:00"),
+        (["status", "--at", 1, "--ready"], "--ready is about now: leave out --at"),
+        (["apps", "--at", "soon"], "'soon' is neither a position of the log, from 1 on, nor a time"),
+        (["explain", "nobody"], "no app 'nobody'"),
+    ],
+)
+def test_a_past_that_never_was_is_refused(written: EmbeddedStore, arguments: list[object], sentence: str) -> None:
+    answer = run(written, *arguments)
+    assert answer.exit_code
+    assert sentence in answer.output

@@ -1,0 +1,317 @@
+"""Faults planted into a sound log are each found: where, against which rule, and who was passed over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairlog.cli import cli
+from fairlog.render import log_json
+from recovery.audit import Audit, audit
+from recovery.chain import read_lines
+from scheduler.commands import DecommissionWorker, EndApp
+from scheduler.events import GENESIS_DIGEST, Record, chain_digest
+from tests.property.given import Cluster, recorded
+
+
+def sound() -> list[Record]:
+    """Two companies on two workers of 16 cores: four apps are admitted and placed, four wait until the first ends."""
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.company("bolt")
+    cluster.worker("w1", 16)
+    cluster.worker("w2", 16)
+    for number, (company, user) in enumerate(
+        (("acme", "ann"), ("acme", "bob"), ("bolt", "cat"), ("bolt", "cat"), ("acme", "ann"), ("bolt", "dan")), start=1
+    ):
+        cluster.submit(f"a{number}", company=company, user=user)
+    cluster.submit("a7", company="acme", user="bob")
+    cluster.submit("a8", company="acme", user="ann")
+    cluster.ended("a1.0", done=True)
+    cluster.turn(EndApp(app="a1", reason="finished"))
+    return recorded(cluster)
+
+
+LOG = sound()
+
+
+def position(kind: str, **said: object) -> int:
+    """Where the log has its first entry of that type that says so."""
+    return next(r.seq for r in LOG if r.type == kind and said.items() <= json.loads(r.data).items())
+
+
+def chained(log: list[Record]) -> list[Record]:
+    """The log with positions, turns and digests as if it had been written like that."""
+    digest, found = GENESIS_DIGEST, []
+    turns: dict[int, int] = {}
+    for seq, record in enumerate(log, start=1):
+        turn = turns.setdefault(record.at, seq)
+        digest = chain_digest(digest, seq, record.type, record.v, record.at, turn, record.cause, record.data)
+        found.append(record._replace(seq=seq, turn=turn, digest=digest))
+    return found
+
+
+def edited(seq: int, **changes: object) -> list[Record]:
+    """The log with other data at `seq`, the digests left as they were."""
+    log = list(LOG)
+    data = {**json.loads(log[seq - 1].data), **changes}
+    log[seq - 1] = log[seq - 1]._replace(data=json.dumps(data, separators=(",", ":")))
+    return log
+
+
+def first(log: list[Record]) -> tuple[int, str, str | None]:
+    """Position and rule of the first deviation, and who was passed over."""
+    found = audit(log)
+    assert found
+    return found[0].seq, found[0].rule, found[0].entitled
+
+
+def test_a_sound_log_has_no_deviation() -> None:
+    assert audit(LOG) == []
+    assert [r.type for r in LOG].count("AppAdmitted") == 5
+
+
+def test_an_audit_counts_what_it_worked_out_again_and_says_where_it_ended() -> None:
+    audited = Audit()
+    assert list(audited.deviations(LOG)) == []
+    assert (audited.events, audited.ends_at, audited.digest) == (len(LOG), len(LOG), LOG[-1].digest)
+    assert audited.decisions == sum(r.type in ("AppAdmitted", "ExecutorAllocated") for r in LOG)
+
+
+ADMITTED = position("AppAdmitted", app="a5")
+"""When the first app has ended, the next one is of acme, of ann, and her first."""
+
+
+@pytest.mark.parametrize(
+    ("app", "company", "user", "rule"),
+    [
+        ("a8", "acme", "ann", "F1"),
+        ("a7", "acme", "bob", "U1"),
+        ("a6", "bolt", "dan", "C4"),
+        ("a1", "acme", "ann", "A3"),
+        ("nobody", "acme", "ann", "A3"),
+    ],
+)
+def test_an_admission_out_of_turn_is_found_though_the_chain_is_whole(
+    app: str, company: str, user: str, rule: str
+) -> None:
+    log = chained(edited(ADMITTED, app=app, company=company, user=user))
+    assert first(log) == (ADMITTED, rule, "a5")
+
+
+def test_an_admission_of_the_company_whose_turn_it_was_not_is_found() -> None:
+    cluster = Cluster()
+    for company in ("acme", "bolt"):
+        cluster.company(company, 64, 65536)
+    cluster.worker("w1", 16)
+    for app, company in (("a1", "acme"), ("a2", "acme"), ("b1", "bolt")):
+        cluster.submit(app, 16, company=company)
+    cluster.turn(EndApp(app="a1", reason="finished"))
+    log = recorded(cluster)
+    seq = next(r.seq for r in log if r.type == "AppAdmitted" and '"b1"' in r.data)
+    data = log[seq - 1].data.replace('"b1"', '"a2"').replace("bolt", "acme")
+    log[seq - 1] = log[seq - 1]._replace(data=data)
+    assert first(chained(log)) == (seq, "C3", "b1")
+
+
+def test_a_wrong_share_is_found_where_it_is_stated() -> None:
+    found = audit(chained(edited(ADMITTED, share="1/7")))
+    assert [(each.seq, each.rule) for each in found] == [(ADMITTED, "C3")]
+    assert "share=1/7" in found[0].done
+    assert "share=1/2" in found[0].due
+
+
+def test_a_grant_to_the_wrong_worker_is_found() -> None:
+    seq = position("ExecutorAllocated", app="a1")
+    assert json.loads(LOG[seq - 1].data)["worker"] == "w2"
+    found = audit(chained(edited(seq, worker="w1")))
+    assert (found[0].seq, found[0].rule, found[0].entitled) == (seq, "P2", "a1")
+    assert "worker=w1" in found[0].done
+    assert "worker=w2" in found[0].due
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"cores": 8}, "S2"),
+        ({"memory_mb": 8192}, "S3"),
+        ({"worker": "w9"}, "P1"),
+        ({"app": "a2", "executor": "a2.0"}, "P6"),
+        ({"locality": "any"}, "L5"),
+    ],
+)
+def test_a_grant_of_another_size_place_or_app_is_found(changes: dict[str, object], rule: str) -> None:
+    seq = position("ExecutorAllocated", app="a1")
+    assert first(chained(edited(seq, **changes))) == (seq, rule, "a1")
+
+
+def test_a_grant_beyond_what_a_worker_offers_breaks_the_ledgers_too() -> None:
+    seq = position("ExecutorAllocated", app="a1")
+    found = audit(chained(edited(seq, cores=64)))
+    assert [(each.seq, each.rule) for each in found[:2]] == [(seq, "S2"), (seq, "O2")]
+
+
+def test_an_admission_that_nobody_was_due_is_found() -> None:
+    log = list(LOG)
+    at = position("AppRegistered", app="a7")
+    data = '{"app":"a7","company":"acme","user":"ann","share":"1/1"}'
+    log.insert(at, LOG[at - 1]._replace(type="AppAdmitted", cause="", data=data))
+    assert first(chained(log)) == (at + 1, "A3", None)
+
+
+def test_an_admission_that_was_left_out_is_missed() -> None:
+    seq = position("AppAdmitted", app="a1")
+    log = [record for record in LOG if record.seq != seq]
+    assert first(chained(log)) == (seq, "A3", "a1")
+
+
+def test_a_last_decision_that_was_left_out_is_missed_behind_its_turn() -> None:
+    seq = position("ExecutorAllocated", executor="a1.1")
+    assert LOG[seq].turn == seq + 1
+    log = [record for record in LOG if record.seq != seq]
+    found = audit(chained(log))
+    assert (found[0].seq, found[0].rule, found[0].done, found[0].entitled) == (seq, "P6", "nothing", "a1")
+
+
+def test_a_decision_before_the_inputs_of_its_turn_is_found() -> None:
+    seq = position("AppAdmitted", app="a1")
+    log = list(LOG)
+    log[seq - 2], log[seq - 1] = log[seq - 1], log[seq - 2]
+    assert first(chained(log))[:2] == (seq - 1, "T2")
+
+
+@pytest.mark.parametrize("seq", [2, 7, len(LOG) - 1])
+def test_an_edited_entry_whose_digest_was_left_is_found(seq: int) -> None:
+    log = list(LOG)
+    log[seq - 1] = log[seq - 1]._replace(cause="somebody")
+    assert (audit(log)[0].seq, audit(log)[0].rule) == (seq, "chain")
+
+
+def test_a_removed_entry_is_found_and_the_chain_behind_it_is_still_verified() -> None:
+    log = [record for record in LOG if record.seq != 5]
+    log[-1] = log[-1]._replace(cause="somebody")
+    assert [(each.seq, each.rule) for each in audit(log)] == [(5, "chain"), (len(LOG), "chain")]
+
+
+def test_a_repeated_entry_is_found() -> None:
+    log = [*LOG[:6], LOG[5], *LOG[6:]]
+    assert [(each.seq, each.rule) for each in audit(log)] == [(7, "chain")]
+
+
+def test_a_time_that_goes_back_is_found() -> None:
+    log = list(LOG)
+    last = LOG[-1].turn
+    log = [r._replace(at=1) if r.turn == last else r for r in log]
+    assert first(chained(log))[:2] == (last, "T2")
+
+
+def test_an_input_that_contradicts_what_came_before_ends_the_working_out() -> None:
+    seq = position("AppRemoved", app="a1")
+    audited = Audit()
+    found = list(audited.deviations(chained(edited(seq, app="nobody"))))
+    assert (found[0].seq, found[0].rule, audited.blind_from) == (seq, "O2", seq)
+
+
+def test_a_turn_of_decommissions_alone_owes_no_placement() -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.worker("w2", 16)
+    cluster.submit("a1", 32)
+    cluster.submit("a2", 8)
+    cluster.turn(DecommissionWorker(worker="w2"))
+    assert audit(recorded(cluster)) == []
+
+
+def test_only_what_lies_between_the_positions_is_named() -> None:
+    seq = position("ExecutorAllocated", app="a1")
+    log = chained(edited(seq, worker="w1"))
+    assert [each.seq for each in Audit(seq + 1).deviations(log) if each.seq <= seq] == []
+    assert [each.seq for each in Audit(1, seq - 1).deviations(log)] == []
+    assert next(iter(Audit(seq, seq).deviations(log))).seq == seq
+
+
+def exported(folder: Path, log: list[Record], name: str = "log.jsonl") -> Path:
+    file = folder / name
+    file.write_text("".join(f"{log_json(record)}\n" for record in log))
+    return file
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"}).invoke(cli, ["audit", *map(str, arguments)])
+
+
+def test_a_file_needs_no_store(tmp_path: Path) -> None:
+    answer = run(exported(tmp_path, LOG))
+    assert answer.exit_code == 0
+    assert f"{len(LOG)} entries" in answer.output
+    assert "nothing deviates" in answer.output
+    assert LOG[-1].digest in answer.output
+
+
+def test_json_is_a_list_of_what_deviates_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    answer = run(exported(tmp_path, chained(edited(ADMITTED, share="1/7"))), "--json")
+    assert answer.exit_code == 1
+    said: list[dict[str, Any]] = json.loads(answer.output)
+    assert [list(each) for each in said] == [["seq", "rule", "done", "due", "entitled"]]
+    assert said[0]["entitled"] == "a5"
+    sound = run(exported(tmp_path, LOG), "--json")
+    assert (sound.exit_code, sound.output) == (0, "[]\n")
+
+
+def test_a_company_sees_what_concerns_it(tmp_path: Path) -> None:
+    file = exported(tmp_path, chained(edited(ADMITTED, share="1/7")))
+    assert run(file, "--company", "acme").exit_code == 1
+    assert run(file, "--company", "bolt").exit_code == 0
+    assert "no company 'nobody' is registered" in run(file, "--company", "nobody").output
+
+
+def test_recorded_histories_are_audited_one_by_one(tmp_path: Path) -> None:
+    exported(tmp_path, LOG, "a.jsonl")
+    exported(tmp_path, chained(edited(ADMITTED, share="1/7")), "b.jsonl")
+    answer = run("--golden", tmp_path, "--json")
+    assert answer.exit_code == 1
+    assert [(each["file"], each["seq"]) for each in json.loads(answer.output)] == [("b.jsonl", ADMITTED)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [("", "holds no entry"), ("[]\n", "a line that is not an object"), ("no JSON\n", "a line that is no JSON")],
+)
+def test_a_file_that_is_no_log_is_told_so(tmp_path: Path, lines: str, said: str) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(lines)
+    answer = run(file)
+    assert answer.exit_code == 1
+    assert said in answer.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--from", 5, "--to", 4), "--to 4 comes before --from 5"),
+        (("--from", 5000), f"the log ends at {len(LOG)}, before --from 5000"),
+    ],
+)
+def test_positions_that_make_no_sense_are_refused(tmp_path: Path, options: tuple[object, ...], said: str) -> None:
+    answer = run(exported(tmp_path, LOG), *options)
+    assert answer.exit_code
+    assert said in answer.output
+
+
+def test_what_json_escapes_in_an_export_is_read_as_it_was_written(tmp_path: Path) -> None:
+    cluster = Cluster()
+    cluster.company("Müller & Söhne \\ €")
+    log = recorded(cluster)
+    with exported(tmp_path, log).open() as lines:
+        assert list(read_lines(lines)) == log
+
+
+def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
+    file = exported(tmp_path, LOG)
+    spaced = "".join(f"{json.dumps(json.loads(line))}\n\n" for line in file.read_text().splitlines())
+    assert list(read_lines(spaced.splitlines(keepends=True))) == LOG
