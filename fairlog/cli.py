@@ -41,6 +41,11 @@ VERBS = {
     "shares": ("verbs_cluster", "Show what companies and users hold, and the companies' shares of their quotas."),
     "logs": ("verbs_apps", "Print what the tasks of an app have printed."),
     "log": ("verbs_log", "Print the log, one line per event, its chain of digests checked."),
+    "fairness": ("verbs_figures", "Measure how fair a span of the log was to companies and users."),
+    "statement": (
+        "verbs_figures",
+        "State what a company's apps held in a month, by user and app.",
+    ),
     "simulate": ("verbs_log", "Run a scenario through the rules, without a store."),
 }
 """Every verb, the module that holds it, and its help in one line."""
