@@ -46,6 +46,7 @@ VERBS = {
         "verbs_figures",
         "State what a company's apps held in a month, by user and app.",
     ),
+    "whatif": ("verbs_whatif", "Run the inputs of the log, or of a trace, under other rules, and compare."),
     "simulate": ("verbs_log", "Run a scenario through the rules, without a store."),
 }
 """Every verb, the module that holds it, and its help in one line."""

@@ -92,6 +92,11 @@ class Accounts:
             self._settle(account, at)
             yield account
 
+    def latest(self, app: str, at: int) -> Account:
+        """The app's account, its sums brought up to `at` (ms). Raises: KeyError if there is none."""
+        self._settle(self._latest[app], at)
+        return self._latest[app]
+
     def _settle(self, account: Account, at: int) -> None:
         passed = self.clip(at) - self.clip(account.settled_at)
         if passed > 0:

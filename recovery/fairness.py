@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from recovery.accounts import Account, Accounts
+from recovery.accounts import Account, Accounts, Held
 from recovery.entitlement import Amount, entitlements, jain
 from scheduler.events import Event
 from scheduler.state import ClusterState
@@ -32,6 +32,21 @@ Party = tuple[str, str]
 SHORTEST_RUN_MS = 10_000
 POINTS = 240
 """How many points over time a report has at most."""
+
+
+class _Count(NamedTuple):
+    """What an app, or all of a user's apps, demand, requested and hold, and how many of them are pending."""
+
+    demand_cores: int
+    demand_mb: int
+    cores: int
+    memory_mb: int
+    granted_cores: int
+    granted_mb: int
+    pending: int
+
+
+_NOTHING = _Count(0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -105,7 +120,8 @@ class Fairness:
     def __post_init__(self) -> None:
         self._standings: dict[Party, Standing] | None = None
         self._kept: dict[Party, Standing] | None = None
-        self._open: dict[str, Account] = {}
+        self._counted: dict[str, _Count] = {}
+        self._totals: dict[Party, _Count] = {}
 
     def begin(self, at: int) -> None:
         """The span begins at `at` (ms); what came before is only taken note of."""
@@ -132,11 +148,23 @@ class Fairness:
         """Take note of an event that was folded just now."""
         account = self.accounts.observe(state, event)
         if account is not None:
-            if account.ended_at is None or account.granted.cores:
-                self._open[account.app] = account
-            else:
-                self._open.pop(account.app, None)
+            self._count(account)
         self._standings = None
+
+    def _count(self, account: Account) -> None:
+        """Bring the totals of its user up to date with the app."""
+        demand, requested, granted = account.demand, account.requested, account.granted
+        pending = account.admitted_at is None and account.ended_at is None
+        now = _Count(*_amount(demand), *_amount(requested), *_amount(granted), int(pending))
+        before = self._counted.pop(account.app, _NOTHING)
+        if now != _NOTHING:
+            self._counted[account.app] = now
+        if now == before:
+            return
+        party = account.company, account.user
+        total = _Count(*(t + n - b for t, n, b in zip(self._totals.pop(party, _NOTHING), now, before, strict=True)))
+        if total != _NOTHING:
+            self._totals[party] = total
 
     def _standings_of(self, state: ClusterState) -> dict[Party, Standing]:
         demand = self._by_party(state)
@@ -166,19 +194,18 @@ class Fairness:
         return standings
 
     def _by_party(self, state: ClusterState) -> dict[Party, Standing]:
-        """What each user demands, occupies and holds, of those that do any of it, in the order of their apps."""
-        found: dict[Party, Standing] = {}
+        """What each user demands, occupies and holds, of those that do any of it."""
         granted_counts = state.settings.occupancy == "granted"
-        for account in self._open.values():
-            standing = found.setdefault((account.company, account.user), Standing())
-            held = account.granted.cores, account.granted.memory_mb
-            requested = account.requested.cores, account.requested.memory_mb
-            demand = account.demand.cores, account.demand.memory_mb
-            standing.demand = _plus(standing.demand, demand)
-            standing.occupied = _plus(standing.occupied, held if granted_counts else requested)
-            standing.granted = _plus(standing.granted, held)
-            standing.pending += account.admitted_at is None and account.ended_at is None
-        return found
+        return {
+            party: Standing(
+                (total.demand_cores, total.demand_mb),
+                (0.0, 0.0),
+                (total.granted_cores, total.granted_mb) if granted_counts else (total.cores, total.memory_mb),
+                (total.granted_cores, total.granted_mb),
+                pending=total.pending,
+            )
+            for party, total in self._totals.items()
+        }
 
     def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
         whole = self.cluster
@@ -240,6 +267,24 @@ class Fairness:
             "series": self._series(start, end),
         }
 
+    def users(self, state: ClusterState) -> list[dict[str, Any]]:
+        """Waits, slowdowns and core-hours of each user, as JSON values."""
+        start, end = self.accounts.first_at, self.accounts.clip(state.at)
+        accounts = list(self.accounts.settle(end))
+        own = _own_cluster(accounts, self.cluster, end - start, len(state.companies))
+        users: dict[Party, list[Account]] = {}
+        for account in accounts:
+            users.setdefault((account.company, account.user), []).append(account)
+        return [
+            {
+                "company": company,
+                "user": user,
+                "grantedCoreH": round(sum(account.granted_ms.cores for account in apps) / 3_600_000, 3),
+                **_of_apps(apps, own, start, end),
+            }
+            for (company, user), apps in sorted(users.items())
+        ]
+
     def waits(self, until: int) -> list[dict[str, Any]]:
         """Every wait that ended in the span, up to `until` (ms), by the time of admission."""
         return [
@@ -297,6 +342,10 @@ _COURSES = ("demand", "entitled", "occupied", "granted")
 def _quota(state: ClusterState, company: str) -> Amount:
     quota = state.quota(company)
     return quota.cores / quota.denominator, quota.memory_mb / quota.denominator
+
+
+def _amount(held: Held) -> tuple[int, int]:
+    return held.cores, held.memory_mb
 
 
 def _plus(one: Amount, other: Amount) -> Amount:

@@ -20,6 +20,7 @@ from scheduler.keys import Keys
 from tests.property.given import Cluster
 from tests.unit.recorded import records
 from tests.unit.test_fairness import two_companies
+from tests.unit.test_whatif import job
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -106,3 +107,50 @@ def test_what_cannot_be_answered_is_one_sentence(
     assert why in answer.output
     assert answer.output.startswith("Error: ")
     assert answer.output.count("\n") == 1
+
+
+def test_whatif_under_the_same_rules_says_that_every_decision_is_the_same(store: EmbeddedStore) -> None:
+    assert run(store, "whatif").output.endswith("Every decision came out the same.\n")
+    found = json.loads(run(store, "whatif", "--json").output)
+    assert found["firstDifference"] is None
+    assert found["log"] == found["other"]
+
+
+def test_whatif_shows_both_worlds_side_by_side_and_where_they_part(store: EmbeddedStore) -> None:
+    lines = run(store, "whatif", "--add-workers", "1x16x64G").output.splitlines()
+    assert any(re.fullmatch(r"tiny +waitLongestMs +10\.0s +0\.0s", line) for line in lines)
+    assert "Decision 2 is the first that came out differently:" in lines
+
+
+def test_whatif_takes_settings_and_quotas(store: EmbeddedStore) -> None:
+    options = ["--set", "max_executor_cores=8", "--placement", "pack", "--quota", "acme=8,1T", "--json"]
+    found = json.loads(run(store, "whatif", *options).output)
+    assert (found["log"]["refused"], found["other"]["refused"]) == (0, 1)
+
+
+def test_whatif_takes_a_trace_without_any_store(tmp_path: Path) -> None:
+    trace = tmp_path / "some.swf"
+    trace.write_text(f"; Nodes: 1 x 4 processors, 4 GiB each\n{job(1, 0, 100, 4, 1)}{job(2, 5, 50, 4, 2)}")
+    answer = CliRunner(env={"HOME": "/nowhere"}).invoke(
+        cli, ["whatif", "--trace", str(trace), "--add-workers", "1x4x4G", "--json"]
+    )
+    found = json.loads(answer.output)
+    assert [found[side]["makespanMs"] for side in ("log", "other")] == [150_000, 100_000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["whatif", "--placement", "sideways"], 1, "placement cannot be 'sideways'"),
+        (["whatif", "--quota", "nobody=8,8G"], 1, "no company 'nobody'"),
+        (["whatif", "--quota", "acme=8"], 2, "such as c1=512,1T"),
+        (["whatif", "--add-workers", "4x16"], 2, "such as 4x16x64G"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_rules_that_make_no_sense_are_one_sentence(
+    store: EmbeddedStore, arguments: list[str], code: int, why: str
+) -> None:
+    answer = run(store, *arguments)
+    assert (answer.exit_code, answer.output.count("\n")) == (code, 1)
+    assert why in answer.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from recovery.fairness import By, Fairness
 from recovery.span import OPEN, Bound, measure
@@ -141,6 +141,7 @@ def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
         assert parts[0]["total"][name] > 0
 
 
+@settings(max_examples=30)
 @given(DENSE)
 def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None:
     """What is granted never exceeds the cluster, the entitlements neither; a statement's grants are the figures'."""
