@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fairlog.options import Place, place_options
+from scheduler.logs import masked
 
 LONGEST_SENTENCE = 600
 
@@ -145,6 +146,7 @@ def _sentence(error: Exception) -> str:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif type(error).__module__.startswith("redis."):
         text = f"the store does not answer as it should: {text}"
+    text = masked(text)
     return text if len(text) <= LONGEST_SENTENCE else f"{text[: LONGEST_SENTENCE - 200]} … {text[-200:]}"
 
 

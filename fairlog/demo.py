@@ -1,4 +1,4 @@
-"""The guided run: three companies, some forty apps of real work, and a check afterwards that it was fair.
+"""The guided run: three companies, some forty apps of real work, two kills, and a check afterwards that all was fair.
 
 Everything is the real thing, an `up` of its own in a folder that is gone afterwards.
 """
@@ -21,12 +21,23 @@ import click
 from redis.exceptions import RedisError
 
 from fairlog import demo_tasks, render
-from fairlog.demo_checks import Broken, Story, check_end, read_story
+from fairlog.demo_checks import (
+    Broken,
+    Story,
+    check_acknowledged,
+    check_end,
+    check_tasks,
+    died_with,
+    read_story,
+    takeover_ms,
+)
+from fairlog.demo_kills import Kills
 from fairlog.up import Plan, Tree
-from scheduler.client import Client
+from scheduler.client import Client, Receipt
 from scheduler.commands import RegisterCompany, SubmitApp
 from scheduler.errors import CommandRejected, NoMaster
 from scheduler.eventlog import EventLog, connect
+from scheduler.events import Record
 from scheduler.keys import Keys
 from scheduler.worklist import Worklist
 
@@ -43,6 +54,7 @@ _ORDERS = {
 """Of each company: cores and work of its apps, its users taking turns."""
 DEADLINE_S = 110.0
 _LOOK_S = 0.25
+_ANSWER_S = 1.0
 _LINE_EVERY_S = 2.0
 
 
@@ -69,23 +81,29 @@ def run_demo() -> int:
         with Tree(plan, say=_say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
             client = Client(store, plan.cluster)
-            orders = _submit(client)
-            _watch(tree, client, orders)
+            orders, receipts = _submit(client)
             log = EventLog(store, Keys(plan.cluster))
-            story = read_story(list(log.read()))
+            kills = Kills(tree, log, len(orders), click.echo)
+            _watch(tree, Client(store, plan.cluster, timeout_s=_ANSWER_S), orders, kills)
+            records = list(log.read())
+            story = read_story(records)
             check_end(story, [order.app for order in orders], client.view)
+            check_acknowledged(records, receipts)
             _print_story(story, orders)
             _print_results(Worklist(store, plan.cluster), orders)
             _print_checks(story, orders)
+            _print_survived(records, kills, receipts)
     click.echo(f"Done after {time.monotonic() - started_s:.0f} s; everything was stopped and removed.")
     return 0
 
 
-def _submit(client: Client) -> list[Order]:
-    """Register the companies and hand in all apps at once, one company's after the other's."""
+def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
+    """Register the companies and hand in all apps at once, one company's after the other's; what was acknowledged."""
+    receipts: list[Receipt] = []
     for company, bought in QUOTAS.items():
         cores = bought // _SCALE
-        client.send(RegisterCompany(company=company, cores=cores, memory_mb=cores * MEMORY_MB // CORES))
+        command = RegisterCompany(company=company, cores=cores, memory_mb=cores * MEMORY_MB // CORES)
+        receipts.append(client.send(command))
     quotas = " : ".join(f"{name} {bought // _SCALE}" for name, bought in QUOTAS.items())
     click.echo(f"Three companies have bought {quotas} cores (512 : 128 : 1024, scaled) of {WORKERS * CORES}.")
     orders = [
@@ -96,8 +114,9 @@ def _submit(client: Client) -> list[Order]:
     for outcome in client.send_many([_command(order) for order in orders]):
         if isinstance(outcome, CommandRejected):
             raise Broken(f"an app was refused: {outcome}")
+        receipts.append(outcome)
     click.echo(f"{len(orders)} apps were submitted at once. Each company's next app waits until its turn comes.\n")
-    return orders
+    return orders, receipts
 
 
 def _command(order: Order) -> SubmitApp:
@@ -112,8 +131,8 @@ def _command(order: Order) -> SubmitApp:
     )
 
 
-def _watch(tree: Tree, client: Client, orders: Sequence[Order]) -> None:
-    """Show how it goes until every app has ended and nothing is held any more.
+def _watch(tree: Tree, client: Client, orders: Sequence[Order], kills: Kills) -> None:
+    """Show how it goes, and kill what is due, until every app has ended and nothing is held any more.
 
     Raises: Broken if that takes too long.
     """
@@ -124,10 +143,12 @@ def _watch(tree: Tree, client: Client, orders: Sequence[Order]) -> None:
             elapsed_s = time.monotonic() - began_s
             try:
                 apps, shares = client.view("apps", everything=True), client.view("shares")
+                workers = client.view("workers")
             except (NoMaster, RedisError):
-                apps, shares = [], None
+                apps, shares, workers = [], None, []
             if shares is not None:
                 show(elapsed_s, apps, shares)
+                kills.look(sum(app["endedAt"] is not None for app in apps), workers)
                 held = shares["waitingApps"]
                 if all(app["endedAt"] for app in apps) and not held["grantedCores"]:
                     return
@@ -224,14 +245,16 @@ def _spread(waits: Sequence[int]) -> tuple[int, int, int]:
 def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
     """What one app of each kind has found out.
 
-    Raises: Broken if a task did not print what it should.
+    Raises: Broken if some task of any app has not succeeded, or one of these did not print what it should.
     """
     totals: dict[str, Counter[str]] = {}
     for order in orders:
+        states = work.states(order.app)
+        check_tasks(order.app, order.cores, [task.state for task in states])
         if order.kind in totals:
             continue
         total = totals[order.kind] = Counter()
-        for task in work.states(order.app):
+        for task in states:
             try:
                 total.update(json.loads(work.output(order.app, task.task)))
             except ValueError:
@@ -252,6 +275,24 @@ def _print_checks(story: Story, orders: Sequence[Order]) -> None:
         f"each of the {story.admissions} admissions went to the lowest share that could take part, none past a quota",
     )
     click.echo("\nChecked from the log alone:")
+    for sentence in held:
+        click.echo(f"  ok  {sentence}")
+
+
+def _print_survived(records: Sequence[Record], kills: Kills, receipts: Sequence[Receipt]) -> None:
+    """What became of the master and the worker that were killed.
+
+    Raises: Broken if nobody took over, or all was over before they could be killed.
+    """
+    master, worker = kills.done()
+    after = render.duration(takeover_ms(records, master.head, master.at_ms))
+    died = len(died_with(records, worker.name, worker.head))
+    held = (
+        f"each of the {len(receipts)} commands is in the log where its client was told that it is",
+        f"{master.name} was killed while it served; {after} later the log elected another master, which went on",
+        f"{worker.name} was killed and {died} executors with it; their tasks ran again, and every task has succeeded",
+    )
+    click.echo("\nNothing was lost:")
     for sentence in held:
         click.echo(f"  ok  {sentence}")
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from recovery.rebuild import fold
+from scheduler.client import Receipt
 from scheduler.errors import FairlogError
 from scheduler.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved, Record, decode
 from scheduler.state import App, ClusterState, Company
@@ -89,6 +90,40 @@ def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int) -> Non
             f"log position {seq}: {admitted.company} was chosen at a share of {taking_part[admitted.company]}, "
             f"but {lowest} had {taking_part[lowest]}"
         )
+
+
+def check_acknowledged(records: Sequence[Record], receipts: Sequence[Receipt]) -> None:
+    """Raises: Broken unless the log holds each command where its client was told that it is."""
+    for receipt in receipts:
+        found = records[receipt.seq - 1] if 0 < receipt.seq <= len(records) else None
+        if found is None or found.cause != receipt.command_id:
+            raise Broken(f"command {receipt.command_id} was acknowledged, but log position {receipt.seq} lacks it")
+
+
+def takeover_ms(records: Sequence[Record], head: int, killed_ms: int) -> int:
+    """How long after `killed_ms` another master was elected, the log having ended at `head`.
+
+    Raises: Broken if none was.
+    """
+    before = [record for record in records[:head] if record.type == "MasterElected"]
+    for record in records[head:]:
+        if record.type == "MasterElected" and (not before or record.data != before[-1].data):
+            return record.at - killed_ms
+    raise Broken(f"no other master was elected after log position {head}, where the serving one was killed")
+
+
+def died_with(records: Sequence[Record], worker: str, head: int) -> list[str]:
+    """The executors of `worker` that ended, but not by themselves, after log position `head`."""
+    events = [decode(record) for record in records[head:]]
+    removed = [event for event in events if isinstance(event, ExecutorRemoved)]
+    return [event.executor for event in removed if event.worker == worker and event.reason != "exited"]
+
+
+def check_tasks(app: str, expected: int, states: Sequence[str]) -> None:
+    """Raises: Broken unless each of the app's tasks has succeeded."""
+    succeeded = sum(state == "succeeded" for state in states)
+    if succeeded != expected or len(states) != expected:
+        raise Broken(f"{succeeded} of the {expected} tasks of {app} have succeeded")
 
 
 def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) -> None:

@@ -80,9 +80,20 @@ def duration(milliseconds: int | None) -> str:
 
 
 def log_line(record: Record) -> str:
-    """One event in one line: position, time, type, and what is not empty of its data."""
+    """One event in one line: position, time, type, and what is not empty of its data.
+
+    A 0 or a False is shown where it is not what the event says by default.
+    """
+    from scheduler.events import EVENT_TYPES  # noqa: PLC0415 - other answers need not wait for the models
+
+    model = EVENT_TYPES.get(record.type)
+    fields = model.model_fields if model is not None else {}
     said = record.as_json()["data"]
-    parts = [f"{name}={words(value)}" for name, value in said.items() if value not in (None, "", [], {}, False)]
+    parts = [
+        f"{name}={words(value)}"
+        for name, value in said.items()
+        if value or (isinstance(value, int) and name in fields and fields[name].default != value)
+    ]
     return f"{record.seq:>7}  {moment(record.at)}  {record.type:<18} {' '.join(parts)}".rstrip()
 
 

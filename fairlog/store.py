@@ -57,6 +57,11 @@ _DURABLE = {
 }
 
 
+_REWRITTEN_FROM = "512mb"
+"""From what size the server rewrites its file, each time it has doubled. Most of the file is the log, which a rewrite
+copies as it is, with a core of its own; below that size, reading it all at the next start takes seconds at most."""
+
+
 class StoreUnavailable(FairlogError):
     """The embedded store cannot run here, or not now; a human must act."""
 
@@ -152,6 +157,7 @@ class EmbeddedStore:
             "unixsocketperm": "700",
             "daemonize": "no",
             "loglevel": "warning",
+            "auto-aof-rewrite-min-size": _REWRITTEN_FROM,
         }
         command = [str(program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
         if sys.platform == "linux":

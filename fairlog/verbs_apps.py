@@ -141,7 +141,7 @@ def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
 
 
 def _kill_executor(name: str) -> KillExecutors:
-    return KillExecutors(app=name.rpartition(".")[0], executors=(name,))
+    return KillExecutors(app=name.rpartition(".")[0] or name, executors=(name,))
 
 
 @click.command()

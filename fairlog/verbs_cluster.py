@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from fairlog import render
+from fairlog.health import live, ready
 from fairlog.options import as_json, on_cluster, place_options, read_pair, read_size, read_text
 from fairlog.session import without_password
 from fairlog.verbs_apps import send_each
@@ -38,13 +39,18 @@ if TYPE_CHECKING:
     metavar="PERCENT",
     help="Warn when the log takes more than this part of the store's memory.",
 )
+@click.option("--ready", "check", flag_value="ready", help="Only: does a master serve, and this host take part?")
+@click.option("--live", "check", flag_value="live", help="Only: is a master or worker of this host at work?")
 @as_json
 @on_cluster
-def status(session: Session, *, as_json: bool, warn_at: int) -> int:
+def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) -> int:
     """Tell who serves, who stands by and which workers there are.
 
-    Exits with 0 only when a master serves. Warns, on stderr, of a log that fills the store's memory.
+    Exits with 0 only when a master serves. Warns, on stderr, of a log that fills the store's memory. With --ready or
+    --live, for health checks, a sentence and the exit code say how this host is.
     """
+    if check is not None:
+        return _print_health(session, check, as_json=as_json)
     seen = session.ask_master("cluster")
     serving, standbys = session.masters()
     if seen is None:
@@ -74,6 +80,15 @@ def status(session: Session, *, as_json: bool, warn_at: int) -> int:
         _print_status(said)
     _warn_of_log(session, warn_at)
     return 0 if serving else 1
+
+
+def _print_health(session: Session, check: str, *, as_json: bool) -> int:
+    health = ready(session) if check == "ready" else live(session)
+    if as_json:
+        render.print_json({check: health.ok, "why": health.why})
+    else:
+        click.echo(f"{check}: {health.why}" if health.ok else f"not {check}: {health.why}", err=not health.ok)
+    return 0 if health.ok else 1
 
 
 def _warn_of_log(session: Session, percent: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import click
 from fairlog.options import Place, place_options, read_size, read_text
 from fairlog.running import default_data, find_running
 from scheduler.errors import FairlogError
+from scheduler.logs import FORMAT_VARIABLE, LogFormat, log_to_stderr
 from scheduler.validate import MAX_CORES, MAX_MEMORY_MB
 
 _CORES = click.IntRange(1, MAX_CORES)
@@ -34,6 +35,23 @@ def _memory(text: str) -> int:
     return memory_mb
 
 
+def _log_as(_ctx: click.Context, _param: click.Parameter, log_format: LogFormat) -> None:
+    os.environ[FORMAT_VARIABLE] = log_format
+
+
+_logs = click.option(
+    "--log-format",
+    type=click.Choice(["console", "json"]),
+    default="console",
+    show_default=True,
+    envvar=FORMAT_VARIABLE,
+    show_envvar=True,
+    expose_value=False,
+    callback=_log_as,
+    help="How the program's own log on stderr is written.",
+)
+
+
 @click.command()
 @click.option("--detach", is_flag=True, help="Return once a master serves; `fairlog down` stops it.")
 @click.option("--workers", type=click.IntRange(0, 1000), default=2, show_default=True, metavar="N", help="How many.")
@@ -42,6 +60,7 @@ def _memory(text: str) -> int:
 @click.option("--masters", type=click.IntRange(1, 9), default=2, show_default=True, metavar="N", help="One serves.")
 @click.option("--data", type=_FOLDER, metavar="DIR", help="Where to keep everything.  [default: the user's data]")
 @click.option("--cluster", type=read_text, metavar="NAME", help='The cluster\'s name.  [default: "default"]')
+@_logs
 @click.pass_obj
 def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None, **asked: Any) -> None:  # noqa: ANN401
     """Run a whole cluster on this machine: store, masters and workers.
@@ -67,7 +86,7 @@ def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None,
         started = start_detached(plan)
         click.echo(f"fairlog is up (process {started.pid}); data in {started.data}; `fairlog down` stops it")
     else:
-        run_up(plan, _say)
+        run_up(plan, _reporter())
 
 
 @click.command()
@@ -119,6 +138,7 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
     envvar="FAIRLOG_REPLICAS",
     help="Acknowledge nothing before so many replicas of the store have it on disk.",
 )
+@_logs
 @place_options()
 @click.pass_obj
 def master(place: Place, replicas: int) -> None:
@@ -130,7 +150,7 @@ def master(place: Place, replicas: int) -> None:
     from recovery.failover import run_master  # noqa: PLC0415 (likewise)
 
     url, cluster, _ = locate(place)
-    _log_to_stderr()
+    log_to_stderr()
     run_master(url, cluster, unsafe=place.unsafe_store, replicas=replicas)
 
 
@@ -146,14 +166,17 @@ def master(place: Place, replicas: int) -> None:
     metavar="DIR",
     help="Where executors keep their files, the whole output of tasks among them.",
 )
+@click.option("--drain", is_flag=True, help="When told to stop, first let what runs end, then leave the cluster.")
 @click.option("--no-outlive", is_flag=True, hidden=True)
 @_is_child
+@_logs
 @place_options()
 @click.pass_obj
-def worker(place: Place, /, *, no_outlive: bool, memory: int | None, **asked: Any) -> None:  # noqa: ANN401 (the options as click gives them)
+def worker(place: Place, /, *, no_outlive: bool, drain: bool, memory: int | None, **asked: Any) -> None:  # noqa: ANN401 (the options as click gives them)
     """Offer this machine's cores and memory, and run what is granted on them.
 
-    SIGTERM ends it; executors go on and are found again by the next one with the same id.
+    SIGTERM ends it; executors go on and are found again by the next one with the same id. With --drain it takes
+    nothing new from then on and ends once they have; a second SIGTERM ends it at once.
     """
     from fairlog.session import locate  # noqa: PLC0415 (help needs no store)
     from scheduler.eventlog import check_store, connect  # noqa: PLC0415 (likewise)
@@ -161,10 +184,13 @@ def worker(place: Place, /, *, no_outlive: bool, memory: int | None, **asked: An
     from workers.offer import make_offers  # noqa: PLC0415 (likewise)
 
     url, cluster, _ = locate(place)
-    _log_to_stderr()
+    log_to_stderr()
     with connect(url) as store:
         check_store(store, unsafe=place.unsafe_store)
-    offers = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
+    offers = [
+        offer.model_copy(update={"drain": drain})
+        for offer in make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
+    ]
     if offers[0].cores < _SMALLEST_CORES or offers[0].memory_mb < _SMALLEST_MB:
         _say(
             f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the smallest executor takes by "
@@ -177,15 +203,12 @@ def _say(sentence: str) -> None:
     click.echo(sentence, err=True)
 
 
-def _log_to_stderr() -> None:
-    """Program logs on stderr, one line each; stdout is for answers."""
+def _reporter() -> Callable[[str], None]:
+    """What says what happens to the processes of `up`: sentences, or entries of its log where programs read it."""
+    if os.environ[FORMAT_VARIABLE] == "console":
+        return _say
     import structlog  # noqa: PLC0415 (takes long to load)
 
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    log_to_stderr()
+    said: Callable[[str], None] = structlog.get_logger().info
+    return said

@@ -18,6 +18,7 @@ from scheduler.doorbell import DoorbellWorker
 from scheduler.errors import Deposed, StaleLog
 from scheduler.eventlog import EventLog, check_store, connect
 from scheduler.keys import Keys
+from scheduler.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service import Scheduler
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class Master:
         """Stand by and serve in turns until the worker is told to stop."""
         failures = 0
         _log.info("standing by", master=self.member.id)
+        notify(READY)
         while not self.worker.stopping:
+            notify(ALIVE)
             try:
                 if self._may_serve():
                     self._serve()
@@ -80,6 +83,7 @@ class Master:
                 _log.warning("the store is away", error=str(error))
                 self.worker.pause(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
                 failures += 1
+        notify(STOPPING)
         self._leave()
 
     def answer(self) -> None:
@@ -106,6 +110,7 @@ class Master:
         """Whoever lost the lease serves on all the same until the log elects another."""
         if time.monotonic() - self._kept_at >= self._keep_every_s:
             self._kept_at = time.monotonic()
+            notify(ALIVE)
             self.lease.appear()
             self.lease.take()
 

@@ -200,7 +200,10 @@ class AppQueue:
         """The app to admit next: of the first company that takes part, its first user's head (semantics C, U, F).
 
         While no other company takes part, one that borrows is asked as if it had no quota (C6), unless
-        it has to be `within_quota`.
+        it has to be `within_quota`. Example, 16 cores, of which a and b bought 8 each: a borrows and holds all
+        16 with four apps of 4. An app of b that asks for 8 waits until an executor of a ends: the 4 cores that a
+        then asks for beyond its quota without holding them make nobody wait. The app of b enters and gets
+        them, and the next 4 that a gives up as well; what a gives up then, a's own apps get again.
         """
         if self._companies_drift and self._ordered_at != self.basis.at:
             self._moved.update((key[-1], None) for key in self._order)

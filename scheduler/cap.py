@@ -118,6 +118,10 @@ class Cap:
     def reserve(self, before: int) -> int | None:
         """Reserve for each app held back since before that time in ms (semantics C7).
 
+        Example, a patience of 600 s and a quota of 16 cores, of which an app of 8 holds its half: one of 16 is
+        held back from 2.000 s on. At 3 s and at 602.000 s apps of 8 pass it where 8 are free, at 602.001 s none
+        does any more, and it is next once nothing is held.
+
         Returns: since when (ms) the next one is held back, None if none is.
         """
         earliest: int | None = None

@@ -118,7 +118,7 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
         case DecommissionWorker():
             return _decommission(state, _worker(state, command.worker))
         case UndrainWorker():
-            return _set_status(_worker(state, command.worker), "alive", only_from=("draining", "leaving"))
+            return _undrain(_worker(state, command.worker))
         case RemoveWorker():
             return _remove_worker(state, command)
         case RegisterCompany():
@@ -354,11 +354,20 @@ def _kill_executors(state: ClusterState, command: KillExecutors) -> list[Event]:
 def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
     """Its executors leave at once: the worker takes nothing more, so nothing is promised twice (semantics W6).
 
-    Drivers stay until they end.
+    Drivers stay until they end; a worker that was leaving leaves with the last of them, and is not called back.
     """
-    changed = _set_status(worker, "decommissioned", only_from=("alive", "draining"))
-    left: list[Event] = [*changed, *_remove_executors(state, worker, "killed")]
-    return [*left, _removed(worker, "removed")] if worker.status == "leaving" and not worker.drivers else left
+    executors = _remove_executors(state, worker, "killed")
+    if worker.status != "leaving":
+        return [*_set_status(worker, "decommissioned", only_from=("alive", "draining")), *executors]
+    if not worker.drivers:
+        return [*executors, _removed(worker, "removed")]
+    if worker.decommissioned:
+        return executors
+    again = [
+        WorkerChanged(worker=worker.id, status=status, cores=worker.cores, memory_mb=worker.memory_mb)
+        for status in ("decommissioned", "leaving")
+    ]
+    return [*again, *executors]
 
 
 def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
@@ -405,6 +414,12 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
     if worker.status not in only_from:
         return []
     return [WorkerChanged(worker=worker.id, status=status, cores=worker.cores, memory_mb=worker.memory_mb)]
+
+
+def _undrain(worker: Worker) -> list[Event]:
+    if worker.decommissioned:
+        raise InvalidCommand(f"worker {worker.id!r} was decommissioned for good; remove it and start its agent anew")
+    return _set_status(worker, "alive", only_from=("draining", "leaving"))
 
 
 def _remove_worker(state: ClusterState, command: RemoveWorker) -> list[Event]:

@@ -14,6 +14,7 @@ from scheduler.commands import (
     EndApp,
     EndedDriver,
     EndedExecutor,
+    KillApp,
 )
 from scheduler.errors import FairlogError, InvalidCommand
 from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
@@ -38,6 +39,7 @@ _OPERATIONS = {
     "remove": "RemoveWorker",
     "worker_lost": "LoseWorker",
     "change_company": "ChangeCompany",
+    "remove_company": "RemoveCompany",
 }
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "worker": {"node": "simulated", "host": "simulated"},
@@ -54,7 +56,7 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
     Each command is a turn of its own, those of `turn` arrive together (semantics T2). A command may say
     `at` what time it comes (ms, never going back), else it comes 1 ms after the one before; a turn is
     also taken whenever a time that a rule waits for has come in between (T1). `finish` means that all
-    executors of the app ended, and its driver if it has one, and the app is removed. With `check`, the
+    executors of the app ended, and its driver if it has one, and the app is removed, pending or not. With `check`, the
     ledgers are recomputed after every turn.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
@@ -132,14 +134,7 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa
             for part in together:
                 yield from _commands(state, part)
         case "finish":
-            app = str(arguments.get("app"))
-            for executor in list(state.apps[app].executors) if app in state.apps else []:
-                yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
-            driver = state.apps[app].driver if app in state.apps else None
-            if driver is None:
-                yield EndApp(app=app, reason="finished")
-            else:
-                yield EndedDriver(driver=driver.id, reason="exited", exit_code=0)
+            yield from _finish(state, str(arguments.get("app")))
         case "settings":
             yield ConfigureCluster(settings=arguments)
         case str(name) if name in _OPERATIONS:
@@ -147,6 +142,18 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa
         case other:
             known = ", ".join((*_OPERATIONS, *_MORE))
             raise InvalidCommand(f"no operation is called {shorten(other)}; there are {known}")
+
+
+def _finish(state: ClusterState, name: str) -> Iterator[Command]:
+    app = state.apps.get(name)
+    for executor in list(app.executors) if app is not None else []:
+        yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
+    if app is None or not app.spec.driver or app.ended is not None:
+        yield EndApp(app=name, reason="finished")
+    elif app.driver is None:
+        yield KillApp(app=name)
+    else:
+        yield EndedDriver(driver=app.driver.id, reason="exited", exit_code=0)
 
 
 def _command(name: str, arguments: Mapping[str, Any]) -> Command:

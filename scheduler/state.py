@@ -46,7 +46,7 @@ from scheduler.fleet import Fleet, Shape
 from scheduler.ledger import Accounts, Balance, Usage, add_grant, add_request
 from scheduler.placement.executors import CLASSIC
 from scheduler.placement.locality import Preferences
-from scheduler.placement.patience import moments_of
+from scheduler.placement.patience import moments_of, served_by
 from scheduler.placement.requests import Wanted, rethought, without_one
 from scheduler.placement.sizing import executor_sizes
 from scheduler.resources import UNLIMITED_CORES, Quota, Resources
@@ -81,7 +81,7 @@ class Executor:
 
 @dataclass(slots=True)
 class Worker:
-    """A node's offer and what is granted of it."""
+    """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
 
     id: str
     node: str
@@ -92,6 +92,7 @@ class Worker:
     free_cores: int
     free_memory_mb: int
     status: WorkerStatus = "alive"
+    decommissioned: bool = False
     executors: dict[str, Executor] = field(default_factory=dict)
     drivers: dict[str, Executor] = field(default_factory=dict)
 
@@ -365,7 +366,11 @@ class ClusterState:
         return [self.apps[name] for name in dict.fromkeys(names) if self.apps[name].elastic]
 
     def quota(self, company: str) -> Quota:
-        """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2)."""
+        """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2).
+
+        Example, live workers with 60 cores in all: 25 % are 15 cores; one of 8 companies that bought nothing
+        in particular has 15/2. With 20 cores more it is 20 and 10.
+        """
         spec = self.companies[company].spec
         if spec.cores is not None and spec.memory_mb is not None:
             return Quota(spec.cores, spec.memory_mb)
@@ -471,6 +476,9 @@ class ClusterState:
         worker.free_cores += event.cores - worker.cores
         worker.free_memory_mb += event.memory_mb - worker.memory_mb
         worker.cores, worker.memory_mb, worker.status = event.cores, event.memory_mb, event.status
+        worker.decommissioned = worker.status == "decommissioned" or (
+            worker.decommissioned and worker.status == "leaving"
+        )
         self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_quotas()
 
@@ -584,7 +592,8 @@ class ClusterState:
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
         if app.wanted:
-            app.wanted = without_one(app.wanted, event.locality or "any", worker.host, worker.rack)
+            served = served_by(worker, app.wanted, self.settings, self.places, self.at)
+            app.wanted = without_one(app.wanted, served)
         self._grant(app, worker, event.cores, event.memory_mb)
 
     def _executor_changed(self, event: ExecutorChanged) -> None:

@@ -207,8 +207,10 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
     check_range("the least executors of an elastic app", least, 0, most)
     if command.cores is not None or command.executor_limit is not None:
         raise InvalidCommand("an elastic app says how many executors it has, MIN:MAX: leave out cores and their limit")
-    if command.sizing == "one-per-worker":
-        raise InvalidCommand("an elastic app has executors of one size, it cannot have one that grows on each worker")
+    if command.sizing not in (None, "fixed"):
+        raise InvalidCommand(
+            f"an elastic app has executors of one size: its sizing is fixed, not {shorten(command.sizing)}"
+        )
     settings, per_core_mb = state.settings, command.memory_per_task_mb
     each = settings.min_executor_cores if command.executor_cores is None else command.executor_cores
     memory_mb = command.executor_memory_mb

@@ -126,6 +126,9 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
     for name in changes:
         if name not in known:
             raise InvalidSetting(f"no setting is called {shorten(name)}; there are {', '.join(known)}")
+    share = changes.get("max_driver_share")
+    if isinstance(share, (int, float)):
+        changes = {**changes, "max_driver_share": str(share)}
     try:
         settings = ClusterConfigured.model_validate({**known, **changes})
     except ValidationError as error:
@@ -158,6 +161,8 @@ def _expected(name: str, current: object) -> str:
         return "it is true or false"
     if name == "max_drivers":
         return "it is a whole number or none"
+    if name == "max_driver_share":
+        return "it is a part of the cluster, like 1/2 or 50%"
     return "it is a whole number" if isinstance(current, int) else "it is a text"
 
 

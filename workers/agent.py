@@ -4,6 +4,7 @@ It obeys nobody; it converges. On each ring and each tick it compares `grants:<w
 here, starts what is missing and stops what is not there (architecture, "Workers converge"). What runs
 is read from the lock files of the executors, not from memory, so an agent that was killed knows
 everything again at once. A report is repeated until the grant that it ends is gone from the store.
+The module is long because all that an agent does on a tick stands in one class.
 """
 
 from __future__ import annotations
@@ -11,29 +12,48 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import structlog
 from redis.exceptions import RedisError
 
 from scheduler.client import Client
-from scheduler.commands import Command, EndedDriver, EndedExecutor, RegisterWorker, RemoveWorker, StartedExecutor
+from scheduler.commands import (
+    Command,
+    DrainWorker,
+    EndedDriver,
+    EndedExecutor,
+    RegisterWorker,
+    RemoveWorker,
+    StartedExecutor,
+)
 from scheduler.doorbell import DoorbellWorker, forget_queue
-from scheduler.errors import CommandRejected, FairlogError, NoMaster
+from scheduler.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
 from scheduler.eventlog import connect
 from scheduler.events import WorkerRemoved
 from scheduler.grants import Grant, diff, is_driver
 from scheduler.keys import Keys
+from scheduler.logs import log_to_stderr
+from scheduler.notify import ALIVE, READY, STOPPING, notify
 from scheduler.worklist import Worklist
 from workers.executor import ExecutorSpec
 from workers.nursery import Nursery, NurseryLost
 from workers.offer import Offer, WorkerBusy
-from workers.processes import descendants, in_session, kill_until_gone, send_signal, with_variable
+from workers.processes import (
+    descendants,
+    in_session,
+    is_same_process,
+    kill_until_gone,
+    run_module,
+    send_signal,
+    started_s,
+    with_variable,
+)
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.several import Several
 from workers.tasks import EXECUTOR_VARIABLE
 
 if TYPE_CHECKING:
@@ -90,6 +110,7 @@ class Agent:
         self._ended: dict[str, _Ended] = {}
         self._unsent: list[Command] = []
         self._stop = False
+        self._draining: Literal["no", "asked", "yes"] = "no"
         self._pause_s = _PAUSE_S
 
     def serve(self) -> None:
@@ -103,19 +124,45 @@ class Agent:
                     bell = DoorbellWorker(self._keys.worker_queue(self.offer.worker), self._store, self._answer)
                     bell.work_until_stopped(lambda: self._stop)
                 except RedisError as error:
+                    notify(ALIVE)
                     _log.warning("the store does not answer", worker=self.offer.worker, error=str(error))
                     time.sleep(self._pause_s)
                     self._pause_s = min(2.0, 2 * self._pause_s)
         finally:
+            notify(STOPPING)
             self.close()
 
     def _answer(self) -> None:
+        notify(ALIVE)
         self.tick()
         self._pause_s = _PAUSE_S
+        if self._draining != "no":
+            self._drain()
 
     def stop(self) -> None:
-        """Have `serve` return soon."""
-        self._stop = True
+        """Have `serve` return soon; with an offer that says to drain, once nothing runs here or it is said again."""
+        if self.offer.drain and self._draining == "no" and self._registered:
+            self._draining = "asked"
+        else:
+            self._stop = True
+
+    def _drain(self) -> None:
+        """Take nothing new; once what runs has ended and the log knows, leave the cluster (semantics W3)."""
+        if self._draining == "asked":
+            _log.info("draining", worker=self.offer.worker, running=len(self._running))
+            try:
+                self._client.send(DrainWorker(worker=self.offer.worker))
+            except NoMaster:
+                return
+            except UnknownWorker:
+                self._stop = True
+                return
+            self._draining = "yes"
+        granted, revoked = self._read_grants()
+        if self._removed or not (granted or revoked or self._running):
+            if not self._removed:
+                self.leave()
+            self._stop = True
 
     def leave(self) -> None:
         """Take the worker out of the cluster and remove what RQ knows of its bell."""
@@ -195,8 +242,14 @@ class Agent:
         return granted, {name.decode(): None for name, value in sorted(stored.items()) if not value}
 
     def _register(self) -> bool:
-        """Offer the worker; whether the master has answered. Nothing that is not granted runs now (semantics W4)."""
+        """Offer the worker; whether the master has answered. Nothing that is not granted runs now (semantics W4).
+
+        Raises: WorkerBusy if another process on this machine is the worker's agent.
+        """
         offer = self.offer
+        other = self._other_agent()
+        if other is not None:
+            raise WorkerBusy(offer.worker, other)
         command = RegisterWorker(
             worker=offer.worker,
             node=offer.node,
@@ -210,13 +263,23 @@ class Agent:
         except NoMaster:
             _log.info("no master answers", worker=offer.worker)
             return False
-        about = {"pid": os.getpid(), "host": offer.host}
+        about = {"pid": os.getpid(), "host": offer.host, "started_s": started_s(os.getpid())}
         self._store.hset(self._keys.agents, offer.worker, json.dumps(about))
         self._registered = True
+        notify(READY)
         _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb)
         if offer.oddity is not None:
             _log.warning("an odd offer", worker=offer.worker, reason=offer.oddity)
         return True
+
+    def _other_agent(self) -> int | None:
+        """The live process on this machine, not this one, that registered the worker last, whatever its run folder."""
+        stored = cast("bytes | None", self._store.hget(self._keys.agents, self.offer.worker))
+        about: dict[str, Any] = json.loads(stored) if stored else {}
+        pid, since_s = about.get("pid"), about.get("started_s")
+        if about.get("host") != self.offer.host or pid is None or since_s is None or pid == os.getpid():
+            return None
+        return pid if is_same_process(pid, since_s) else None
 
     def _was_removed(self) -> bool:
         """Whether an administrator took the worker out, rather than its heartbeat having failed (semantics W3, W2).
@@ -311,34 +374,12 @@ def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
             signal.signal(number, lambda *_: agent.stop())
         agent.serve()
         return
-    _supervise([[sys.executable, "-m", "workers.agent", store, cluster, offer.model_dump_json()] for offer in offers])
-
-
-def _supervise(commands: Sequence[Sequence[str]]) -> None:
-    """Keep one process for each command until a stop signal; one that was refused ends them all."""
-    stopped = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    processes = [subprocess.Popen(command) for command in commands]  # noqa: S603 - our own interpreter and module
-    while not stopped:
-        time.sleep(0.2)
-        for place, process in enumerate(processes):
-            if process.poll() == 1:
-                stopped = True
-            elif process.returncode is not None:
-                processes[place] = subprocess.Popen(commands[place])  # noqa: S603 - likewise
-    send_signal([process.pid for process in processes], signal.SIGTERM)
-    for process in processes:
-        process.wait()
+    Several([[*run_module("workers.agent"), store, cluster, offer.model_dump_json()] for offer in offers]).run()
 
 
 def main() -> None:
     """Be the agent that the command line describes: store, cluster, offer."""
+    log_to_stderr()
     try:
         run_agent(sys.argv[1], sys.argv[2], [Offer.model_validate_json(sys.argv[3])])
     except FairlogError as error:

@@ -6,8 +6,10 @@ import os
 import sys
 from collections.abc import Callable
 
+from scheduler.logs import log_to_stderr
 from workers.driver import run_driver
 from workers.executor import ExecutorSpec, run_executor
+from workers.processes import run_module
 
 Launcher = Callable[[ExecutorSpec, int], int]
 """Becomes the executor of a spec, whose lock is the descriptor given; the exit code of the process."""
@@ -21,7 +23,7 @@ def preloaded(spec: ExecutorSpec, lock: int) -> int:
 def fresh(spec: ExecutorSpec, lock: int) -> int:
     """An executor in a new interpreter, for a third of a second more: nothing is shared with the nursery."""
     os.set_inheritable(lock, True)  # noqa: FBT003 - the standard library's signature
-    arguments = [sys.executable, "-m", "workers.launchers", str(lock), spec.model_dump_json()]
+    arguments = [*run_module("workers.launchers"), str(lock), spec.model_dump_json()]
     os.execv(sys.executable, arguments)  # noqa: S606 - our own interpreter and module
 
 
@@ -34,6 +36,7 @@ LAUNCHERS: dict[str, Launcher] = {"preloaded": preloaded, "fresh": fresh}
 
 def main() -> None:
     """Be the executor that the command line describes."""
+    log_to_stderr()
     lock = int(sys.argv[1])
     os.set_inheritable(lock, False)  # noqa: FBT003 - likewise
     sys.exit(_be(ExecutorSpec.model_validate_json(sys.argv[2]), lock))

@@ -18,10 +18,11 @@ import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 
+from scheduler.logs import log_to_stderr
 from workers.executor import ExecutorSpec, follow_parent
 from workers.launchers import LAUNCHERS
 from workers.memory import remove_cgroups
-from workers.processes import become_subreaper, children, descendants, in_session, kill_until_gone
+from workers.processes import become_subreaper, children, descendants, in_session, kill_until_gone, run_module
 from workers.rundir import ExitNote, RunDir
 
 _REPLY_S = 10
@@ -49,7 +50,7 @@ class Nursery:
         ours.settimeout(_REPLY_S)
         with theirs, self._files.program_log().open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", "workers.nursery", str(theirs.fileno()), str(int(self._outlive_agent))],
+                [*run_module("workers.nursery"), str(theirs.fileno()), str(int(self._outlive_agent))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -212,6 +213,7 @@ def _receive(line: socket.socket) -> bytes:
 def main() -> None:
     """Be the nursery of the agent that holds the other end of the socket named on the command line."""
     line = socket.socket(fileno=int(sys.argv[1]))
+    log_to_stderr()
     become_subreaper()
     gc.freeze()
     _Cradle(line, outlive_agent=bool(int(sys.argv[2]))).work()

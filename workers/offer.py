@@ -18,14 +18,16 @@ _MEMORY_STEP_MB = 512
 class WorkerBusy(FairlogError):
     """Another agent on this machine has the worker already."""
 
-    def __init__(self, worker: str, folder: Path) -> None:
-        super().__init__(f"worker {worker!r} already has an agent here (folder {folder}); choose another id")
+    def __init__(self, worker: str, holder: Path | int) -> None:
+        who = f"process {holder}" if isinstance(holder, int) else f"folder {holder}"
+        super().__init__(f"worker {worker!r} already has an agent here ({who}); choose another id, or stop that one")
 
 
 class Offer(BaseModel):
     """What a worker offers, and how its agent goes about it.
 
-    `outlive_agent`: executors go on without their agent until the next one finds them.
+    `outlive_agent`: executors go on without their agent until the next one finds them. `drain`: an agent that is
+    told to stop first lets everything end, and takes the worker out of the cluster.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -39,6 +41,7 @@ class Offer(BaseModel):
     run_dir: Path
     launcher: str = "preloaded"
     outlive_agent: bool = True
+    drain: bool = False
     grace_s: float = 5
 
     @property
@@ -93,7 +96,7 @@ def make_offers(
             rack=rack,
             cores=cores or max(1, default_cores() // instances),
             memory_mb=memory_mb or max(_MEMORY_STEP_MB, each_mb),
-            run_dir=run_dir or default_run_dir(),
+            run_dir=(run_dir or default_run_dir()).absolute(),
             outlive_agent=outlive_agent,
         )
         for number in range(1, instances + 1)

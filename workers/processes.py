@@ -21,6 +21,31 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LINUX = sys.platform == "linux"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
+_OURS = str(Path(__file__).parents[1])
+"""Where our packages lie. `python -m` looks into the current folder first, which may hold a `workers` of its own."""
+_SAME_START_S = 2.0
+"""A process's start is told by the machine's clock, which may have been set meanwhile."""
+
+
+def run_module(module: str) -> list[str]:
+    """How a command line begins that runs our own `module`, whatever lies in the current folder."""
+    run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-P", "-c", f"import runpy, sys; sys.path.insert(0, {_OURS!r}); {run}"]
+
+
+def started_s(pid: int) -> float | None:
+    """When the process was started, in seconds since the epoch; None if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
+
+
+def is_same_process(pid: int, since_s: float) -> bool:
+    """Whether the process `pid` that was started at `since_s` still runs, and not another one under its number."""
+    started = started_s(pid)
+    return started is not None and abs(started - since_s) < _SAME_START_S
 
 
 def become_subreaper() -> None:

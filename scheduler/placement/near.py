@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from scheduler.fleet import in_order
@@ -9,9 +10,9 @@ from scheduler.placement.executors import PLACEMENTS, allocations
 from scheduler.placement.patience import patient_until, places
 
 if TYPE_CHECKING:
-    from scheduler.events import ExecutorAllocated
+    from scheduler.events import ExecutorAllocated, Locality
     from scheduler.resources import Resources
-    from scheduler.state import App, ClusterState
+    from scheduler.state import App, ClusterState, Worker
 
 LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
 
@@ -39,4 +40,15 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
     if not anywhere or not affordable:
         return []
     candidates = state.fleet.candidates(unit.cores, unit.memory_mb, settings.worker_selection)
-    return allocations(app, put(candidates, unit, min(anywhere, affordable)), unit, "any")
+    granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
+    hosts = [host for host, tasks in app.preferred_hosts.items() if tasks]
+    racks = state.places.racks_of(hosts).values()
+    return [
+        executor.model_copy(update={"locality": _reached(state.workers[executor.worker], hosts, racks)})
+        for executor in granted
+    ]
+
+
+def _reached(worker: Worker, hosts: Collection[str], racks: Collection[str]) -> Locality:
+    """How near a worker is to these hosts, which are in these racks."""
+    return "host" if worker.host in hosts else "rack" if worker.rack and worker.rack in racks else "any"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from scheduler.events import ClusterConfigured
     from scheduler.placement.requests import Wanted
-    from scheduler.state import App
+    from scheduler.state import App, Worker
     from scheduler.topology import Topology
 
 
@@ -32,6 +32,26 @@ def patient_until(wanted: Wanted, settings: ClusterConfigured, where: Topology) 
     if any(rack in where.by_rack for rack in wanted.request.racks or ()):
         for_rack += settings.locality_wait_rack_ms
     return for_host, for_rack
+
+
+def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfigured, where: Topology, at: int) -> int:
+    """Which of these requests an executor serves that got to `worker` at time `at` in ms, as an index (semantics L5).
+
+    The first that it is near enough to: one that prefers its host; its rack, and does not insist on a host any
+    more; one without a preference; one that insists on nothing any more; else the oldest.
+    """
+    tests: tuple[Callable[[Wanted], bool], ...] = (
+        lambda wanted: worker.host in (wanted.request.hosts or ()),
+        lambda wanted: (
+            worker.rack != ""
+            and worker.rack in (wanted.request.racks or ())
+            and at >= patient_until(wanted, settings, where)[0]
+        ),
+        lambda wanted: wanted.request.hosts is None,
+        lambda wanted: at >= patient_until(wanted, settings, where)[1],
+    )
+    found = (index for test in tests for index, wanted in enumerate(pending) if test(wanted))
+    return next(found, 0)
 
 
 def moments_of(app: App, settings: ClusterConfigured) -> tuple[int, ...]:

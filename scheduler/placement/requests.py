@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler.events import Locality
 from scheduler.placement.locality import (
     ANYWHERE,
     Preferences,
@@ -27,12 +26,6 @@ class Wanted(NamedTuple):
     number: int
     since: int
 
-    def names(self, host: str, rack: str) -> Locality:
-        """What a worker on `host` in `rack` is to these requests."""
-        if host in (self.request.hosts or ()):
-            return "host"
-        return "rack" if rack and rack in (self.request.racks or ()) else "any"
-
 
 def rethought(
     pending: Sequence[Wanted],
@@ -45,16 +38,17 @@ def rethought(
 ) -> list[Wanted]:
     """The requests of an app that lacks so many executors: target - starting - running (semantics L1, L2, L4).
 
-    Fewer than are pending: the oldest are cancelled. Otherwise those that prefer only hosts that nobody
-    prefers now are cancelled, and asked for anew together with what is missing; requests without a
-    preference are exchanged for such with one as far as tasks call for it. All others stay as they are.
+    Fewer than are pending: so many are cancelled, stale ones before free ones before matching ones, of each
+    the oldest. Otherwise the stale ones, which prefer only hosts that nobody prefers now, are cancelled, and
+    asked for anew together with what is missing; requests without a preference are exchanged for such with
+    one as far as tasks call for it. All others stay as they are.
 
     `executors_by_host` is where the app has executors, `racks` where hosts are, `at` the time (ms).
     """
     missing = lacking - sum(wanted.number for wanted in pending)
-    if missing < 0:
-        return _cancelled(pending, -missing)
     split = split_pending_requests([wanted.request.hosts for wanted in pending], preferences.by_host)
+    if missing < 0:
+        return _cancelled(pending, -missing, [*split.stale, *split.free, *split.matching])
     available = missing + sum(pending[index].number for index in split.stale)
     exchangeable = sum(pending[index].number for index in split.free)
     matching = [pending[index].request.hosts or () for index in split.matching for _ in range(pending[index].number)]
@@ -67,37 +61,27 @@ def rethought(
         if index in split.free:
             cancelled = min(exchanged, wanted.number)
             exchanged -= cancelled
-            kept += _cancelled([wanted], cancelled)
+            kept += _cancelled([wanted], cancelled, [0])
         elif index not in split.stale:
             kept.append(wanted)
     new = preferring + [ANYWHERE] * (available - len(preferring))
     return _merged([*kept, *(Wanted(request, 1, at) for request in new)])
 
 
-def without_one(pending: Sequence[Wanted], locality: Locality, host: str, rack: str) -> list[Wanted]:
-    """The requests once an executor on `host` in `rack` has served one of them at that `locality`.
-
-    The oldest that it is near enough to; at "any", one without a preference first.
-    """
-    fitting = [index for index, wanted in enumerate(pending) if locality in ("any", wanted.names(host, rack))]
-    if locality == "any":
-        fitting.sort(key=lambda index: pending[index].request.hosts is not None)
-    if not fitting:
-        return list(pending)
-    served = fitting[0]
-    left = pending[served]._replace(number=pending[served].number - 1)
-    return [*pending[:served], *([left] if left.number else []), *pending[served + 1 :]]
+def without_one(pending: Sequence[Wanted], index: int) -> list[Wanted]:
+    """The requests once one of those at `index` is served."""
+    left = pending[index]._replace(number=pending[index].number - 1)
+    return [*pending[:index], *([left] if left.number else []), *pending[index + 1 :]]
 
 
-def _cancelled(pending: Iterable[Wanted], number: int) -> list[Wanted]:
-    """The requests without the `number` oldest ones (semantics L4)."""
-    left: list[Wanted] = []
-    for wanted in pending:
-        cancelled = min(number, wanted.number)
+def _cancelled(pending: Sequence[Wanted], number: int, order: Iterable[int]) -> list[Wanted]:
+    """The requests without `number` of them, taken from those at the indexes `order` first (semantics L4)."""
+    left = [wanted.number for wanted in pending]
+    for index in order:
+        cancelled = min(number, left[index])
         number -= cancelled
-        if wanted.number > cancelled:
-            left.append(wanted._replace(number=wanted.number - cancelled))
-    return left
+        left[index] -= cancelled
+    return [wanted._replace(number=count) for wanted, count in zip(pending, left, strict=True) if count]
 
 
 def _merged(pending: Iterable[Wanted]) -> list[Wanted]:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from fairlog.demo_checks import Broken, check_admission, check_end, check_workers, read_story
+from fairlog.demo_checks import (
+    Broken,
+    check_acknowledged,
+    check_admission,
+    check_end,
+    check_tasks,
+    check_workers,
+    died_with,
+    read_story,
+    takeover_ms,
+)
+from scheduler.client import Receipt
 from scheduler.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.events import AppAdmitted, Record, encode
+from scheduler.events import AppAdmitted, Event, ExecutorRemoved, MasterElected, Record, encode
 from scheduler.state import ClusterState, Executor
 from scheduler.turn import Entry, Turn
 from scheduler.views import look
@@ -22,7 +34,9 @@ def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tm
     (tmp_path / "temporary").mkdir()
     answer = shell.run("demo", timeout_s=170)
     assert answer.code == 0, answer
-    assert len(re.findall(r"^ +ok  ", answer.out, re.MULTILINE)) == 4
+    assert len(re.findall(r"^ +ok  ", answer.out, re.MULTILINE)) == 7
+    assert re.search(r"^master-\d, which serves, is killed", answer.out, re.MULTILINE)
+    assert re.search(r"^worker-\d, which runs \d+ executors, is killed", answer.out, re.MULTILINE)
     assert len(re.findall(r"^\d+\. ", answer.out, re.MULTILINE)) == 40
     assert "pi is about 3.14" in answer.out
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -109,3 +123,49 @@ def test_a_master_that_says_something_else_than_the_log_is_found() -> None:
     check_end(story, [], lambda view, **asked: look(story.state, view, asked))
     with pytest.raises(Broken, match="view of the workers"):
         check_end(story, [], lambda view, **asked: [] if view == "workers" else look(story.state, view, asked))
+
+
+def _chain(*events: Event) -> list[Record]:
+    return _records([Entry(event, f"c{number}") for number, event in enumerate(events, start=1)])
+
+
+def test_an_acknowledged_command_that_the_log_lacks_is_found() -> None:
+    records = [record._replace(cause=f"c{record.seq}") for record in _chain(*[MasterElected(master="m")] * 3)]
+    check_acknowledged(records, [Receipt("c3", 3), Receipt("c1", 1)])
+    for lost in (Receipt("c4", 4), Receipt("c2", 3), Receipt("c2", 0)):
+        with pytest.raises(Broken, match=f"command {lost.command_id} was acknowledged, but log position {lost.seq}"):
+            check_acknowledged(records, [lost])
+
+
+def test_a_killed_master_that_nobody_follows_is_found() -> None:
+    records = [record._replace(at=record.seq * 1000) for record in _chain(*map(_elected, "aab"))]
+    assert takeover_ms(records, 2, 2500) == 500
+    assert takeover_ms(records, 1, 2500) == 500
+    with pytest.raises(Broken, match="no other master was elected after log position 3"):
+        takeover_ms(records, 3, 3500)
+
+
+def _elected(master: str) -> Event:
+    return MasterElected(master=master)
+
+
+def test_the_executors_that_died_with_a_worker_are_told_from_those_that_ended() -> None:
+    how: list[tuple[str, Literal["killed", "exited", "failed", "lost"]]] = [
+        ("w1", "killed"),
+        ("w1", "exited"),
+        ("w1", "failed"),
+        ("w2", "lost"),
+    ]
+    ended = [
+        ExecutorRemoved(app="a", executor=f"a.{number}", worker=worker, reason=reason)
+        for number, (worker, reason) in enumerate(how)
+    ]
+    assert died_with(_chain(*ended), "w1", 0) == ["a.0", "a.2"]
+    assert died_with(_chain(*ended), "w1", 1) == ["a.2"]
+
+
+def test_a_task_that_was_skipped_is_found() -> None:
+    check_tasks("a", 2, ["succeeded", "succeeded"])
+    for states in (["succeeded", "queued"], ["succeeded"], []):
+        with pytest.raises(Broken, match=r"\d of the 2 tasks of a have succeeded"):
+            check_tasks("a", 2, states)

@@ -27,6 +27,7 @@ from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy, make_offers
 
 SLEEP = ("sleep", "600")
+ROOT = Path(__file__).parents[2]
 
 
 class Cluster:
@@ -324,3 +325,58 @@ def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedSt
         Agent(store.url, "twice", offer)
     agent.close()
     Agent(store.url, "twice", offer).close()
+
+
+def test_a_second_agent_of_a_worker_is_refused_whatever_its_folder_while_the_first_one_lives(cluster: Cluster) -> None:
+    first = cluster.agent()
+    elsewhere = cluster.offer().model_copy(update={"run_dir": cluster.folder / "elsewhere"})
+    second = Agent(cluster.store.url, cluster.name, elsewhere)
+    with pytest.raises(WorkerBusy, match=rf"worker 'w1' already has an agent here \(process {first.pid}\)"):
+        second.serve()
+    assert cluster.pid_of("w1") == first.pid
+    first.kill()
+    first.wait()
+    cluster.agent(elsewhere)
+
+
+def test_an_agent_that_drains_lets_everything_end_and_takes_its_worker_out(cluster: Cluster) -> None:
+    agent = cluster.agent(cluster.offer().model_copy(update={"drain": True, "outlive_agent": True}))
+    hold = cluster.folder / "hold"
+    hold.touch()
+    app = cluster.submit(("/bin/sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    agent.terminate()
+    wait_until(lambda: cluster.client.view("workers")[0]["status"] == "draining", "the drain")
+    assert agent.poll() is None
+    hold.unlink()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert agent.wait(60) == 0
+    assert cluster.client.view("workers") == []
+
+
+def test_an_agent_that_drains_ends_at_once_when_it_is_told_again(cluster: Cluster) -> None:
+    agent = cluster.agent(cluster.offer().model_copy(update={"drain": True}))
+    app = cluster.submit(SLEEP)
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    agent.terminate()
+    wait_until(lambda: cluster.client.view("workers")[0]["status"] == "draining", "the drain")
+    agent.terminate()
+    agent.wait(60)
+    assert not processes_of(app)
+
+
+def test_what_lies_in_the_current_folder_is_not_taken_for_our_modules(cluster: Cluster) -> None:
+    trap = cluster.folder / "trap"
+    for package in ("workers", "scheduler"):
+        (trap / package).mkdir(parents=True)
+        (trap / package / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    offers = [cluster.offer(f"safe-{n}", cores=4) for n in (1, 2)]
+    script = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); os.chdir({str(trap)!r}); "
+        "from workers.agent import run_agent; from workers.offer import Offer; "
+        f"run_agent({cluster.store.url!r}, {cluster.name!r}, "
+        f"[Offer.model_validate_json(text) for text in {[offer.model_dump_json() for offer in offers]!r}])"
+    )
+    cluster.start("-P", "-c", script)
+    wait_until(lambda: all(cluster.pid_of(offer.worker) for offer in offers), "both agents")
+    assert cluster.end_of(cluster.submit(("/bin/true",)))["state"] == "finished"

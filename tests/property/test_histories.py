@@ -30,6 +30,7 @@ from scheduler.events import (
     ExecutorRemoved,
     MasterElected,
     Record,
+    WorkerChanged,
     WorkerRemoved,
     decode,
     encode,
@@ -53,8 +54,16 @@ Written = dict[str, str]
 def test_every_ledger_holds_and_every_decision_keeps_to_what_was_bought_offered_and_asked_for(
     history: History,
 ) -> None:
+    decommissioned: dict[str, None] = {}
+
     def before(state: ClusterState, event: Event) -> None:
-        if isinstance(event, AppAdmitted) and state.settings.admission == "fair":
+        if isinstance(event, WorkerRemoved):
+            decommissioned.pop(event.worker, None)
+        elif isinstance(event, WorkerChanged):
+            if event.status == "decommissioned":
+                decommissioned[event.worker] = None
+            assert event.status != "alive" or event.worker not in decommissioned, f"semantics W6: {event}"
+        elif isinstance(event, AppAdmitted) and state.settings.admission == "fair":
             company = state.companies[event.company]
             passes = reference.passes_cap(state, company, state.apps[event.app])
             assert passes or company.spec.borrow, f"semantics C4, C6: {event}"

@@ -21,7 +21,7 @@ from fairlog.options import (
 )
 from fairlog.session import patient, without_password
 from fairlog.verbs_cluster import read_value
-from scheduler.events import AppRegistered, encode
+from scheduler.events import AppRegistered, ClusterConfigured, CompanyRegistered, encode
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,18 @@ def test_an_event_is_one_line_whatever_its_command_holds() -> None:
         assert len(line.splitlines()) == 1
     assert json.loads(render.log_json(record))["data"] == json.loads(record.data)
     assert list(json.loads(render.log_json(record))) == ["seq", "type", "v", "at", "turn", "cause", "data", "digest"]
+
+
+def test_a_setting_that_is_off_and_a_number_that_is_0_are_shown_where_they_say_something() -> None:
+    record = encode(
+        ClusterConfigured(spread_out_drivers=False, max_drivers=0), seq=7, at=0, turn=7, cause="", previous=""
+    )
+    line = render.log_line(record)
+    assert "spread_out_drivers=False" in line
+    assert "max_drivers=0" in line
+    assert "borrow" not in render.log_line(
+        encode(CompanyRegistered(company="acme"), seq=8, at=0, turn=8, cause="", previous="")
+    )
 
 
 def test_cores_and_limits_are_numbers_or_one_word() -> None:

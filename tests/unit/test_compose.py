@@ -70,6 +70,15 @@ def test_every_service_is_health_checked_and_started_again(compose: _Compose) ->
         assert service["restart"] == "unless-stopped", name
 
 
+def test_a_master_is_healthy_while_it_is_at_work_and_a_worker_while_it_may_be_granted_something(
+    compose: _Compose,
+) -> None:
+    checks = {"master": ["CMD", "fairlog", "status", "--live"], "worker": ["CMD", "fairlog", "status", "--ready"]}
+    for name, service in compose["services"].items():
+        if name != "store":
+            assert service["healthcheck"]["test"] == checks[service["command"][0]], name
+
+
 def test_the_store_forces_every_write_to_disk_and_evicts_nothing(compose: _Compose) -> None:
     arguments = compose["services"]["store"]["command"][1:]
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))

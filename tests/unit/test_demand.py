@@ -353,6 +353,7 @@ class TestElastic:
             ({"cores": 8}, "leave out cores"),
             ({"executor_limit": 3}, "leave out cores"),
             ({"sizing": "one-per-worker"}, "executors of one size"),
+            ({"sizing": "computed"}, "its sizing is fixed, not 'computed'"),
         ],
     )
     def test_what_contradicts_it_is_refused(self, more: dict[str, Any], sentence: str) -> None:

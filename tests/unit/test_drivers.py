@@ -15,6 +15,7 @@ from scheduler.commands import (
     LoseWorker,
     RemoveWorker,
     SubmitApp,
+    UndrainWorker,
 )
 from scheduler.errors import InvalidCommand, UnknownDriver
 from scheduler.events import (
@@ -153,6 +154,21 @@ def test_a_leaving_worker_waits_for_its_drivers_and_a_decommissioned_one_keeps_t
     cluster.turn(RemoveWorker(worker="w1"))
     assert not any(isinstance(event, WorkerRemoved) for event in cluster.turn(ended("a1.driver-0")))
     assert isinstance(cluster.turn(ended("a2.driver-0"))[-1], WorkerRemoved)
+
+
+def test_a_decommissioned_worker_that_waits_for_its_driver_to_leave_is_not_called_back() -> None:
+    """Semantics W6: for good, whichever of the two commands comes first."""
+    for first, second in ((DecommissionWorker, RemoveWorker), (RemoveWorker, DecommissionWorker)):
+        cluster = shared(w1=16)
+        cluster.turn(with_driver("a1"))
+        cluster.turn(first(worker="w1"))
+        cluster.turn(second(worker="w1"))
+        worker = cluster.state.workers["w1"]
+        assert (worker.status, worker.decommissioned) == ("leaving", True)
+        assert cluster.turn(DecommissionWorker(worker="w1")) == []
+        with pytest.raises(InvalidCommand, match="decommissioned for good"):
+            cluster.turn(UndrainWorker(worker="w1"))
+        assert isinstance(cluster.turn(ended("a1.driver-0"))[-1], WorkerRemoved)
 
 
 def test_at_most_so_many_drivers_are_up_at_once_and_the_next_one_follows() -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.events import ClusterConfigured
 from scheduler.placement.locality import ANYWHERE, Preferences, Request
+from scheduler.placement.patience import served_by
 from scheduler.placement.requests import Wanted, rethought, without_one
+from scheduler.state import Worker
+from scheduler.topology import Topology
 
 RACKS = {"h1": "/r1", "h2": "/r1", "h3": "/r2"}
 H1 = Request(("h1",), ("/r1",))
@@ -36,9 +40,12 @@ def test_executors_that_are_there_already_are_not_asked_for_again() -> None:
     assert asked([], 3, {"h1": 3}, there={"h1": 2}) == [Wanted(H1, 1, 100), Wanted(ANYWHERE, 2, 100)]
 
 
-def test_too_many_requests_are_cancelled_oldest_first() -> None:
-    pending = [Wanted(ANYWHERE, 1, 10), Wanted(H1, 2, 20), Wanted(H2, 2, 30)]
-    assert asked(pending, 3, {"h1": 3}) == [Wanted(H1, 1, 20), Wanted(H2, 2, 30)]
+def test_of_too_many_requests_those_that_no_task_prefers_are_cancelled_first_then_free_ones_then_the_oldest() -> None:
+    pending = [Wanted(H1, 2, 10), Wanted(ANYWHERE, 1, 20), Wanted(H1, 2, 30), Wanted(H2, 2, 40)]
+    assert asked(pending, 6, {"h1": 3}) == [*pending[:3], Wanted(H2, 1, 40)]
+    assert asked(pending, 5, {"h1": 3}) == pending[:3]
+    assert asked(pending, 4, {"h1": 3}) == [Wanted(H1, 2, 10), Wanted(H1, 2, 30)]
+    assert asked(pending, 3, {"h1": 3}) == [Wanted(H1, 1, 10), Wanted(H1, 2, 30)]
 
 
 def test_a_stale_request_is_cancelled_and_asked_for_anew_and_a_matching_one_keeps_its_age() -> None:
@@ -55,20 +62,37 @@ def test_once_nobody_prefers_anything_all_requests_are_free() -> None:
     assert asked([Wanted(H1, 2, 10)], 2, {}) == [Wanted(ANYWHERE, 2, 100)]
 
 
+def serves(pending: list[Wanted], host: str, rack: str, at: int) -> int:
+    """Which one an executor on that host serves, where h1, h2 and h4 have a worker each."""
+    where = Topology()
+    for number, (there, its_rack) in enumerate([("h1", "/r1"), ("h2", "/r1"), ("h4", "/r2"), ("h5", "")]):
+        where.join(f"w{number}", there, its_rack)
+    worker = Worker("w9", host, host, rack, 8, 8192, free_cores=8, free_memory_mb=8192)
+    settings = ClusterConfigured(locality_wait_host_ms=100, locality_wait_rack_ms=50)
+    return served_by(worker, pending, settings, where, at)
+
+
 def test_an_executor_serves_the_oldest_request_that_it_is_near_enough_to() -> None:
     pending = [Wanted(H2, 1, 10), Wanted(H12, 2, 20), Wanted(ANYWHERE, 1, 30)]
-    assert without_one(pending, "host", "h1", "/r1") == [Wanted(H2, 1, 10), Wanted(H12, 1, 20), Wanted(ANYWHERE, 1, 30)]
-    assert without_one(pending, "rack", "h9", "/r1") == pending[1:]
-    assert without_one(pending, "any", "h9", "/r9") == pending[:2]
+    assert serves(pending, "h1", "/r1", 40) == 1
+    assert serves(pending, "h9", "/r1", 110) == 0
+    assert serves(pending, "h9", "/r9", 40) == 2
+    assert without_one(pending, 1) == [pending[0], Wanted(H12, 1, 20), pending[2]]
+    assert without_one(pending, 0) == pending[1:]
 
 
-def test_at_any_place_the_oldest_request_is_served_once_none_is_free() -> None:
-    pending = [Wanted(H1, 1, 10), Wanted(H2, 1, 20)]
-    assert without_one(pending, "any", "x", "") == [Wanted(H2, 1, 20)]
+def test_an_executor_elsewhere_does_not_serve_a_request_that_insists_on_its_host() -> None:
+    nobody_there = Request(("h7",), ("/r7",))
+    pending = [Wanted(H1, 1, 10), Wanted(nobody_there, 1, 20)]
+    assert serves(pending, "h4", "/r2", 30) == 1
+    assert serves(pending, "h2", "/r1", 30) == 1
+    assert serves(pending, "h2", "/r1", 110) == 0
+    assert serves(pending[:1], "h4", "/r2", 160) == 0
 
 
 def test_a_worker_without_a_rack_is_in_nobodys_rack() -> None:
-    assert Wanted(Request(("h1",), ("",)), 1, 0).names("h2", "") == "any"
+    pending = [Wanted(Request(("h5",), ("",)), 1, 0), Wanted(ANYWHERE, 1, 0)]
+    assert serves(pending, "h9", "", 200) == 1
 
 
 WANTED = st.builds(

@@ -172,3 +172,78 @@ def test_an_elastic_app_grows_and_gives_back_in_a_scenario() -> None:
     assert grown == [2, 4, 1, 1]
     assert [one["executor"] for one in outcome["decisions"] if "given_back" in one] == ["e.1", "e.2", "e.3"]
     assert outcome["final"]["occupied"] == [12, 6144]
+
+
+def test_an_app_whose_driver_waits_leaves_when_it_finishes() -> None:
+    driver = {**SUBMIT, "driver": True}
+    assert run(COMPANY, WORKER, driver, {"op": "finish", "app": "a1"}, max_drivers=0)["final"]["waiting"] == []
+
+
+def test_a_company_without_apps_can_be_removed() -> None:
+    assert run(COMPANY, {"op": "remove_company", "company": "acme"})["final"]["companies"] == {}
+
+
+def test_borrowed_room_returns_as_executors_end() -> None:
+    """Semantics C6: the example of `AppQueue.first`."""
+    companies = [{"op": "company", "company": name, "cores": 8, "memory_mb": 16384} for name in ("a", "b")]
+    fixed = {**SUBMIT, "executor_cores": 4, "executor_memory_mb": 1024}
+    ends = [
+        {"op": "executor_ended", "executor": f"a{number}.0", "reason": "failed", "exit_code": 1} for number in range(3)
+    ]
+    decisions = run(
+        {**companies[0], "borrow": True},
+        companies[1],
+        WORKER,
+        *({**fixed, "app": f"a{number}", "company": "a", "cores": 4} for number in range(4)),
+        {**fixed, "app": "b0", "company": "b"},
+        *ends,
+    )["decisions"]
+    assert decisions[8] == {"admitted": "b0"}
+    assert [decision["allocated"] for decision in decisions[9:]] == ["b0", "b0", "a0"]
+
+
+@pytest.mark.parametrize(("at", "passes"), [(602_000, True), (602_001, False)])
+def test_smaller_apps_pass_one_that_the_quota_holds_back_until_patience_runs_out(*, at: int, passes: bool) -> None:
+    """Semantics C7: the example of `Cap.reserve`."""
+    final = run(
+        {**COMPANY, "cores": 16, "memory_mb": 32768},
+        {**WORKER, "cores": 64},
+        {**SUBMIT, "app": "first", "at": 0},
+        {**SUBMIT, "app": "large", "cores": 16, "user": "bob", "at": 2000},
+        {**SUBMIT, "app": "small", "at": at},
+    )["final"]
+    assert final["waiting"] == ["first", "small"] if passes else ["first"]
+
+
+RACKED = [
+    {**WORKER, "worker": f"w{number}", "cores": cores, "host": f"h{number}", "rack": rack}
+    for number, cores, rack in [(1, 4, "r1"), (2, 2, "r1"), (3, 2, "r2")]
+]
+
+
+def reached(outcome: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(one["worker"], one["locality"]) for one in outcome["decisions"] if "locality" in one]
+
+
+def test_a_request_that_insists_on_a_host_waits_though_others_of_the_app_are_served_elsewhere() -> None:
+    """Semantics L5: nobody waits for h9, which has no worker; one of three requests names h1 too, which is full."""
+    full = {**SUBMIT, "app": "full", "cores": 4, "executor_cores": 4, "executor_memory_mb": 1024}
+    none_yet = {**SUBMIT, "cores": 3, "executor_cores": 1, "executor_memory_mb": 1024, "executor_limit": 0}
+    prefer = {"prefer": {"h1": 1, "h9": 3}, "preferring_tasks": 4}
+    outcome = run(
+        COMPANY,
+        RACKED[0],
+        full,
+        *RACKED[1:],
+        none_yet,
+        {"op": "scale", "app": "a1", "executors": 3, **prefer, "at": 1000},
+        {"op": "finish", "app": "full", "at": 2000},
+    )
+    assert reached(outcome) == [("w3", "any"), ("w2", "rack"), ("w1", "host")]
+
+
+def test_an_executor_without_a_preference_says_how_near_it_came_all_the_same() -> None:
+    """Semantics L5: two tasks that prefer h1 fill one executor, the others may go anywhere."""
+    none_yet = {**SUBMIT, "executor_cores": 2, "executor_memory_mb": 1024, "executor_limit": 0}
+    outcome = run(COMPANY, *RACKED, none_yet, {"op": "scale", "app": "a1", "executors": 4, "prefer": {"h1": 2}})
+    assert sorted(reached(outcome)) == [("w1", "host"), ("w1", "host"), ("w2", "rack"), ("w3", "any")]

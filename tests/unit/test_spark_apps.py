@@ -271,7 +271,8 @@ def test_a_decommissioned_worker_is_left_at_once_and_nothing_is_placed_in_that_t
     ]
     assert cluster.turn(DecommissionWorker(worker="w1")) == []
     assert allocated(cluster.turn(fixed("a2", 1, 1))) == [("w3", 2, 1024), ("w3", 1, 1024)]
-    assert cluster.turn(UndrainWorker(worker="w1")) == []
+    with pytest.raises(InvalidCommand, match="worker 'w1' was decommissioned for good; remove it"):
+        cluster.turn(UndrainWorker(worker="w1"))
     assert cluster.turn(RemoveWorker(worker="w1")) == [WorkerRemoved(worker="w1", reason="removed")]
 
 

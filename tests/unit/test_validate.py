@@ -220,6 +220,8 @@ def test_settings_about_drivers_and_admission_are_read_and_checked() -> None:
     assert (changed.admission, changed.spread_out_drivers, changed.max_drivers) == ("open", False, 3)
     assert changed.max_driver_share == "1/4"
     assert changed_settings(changed, {"max_drivers": None}).max_drivers is None
+    assert changed_settings(changed, {"max_driver_share": 1}).max_driver_share == "1/1"
+    assert changed_settings(changed, {"max_driver_share": 0.5}).max_driver_share == "1/2"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +234,10 @@ def test_settings_about_drivers_and_admission_are_read_and_checked() -> None:
         (
             {"max_driver_share": "most"},
             "max_driver_share: a part of the cluster is written like 25% or 1/4, not 'most'",
+        ),
+        (
+            {"max_driver_share": None},
+            "max_driver_share cannot be None: it is a part of the cluster, like 1/2 or 50%",
         ),
         (
             {"max_driver_share": "2/1"},

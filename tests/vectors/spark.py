@@ -101,6 +101,13 @@ class Master:
 
         Raises: CommandRejected if one is refused; no turn is made of it then.
         """
+        return self.turn_of(commands)
+
+    def turn_of(self, commands: Iterable[Command]) -> list[Event]:
+        """The same, each command asked for once those before it are taken.
+
+        Raises: CommandRejected if one is refused; no turn is made of it then.
+        """
         turn = Turn(self.state, self.state.at + 1)
         for command in commands:
             turn.take(command)

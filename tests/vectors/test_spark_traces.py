@@ -7,7 +7,7 @@ ignores because it names something unknown is refused, or names what has ended, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -64,16 +64,13 @@ def _step(master: Master, operation: dict[str, Any], gone_for_spark: set[str]) -
             return {}
         gone_for_spark.add(operation["name"])
     try:
-        commands = _commands(master.state, operation)
-        events = master.turn(*commands) if commands else []
+        commands = COMMANDS[operation["op"]](master.state, operation)
+        events = [] if commands is None else master.turn_of(commands)
     except CommandRejected:
         return {}
-    told_to_stop = {command.executor for command in commands[1:] if isinstance(command, EndedExecutor)}
-    return _told(master.state, events, told_to_stop)
-
-
-def _commands(state: ClusterState, operation: dict[str, Any]) -> list[Command]:
-    return COMMANDS[operation["op"]](state, operation)
+    if operation["op"] == "decommission_worker":
+        events = [event for event in events if not isinstance(event, ExecutorRemoved)]
+    return _told(master.state, events)
 
 
 def _register_worker(_: ClusterState, operation: dict[str, Any]) -> list[Command]:
@@ -82,31 +79,38 @@ def _register_worker(_: ClusterState, operation: dict[str, Any]) -> list[Command
     return [RegisterWorker(worker=name, node=name, host=name, **offer)]
 
 
-def _finish_app(state: ClusterState, operation: dict[str, Any]) -> list[Command]:
+def _finish_app(state: ClusterState, operation: dict[str, Any]) -> list[Command] | None:
     app = state.apps.get(operation["app"])
     if app is None or app.ended is not None:
-        return []
+        return None
     return [EndApp(app=operation["app"], reason="finished"), *_words(app.executors)]
 
 
 def _kill_executors(state: ClusterState, operation: dict[str, Any]) -> list[Command]:
-    named = [f"{operation['app']}.{number}" for number in operation["ids"]]
+    named = dict.fromkeys(f"{operation['app']}.{number}" for number in operation["ids"])
     app = state.apps.get(operation["app"])
     there = [executor for executor in named if app is not None and executor in app.executors]
     return [KillExecutors(app=operation["app"], executors=tuple(named)), *_words(there)]
 
 
-def _executor_exited(_: ClusterState, operation: dict[str, Any]) -> list[Command]:
+def _executor_exited(state: ClusterState, operation: dict[str, Any]) -> Iterator[Command]:
+    """An app that fails with this one has its other executors killed."""
     executor, code = f"{operation['app']}.{operation['id']}", operation["code"]
-    return [EndedExecutor(executor=executor, reason="failed" if code else "exited", exit_code=code)]
+    yield EndedExecutor(executor=executor, reason="failed" if code else "exited", exit_code=code)
+    app = state.apps[operation["app"]]
+    if app.ended is not None:
+        yield from _words(app.executors)
 
 
-def _finish_driver(state: ClusterState, operation: dict[str, Any]) -> list[Command]:
-    driver = state.apps[operation["name"]].driver if operation["name"] in state.apps else None
-    return [] if driver is None else [EndedDriver(driver=driver.id, reason="exited", exit_code=0)]
+def _finish_driver(state: ClusterState, operation: dict[str, Any]) -> list[Command] | None:
+    """For a driver that waits it makes a turn of nothing: Spark looks what it can place."""
+    app = state.apps.get(operation["name"])
+    if app is None or app.ended is not None:
+        return None
+    return [] if app.driver is None else [EndedDriver(driver=app.driver.id, reason="exited", exit_code=0)]
 
 
-COMMANDS: dict[str, Callable[[ClusterState, dict[str, Any]], list[Command]]] = {
+COMMANDS: dict[str, Callable[[ClusterState, dict[str, Any]], Iterable[Command] | None]] = {
     "register_worker": _register_worker,
     "register_app": lambda _, operation: [submission(operation, operation["name"], {})],
     "submit_driver": lambda _, operation: [driver_submission(operation)],
@@ -125,13 +129,13 @@ def _words(executors: Iterable[str]) -> list[Command]:
     return [EndedExecutor(executor=executor, reason="killed") for executor in executors]
 
 
-def _told(state: ClusterState, events: list[Event], told_to_stop: set[str]) -> dict[str, Any]:
+def _told(state: ClusterState, events: list[Event]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     allocations = [launched(event) for event in events if isinstance(event, ExecutorAllocated)]
     killed = [
         {"app": event.app, "id": _number(event.executor), "worker": event.worker}
         for event in events
-        if isinstance(event, ExecutorRemoved) and event.executor in told_to_stop
+        if isinstance(event, ExecutorRemoved) and event.reason == "killed"
     ]
     drivers = [{"name": event.app, "worker": event.worker} for event in events if isinstance(event, DriverAllocated)]
     failed = [event.app for event in events if isinstance(event, AppRemoved) and event.reason == "failed"]

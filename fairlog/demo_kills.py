@@ -1,0 +1,79 @@
+"""What the guided run kills in the middle: the master that serves, then a worker with all that runs there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlog.demo_checks import Broken
+from recovery.lease import members
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from fairlog.up import Tree
+    from scheduler.eventlog import EventLog
+
+MASTER_PART, WORKER_PART = 4, 2
+"""The master is killed once a 4th of the apps have ended, a worker once half of them have."""
+
+
+class Kill(NamedTuple):
+    """Which process of `up` was killed, when by the store's clock (ms), and where the log ended then."""
+
+    name: str
+    at_ms: int
+    head: int
+
+
+class Kills:
+    """Kills the processes of `tree` with SIGKILL when their time has come; `say` gets a sentence for each."""
+
+    def __init__(self, tree: Tree, log: EventLog, total: int, say: Callable[[str], None]) -> None:
+        self._tree = tree
+        self._log = log
+        self._store: Redis = log.store
+        self._total = total
+        self._say = say
+        self._master: Kill | None = None
+        self._worker: Kill | None = None
+
+    def look(self, ended: int, workers: Sequence[dict[str, Any]]) -> None:
+        """Kill what is due, now that `ended` apps have ended and `workers` hold what the master says."""
+        if self._master is None and ended * MASTER_PART >= self._total:
+            self._kill_master()
+        elif self._master is not None and self._worker is None and ended * WORKER_PART >= self._total:
+            self._kill_worker(workers)
+
+    def done(self) -> tuple[Kill, Kill]:
+        """The master and the worker that were killed.
+
+        Raises: Broken if all was over before their time.
+        """
+        if self._master is None or self._worker is None:
+            raise Broken("every app had ended before a master and a worker could be killed")
+        return self._master, self._worker
+
+    def _kill_master(self) -> None:
+        serving = members(self._store, self._log.keys)[0]
+        for child in self._tree.masters:
+            if serving is not None and child.pid == serving.pid:
+                self._master = self._kill(child.name, serving.pid)
+                self._say(f"{child.name}, which serves, is killed (kill -9, process {serving.pid})")
+
+    def _kill_worker(self, workers: Sequence[dict[str, Any]]) -> None:
+        """The busiest one; its executors end with it."""
+        busiest = max(workers, key=lambda worker: worker["executors"])
+        for child in self._tree.workers:
+            if child.name == busiest["worker"] and busiest["executors"] and child.pid is not None:
+                pid = child.pid
+                self._worker = self._kill(child.name, pid)
+                self._say(f"{child.name}, which runs {busiest['executors']} executors, is killed (process {pid})")
+
+    def _kill(self, name: str, pid: int) -> Kill:
+        head = self._log.head().seq
+        os.kill(pid, signal.SIGKILL)
+        seconds, micros = self._store.time()
+        return Kill(name, seconds * 1000 + micros // 1000, head)

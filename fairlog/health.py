@@ -1,0 +1,58 @@
+"""Whether what runs on this host is well: for the health checks of service managers and containers."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from fairlog.session import Session
+
+BEATEN_MS = 10_000
+"""An agent beats once a second; one that has not for so long does not go about its work."""
+
+
+class Health(NamedTuple):
+    """Whether all is well, and why, in a sentence."""
+
+    ok: bool
+    why: str
+
+
+def live(session: Session) -> Health:
+    """Whether something of the cluster on this host is at work: a master, serving or not, or a worker that beats."""
+    host = socket.gethostname()
+    found = [*_masters_of(session, host), *_workers_of(session, host)]
+    return Health(bool(found), f"{host} has {', '.join(found)}" if found else _nothing(session, host))
+
+
+def ready(session: Session) -> Health:
+    """Whether a master decides, and this host takes part: by a master, or by a worker that may be granted something."""
+    host = socket.gethostname()
+    workers = session.ask_master("workers")
+    if workers is None:
+        return Health(ok=False, why=f"no master serves the cluster {session.cluster}")
+    alive = {f"worker {worker['worker']}" for worker in workers if worker["status"] == "alive"}
+    found = [*_masters_of(session, host), *(name for name in _workers_of(session, host) if name in alive)]
+    return Health(bool(found), f"a master serves, {host} has {', '.join(found)}" if found else _nothing(session, host))
+
+
+def _nothing(session: Session, host: str) -> str:
+    return f"nothing of the cluster {session.cluster} on {host} is at work: no master, and no worker in service"
+
+
+def _masters_of(session: Session, host: str) -> list[str]:
+    serving, standbys = session.masters()
+    here = [member for member in (serving, *standbys) if member is not None and member.host == host]
+    return [f"master {member.id}" for member in here]
+
+
+def _workers_of(session: Session, host: str) -> list[str]:
+    """The registered workers of this host whose agents have beaten lately."""
+    stored = cast("dict[bytes, bytes]", session.store.hgetall(session.keys.agents))
+    seconds, micros = session.store.time()
+    since = seconds * 1000 + micros // 1000 - BEATEN_MS
+    beating: Any = session.store.zrangebyscore(session.keys.heartbeats, since, "+inf")
+    agents = {name: json.loads(text) for name, text in stored.items()}
+    return [f"worker {name.decode()}" for name in beating if agents.get(name, {}).get("host") == host]

@@ -1,0 +1,46 @@
+"""The program's own log: structured, on stderr, a line an event, without secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Literal, cast
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor
+
+LogFormat = Literal["console", "json"]
+FORMAT_VARIABLE = "FAIRLOG_LOG_FORMAT"
+"""Where a process that we start finds how it is to write its log."""
+_IN_URL = re.compile(r"(\w://[^\s/:@'\"]*):[^\s'\"]*@")
+_IN_QUERY = re.compile(r"(\bpassword=)[^&\s'\"]+")
+
+
+def masked(text: str) -> str:
+    """The text with the passwords of all URLs in it made unreadable."""
+    return _IN_QUERY.sub(r"\1***", _IN_URL.sub(r"\1:***@", text))
+
+
+def log_to_stderr(log_format: LogFormat | None = None) -> None:
+    """Have this process, and those that it starts, write their logs to stderr: for people, or as JSON for programs.
+
+    Without a format it is the one of the process that started this one.
+    """
+    import structlog  # noqa: PLC0415 (takes long to load; `masked` is for the command line's errors, too)
+
+    wanted = log_format or cast("LogFormat", os.environ.get(FORMAT_VARIABLE, "console"))
+    os.environ[FORMAT_VARIABLE] = wanted
+    processors: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    if wanted == "json":
+        processors += [structlog.processors.format_exc_info, _mask, structlog.processors.JSONRenderer(default=str)]
+    else:
+        processors += [_mask, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    structlog.configure(processors=processors, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
+def _mask(_logger: object, _method: str, event: EventDict) -> EventDict:
+    return {name: masked(value) if isinstance(value, str) else value for name, value in event.items()}

@@ -1,0 +1,122 @@
+"""The background service: what health checks and the service manager are told, orderly stops, logs for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlog.store import EmbeddedStore
+from tests.integration.cli_rig import ROOT, Shell, wait_until
+
+HOST = socket.gethostname()
+
+
+@pytest.fixture
+def shell(store: EmbeddedStore, tmp_path: Path) -> Shell:
+    shell = Shell(tmp_path / "home")
+    shell.env |= {"FAIRLOG_STORE": store.url, "FAIRLOG_CLUSTER": f"background-{os.getpid()}-{tmp_path.name}"}
+    return shell
+
+
+class Service:
+    """A `fairlog` process that is started as systemd would: what it says is heard, what it logs is kept."""
+
+    def __init__(self, shell: Shell, *arguments: str) -> None:
+        name = "-".join(arguments[:1])
+        self.log = shell.home / f"{name}.log"
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._line.bind(str(shell.home / f"{name}.socket"))
+        self._line.settimeout(60)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fairlog", *arguments],
+                env={**shell.env, "NOTIFY_SOCKET": str(shell.home / f"{name}.socket"), "FAIRLOG_LOG_FORMAT": "json"},
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+
+    def hear(self, what: str) -> None:
+        """Return once it has said `what`."""
+        while self._line.recv(100).decode() != what:
+            pass
+
+    def entries(self) -> list[dict[str, object]]:
+        """What it has logged so far."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def end(self) -> None:
+        """Have nothing of it left."""
+        self.process.kill()
+        self.process.wait()
+        self._line.close()
+
+
+def test_a_service_says_when_it_is_ready_alive_and_stopping_and_health_checks_see_it(shell: Shell) -> None:
+    assert shell.run("status", "--live").code == 1
+    unready = shell.run("status", "--ready", "--json")
+    assert (unready.code, unready.json()["ready"]) == (1, False)
+    master = Service(shell, "master")
+    worker = Service(shell, "worker", "--cores", "4", "--memory", "4G", "--run-dir", str(shell.home / "run"))
+    try:
+        for service in (master, worker):
+            service.hear("READY=1")
+            service.hear("WATCHDOG=1")
+        assert f"worker {HOST}" in shell.ok("status", "--ready")
+        assert "master" in shell.ok("status", "--live")
+        os.kill(master.process.pid, signal.SIGTERM)
+        master.hear("STOPPING=1")
+        assert master.process.wait(60) == 0
+        assert shell.run("status", "--ready").err.startswith("not ready: no master serves")
+        assert shell.ok("status", "--live") == f"live: {HOST} has worker {HOST}\n"
+        os.kill(worker.process.pid, signal.SIGTERM)
+        worker.hear("STOPPING=1")
+        assert worker.process.wait(60) == 0
+        assert {entry["event"] for entry in master.entries()} >= {"standing by", "serving"}
+        assert "registered" in {entry["event"] for entry in worker.entries()}
+    finally:
+        master.end()
+        worker.end()
+
+
+def test_a_drained_worker_is_at_work_but_not_ready(shell: Shell) -> None:
+    worker = Service(shell, "worker", "--id", "w", "--cores", "4", "--memory", "4G", "--run-dir", str(shell.home))
+    master = Service(shell, "master")
+    try:
+        worker.hear("READY=1")
+        shell.ok("drain", "w")
+        assert "worker w" in shell.ok("status", "--live")
+        assert "worker w" not in shell.ok("status", "--ready")
+    finally:
+        worker.end()
+        master.end()
+
+
+def test_a_worker_that_drains_leaves_the_cluster_when_it_is_told_to_stop(shell: Shell) -> None:
+    master = Service(shell, "master")
+    offer = ("--id", "w", "--cores", "4", "--memory", "4G", "--run-dir", str(shell.home), "--instances", "2")
+    worker = Service(shell, "worker", *offer, "--drain")
+    try:
+        wait_until(lambda: len(json.loads(shell.ok("workers", "--json"))) == 2, "both workers")
+        os.kill(worker.process.pid, signal.SIGTERM)
+        worker.hear("STOPPING=1")
+        assert worker.process.wait(60) == 0
+        assert json.loads(shell.ok("workers", "--json")) == []
+    finally:
+        worker.end()
+        master.end()
+
+
+def test_a_failure_shows_no_password(shell: Shell) -> None:
+    answer = shell.run("--store", "redis://ann:hush@127.0.0.1:1/0", "status")
+    assert answer.code == 1
+    assert "hush" not in answer.err
+    assert "hush" not in shell.run("--store", "redis://ann:hush@127.0.0.1:x/0", "status").err
+    assert "hush" not in shell.run("--store", "http://ann:hush@127.0.0.1/0", "master").err
