@@ -46,6 +46,12 @@ VERBS = {
     "restore": ("verbs_backup", "Make a backup the log of a cluster that has none."),
     "explain": ("verbs_witness", "Tell why an app waits, and why it was admitted and placed as it was."),
     "audit": ("verbs_witness", "Work out every decision anew, and name what deviates from the rules."),
+    "fairness": ("verbs_figures", "Measure how fair a span of the log was to companies and users."),
+    "statement": (
+        "verbs_figures",
+        "State what a company's apps held in a month, by user and app.",
+    ),
+    "whatif": ("verbs_whatif", "Run the inputs of the log, or of a trace, under other rules, and compare."),
     "simulate": ("verbs_log", "Run a scenario through the rules, without a store."),
 }
 """Every verb, the module that holds it, and its help in one line."""

@@ -271,7 +271,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none; they are in force from the next turn on."""
     session.check()
-    changes = {read_text(name): _value(name, text) for name, text in change}
+    changes = {read_text(name): read_value(name, text) for name, text in change}
     receipt = session.client.send(ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
 
@@ -281,7 +281,7 @@ def _shown(value: object) -> str:
     return next((word for word, meant in _WORDS.items() if meant is value), str(value))
 
 
-def _value(name: str, text: str) -> int | str | None:
+def read_value(name: str, text: str) -> int | str | None:
     """The value as its setting is likely to want it; whether it does is the rules' to say."""
     if text in _WORDS:
         return _WORDS[text]

@@ -20,7 +20,7 @@ from fairlog.options import (
     read_text,
 )
 from fairlog.session import patient, without_password
-from fairlog.verbs_cluster import _value
+from fairlog.verbs_cluster import read_value
 from scheduler.events import AppRegistered, ClusterConfigured, CompanyRegistered, encode
 
 
@@ -188,4 +188,4 @@ def test_cores_and_limits_are_numbers_or_one_word() -> None:
     ],
 )
 def test_a_setting_is_read_as_what_it_is_likely_to_be(name: str, text: str, value: object) -> None:
-    assert _value(name, text) == value
+    assert read_value(name, text) == value

@@ -1,0 +1,138 @@
+"""The figures of a span as one HTML page that needs no network: charts that can be hovered, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from importlib.util import find_spec
+from typing import Any
+
+from fairlog import render
+from scheduler.errors import InvalidCommand
+
+_COLOURS = (
+    "#3366cc",
+    "#dc6900",
+    "#2a9d4a",
+    "#b02a8f",
+    "#7a5c3d",
+    "#1a9aa8",
+    "#c23b3b",
+    "#6b6b9e",
+    "#8f9a12",
+    "#555555",
+)
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Fairness</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2em auto; padding: 0 1em }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
+th, td {{ padding: .2em .8em; text-align: right; border-bottom: 1px solid #ddd }}
+th:first-child, td:first-child {{ text-align: left }}
+p {{ color: #555 }}
+</style>
+</head>
+<body>
+<h1>Fairness</h1>
+<p>{about}</p>
+{table}
+{charts}
+</body>
+</html>
+"""
+
+
+def check_extra() -> None:
+    """Raises: InvalidCommand saying what to install if the charts cannot be drawn."""
+    if find_spec("plotly") is None:
+        raise InvalidCommand("--html needs plotly: pip install 'fairlog[report]'")
+
+
+def page(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
+    """The page of a report of `recovery.fairness` and of each app's wait."""
+    log, whole = report["log"], report["cluster"]
+    about = (
+        f"Log entries {log['from']} to {log['to']}, {render.moment(log['fromAt'])} to {render.moment(log['toAt'])} "
+        f"UTC, digest {log['digest']}. Jain's index {whole['jain']}, fairness error {whole['fairnessError']} of the "
+        f"cluster, {whole['utilisation']} of the cores used, shortfall {whole['shortfallCoreS']} core-seconds."
+    )
+    return _PAGE.format(about=escape(about), table=_table(report), charts=_charts(report, waits))
+
+
+def _table(report: dict[str, Any]) -> str:
+    columns = (
+        ("demand", "demandCores"),
+        ("entitled", "entitledCores"),
+        ("occupied", "occupiedCores"),
+        ("granted", "grantedCores"),
+        ("short, core-s", "shortfallCoreS"),
+        ("out of turn", "longestOutOfTurnMs"),
+        ("apps", "apps"),
+        ("wait p50", "waitP50Ms"),
+        ("p90", "waitP90Ms"),
+        ("p99", "waitP99Ms"),
+        ("longest", "waitLongestMs"),
+    )
+    head = "".join(f"<th>{name}</th>" for name in ("who", *(name for name, _ in columns)))
+    lines = []
+    for row in report["rows"]:
+        cells = [" ".join(filter(None, (row["company"], row.get("user"))))]
+        cells += [render.duration(row[key]) if key.endswith("Ms") else str(row[key]) for _, key in columns]
+        lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
+
+
+def _charts(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
+    from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415 (takes a second, and is an extra)
+
+    series, parties = report["series"], _parties(report["series"])
+    times = [_time(point["at"]) for point in series]
+    colours = {party: _COLOURS[number % len(_COLOURS)] for number, party in enumerate(parties)}
+    shares = Figure()
+    for party in parties:
+        for name, dash in (("occupied", "solid"), ("entitled", "dash"), ("granted", "dot"), ("demand", "dashdot")):
+            shares.add_trace(
+                Scatter(
+                    x=times,
+                    y=[point["shares"].get(party, {}).get(name, 0) for point in series],
+                    name=f"{escape(party)} {name}",
+                    legendgroup=escape(party),
+                    line={"color": colours[party], "dash": dash, "shape": "hv"},
+                    visible=True if name in {"occupied", "entitled"} else "legendonly",
+                )
+            )
+    shares.update_layout(title="Cores over time", yaxis_title="cores", hovermode="x unified")
+    queue = Figure(Scatter(x=times, y=[point["queueLength"] for point in series], name="pending", line={"shape": "hv"}))
+    queue.update_layout(title="Apps pending", yaxis_title="apps", hovermode="x unified")
+    waited = Figure()
+    for company in dict.fromkeys(wait["company"] for wait in waits):
+        own = [wait for wait in waits if wait["company"] == company]
+        waited.add_trace(
+            Scatter(
+                x=[_time(wait["at"]) for wait in own],
+                y=[wait["waitMs"] / 1000 for wait in own],
+                text=[f"{escape(wait['app'])}, {escape(wait['user'])}" for wait in own],
+                name=escape(company),
+                mode="markers",
+            )
+        )
+    waited.update_layout(title="Waits by time of admission", yaxis_title="seconds")
+    drawn = []
+    for number, (name, figure) in enumerate((("shares", shares), ("queue", queue), ("waits", waited))):
+        figure.update_layout(template="plotly_white", height=420)
+        drawn.append(
+            figure.to_html(full_html=False, include_plotlyjs=not number, div_id=name, config={"displaylogo": False})
+        )
+    return "\n".join(drawn)
+
+
+def _parties(series: Iterable[dict[str, Any]]) -> list[str]:
+    return sorted(dict.fromkeys(party for point in series for party in point["shares"]))
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")

@@ -1,0 +1,226 @@
+"""The verbs that take figures of the log: fairness, statement."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlog import render
+from fairlog.options import as_json, on_cluster, read_text
+from recovery.fairness import By, Fairness
+from recovery.span import OPEN, Bound, measure
+from recovery.statement import AMOUNTS, Usages, hours
+from recovery.statement import statement as stated
+from scheduler.errors import InvalidCommand, UnknownCompany
+
+if TYPE_CHECKING:
+    from fairlog.session import Session
+
+_MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
+_WRITTEN = "write a position such as 1200, or a time in UTC such as 2026-03-01 or 2026-03-01T09:30:00"
+
+
+def read_bound(text: str) -> Bound:
+    """A position in the log, or a time: `1200`, `2026-03-01`, `2026-03-01T09:30:00`; without a zone it is UTC.
+
+    Raises: click.BadParameter naming the right forms.
+    """
+    if re.fullmatch(r"[1-9]\d{0,17}", text, re.ASCII):
+        return Bound(seq=int(text))
+    try:
+        when = datetime.fromisoformat(text)
+        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return Bound(at=round(when.timestamp() * 1000))
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text[:40]!r} is neither a position nor a time: {_WRITTEN}") from None
+
+
+def read_month(text: str) -> tuple[Bound, Bound]:
+    """The first and the last ms of a month in UTC, written `YYYY-MM`.
+
+    Raises: click.BadParameter naming the right form.
+    """
+    found = _MONTH.fullmatch(text)
+    if found is None or found[1] == "0000":
+        raise click.BadParameter(f"{text[:40]!r} is not a month: write it YYYY-MM, such as 2026-03")
+    year, month = int(found[1]), int(found[2])
+    begins = round(datetime(year, month, 1, tzinfo=UTC).timestamp() * 1000)
+    year, month = (year, month + 1) if month < 12 else (year + 1, 1)
+    try:
+        ends = round(datetime(year, month, 1, tzinfo=UTC).timestamp() * 1000)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is beyond the calendar") from None
+    return Bound(at=begins), Bound(at=ends)
+
+
+def progress() -> Callable[[int], None] | None:
+    """What says on stderr how far the log is read; None where that is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    return lambda seq: click.echo(f"\rread up to {seq} ", nl=False, err=True)
+
+
+_FROM = click.option("--from", "first", type=read_bound, default="1", metavar="SEQ|TIME", help="Where the span begins.")
+_TO = click.option("--to", "last", type=read_bound, default=None, metavar="SEQ|TIME", help="Where it ends.")
+
+
+@click.command()
+@_FROM
+@_TO
+@click.option("--by", type=click.Choice(["company", "user"]), default="company", show_default=True, help="Per whom.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page of charts.")
+@as_json
+@on_cluster
+def fairness(session: Session, *, first: Bound, last: Bound | None, by: By, html: Path | None, as_json: bool) -> None:
+    """Measure how fair a span of the log was to companies and users.
+
+    Entitled is max-min by water-filling of quotas, capped by demand, over cores and memory (Dominant Resource
+    Fairness, Ghodsi 2011); shortfall what is missing to it in core-seconds, its mean over the cluster Armada's fairness
+    error; Jain's index is of occupied / entitled; finish-time fairness (Themis, Mahajan 2020) is time here / time
+    in one's own 1/N of the cluster. Out of turn is how long at a stretch somebody with an app pending stayed
+    below what they were entitled to. --html writes one page that needs no network.
+    """
+    if html is not None:
+        from fairlog import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
+
+        fairness_page.check_extra()
+    meter = Fairness(by=by)
+    state, span = measure(session.log.read(), meter, first=first, last=last or OPEN, progress=progress())
+    report = {"log": span.as_json(), **meter.report(state)}
+    if html is not None:
+        html.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
+    if as_json:
+        render.print_json(report)
+    else:
+        _print_fairness(report)
+        if html is not None:
+            click.echo(f"\ncharts    {html}")
+
+
+def _print_fairness(report: dict[str, Any]) -> None:
+    whole, log = report["cluster"], report["log"]
+    click.echo(f"log       {log['from']} to {log['to']}, {render.duration(log['toAt'] - log['fromAt'])}")
+    click.echo(f"digest    {log['digest']}")
+    click.echo(f"Jain      {_number(whole['jain'])}")
+    click.echo(f"error     {_number(whole['fairnessError'])} of the cluster below entitlement")
+    click.echo(f"used      {_number(whole['utilisation'])} of the cores, {_number(whole['queueLength'])} apps pending")
+    click.echo()
+    who = ("COMPANY", "USER") if report["by"] == "user" else ("COMPANY",)
+    rows = [(*(row[name.lower()] for name in who), *_figures(row)) for row in report["rows"]]
+    render.print_table((*who, *_HEADINGS), rows, empty="Nobody had an app in that span.")
+
+
+_HEADINGS = (
+    "DEMAND",
+    "ENTITLED",
+    "OCCUPIED",
+    "GRANTED",
+    "SHORT",
+    "OUT OF TURN",
+    "APPS",
+    "WAIT P50",
+    "P90",
+    "P99",
+    "LONGEST",
+    "SLOWDOWN",
+    "FINISH TIME",
+)
+
+
+def _figures(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        _number(row["demandCores"]),
+        _number(row["entitledCores"]),
+        _number(row["occupiedCores"]),
+        _number(row["grantedCores"]),
+        f"{row['shortfallCoreS']:g} core-s",
+        render.duration(row["longestOutOfTurnMs"]),
+        row["apps"],
+        *(render.duration(row[f"wait{which}Ms"]) for which in ("P50", "P90", "P99", "Longest")),
+        _number(row["boundedSlowdown"] and row["boundedSlowdown"]["mean"]),
+        _number(row["finishTimeFairness"] and row["finishTimeFairness"]["mean"]),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+@click.command()
+@click.option("--company", required=True, type=read_text, metavar="C", help="Whose statement.")
+@click.option("--month", required=True, metavar="YYYY-MM", help="The month, in UTC.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the log's span and digest on every line.")
+@as_json
+@on_cluster
+def statement(session: Session, *, company: str, month: str, as_csv: bool, as_json: bool) -> None:
+    """State what a company's apps held in a month, by user and app.
+
+    Core-hours and GiB-hours: requested is what the apps held in the ledgers from admission to removal, granted what
+    their executors and drivers were granted. The log's span and the digest of its last entry say what the figures
+    follow from.
+    """
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json exclude each other")
+    first, last = read_month(month)
+    usages = Usages()
+    try:
+        _, span = measure(session.log.read(), usages, first=first, last=last, progress=progress())
+    except InvalidCommand:
+        raise InvalidCommand(f"the log says nothing about {month}") from None
+    if company not in usages.companies:
+        raise UnknownCompany(company)
+    said = stated(usages, span, company=company, month=month)
+    if as_json:
+        render.print_json(said)
+    elif as_csv:
+        click.echo(_csv(said), nl=False)
+    else:
+        _print_statement(said)
+
+
+def _lines(said: dict[str, Any]) -> list[tuple[str, str, str, dict[str, Any]]]:
+    """(level, user, app, amounts) of every app, of every user behind theirs, and of the company."""
+    lines = []
+    for user in said["users"]:
+        lines += [("app", user["user"], app["app"], app) for app in user["apps"]]
+        lines.append(("user", user["user"], "", user))
+    return [*lines, ("company", "", "", said["total"])]
+
+
+def _csv(said: dict[str, Any]) -> str:
+    log, text = said["log"], io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [*hours(said["total"]), *AMOUNTS]
+    writer.writerow(["level", "company", "month", "user", "app", *names, *(f"log_{name}" for name in log)])
+    for level, user, app, amounts in _lines(said):
+        row = [level, said["company"], said["month"], user, app, *(amounts[name] for name in names)]
+        writer.writerow([*row, *log.values()])
+    return text.getvalue()
+
+
+def _print_statement(said: dict[str, Any]) -> None:
+    log = said["log"]
+    click.echo(f"company   {said['company']}, {said['month']}")
+    click.echo(
+        f"log       {log['from']} to {log['to']}, {render.moment(log['fromAt'])} to {render.moment(log['toAt'])}"
+    )
+    click.echo(f"digest    {log['digest']}")
+    click.echo()
+    rows = [
+        (
+            user or "all",
+            app or "all",
+            *(f"{value:.3f}" for value in hours(amounts).values()),
+        )
+        for _, user, app, amounts in _lines(said)
+    ]
+    columns = ("USER", "APP", "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H")
+    render.print_table(columns, rows, empty="")

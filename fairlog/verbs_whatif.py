@@ -1,0 +1,181 @@
+"""The verb about what would have been: whatif."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from fairlog import render
+from fairlog.options import Place, as_json, place_options, read_pair, read_size, read_text
+from fairlog.verbs_cluster import read_value
+from fairlog.verbs_figures import progress
+from recovery.inputs import LoggedTurn, turns
+from recovery.swf import read_trace
+from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
+from scheduler.commands import RegisterWorker
+from scheduler.errors import InvalidCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from recovery.whatif import Work
+    from scheduler.events import Record
+
+_WORKERS = re.compile(r"(\d{1,5})x(\d{1,7})x(\S+)", re.ASCII)
+_QUOTA = re.compile(r"(\d{1,12}),(\S+)", re.ASCII)
+
+
+def read_workers(text: str) -> tuple[int, int, int]:
+    """How many workers, their cores and MiB, written `4x16x64G`.
+
+    Raises: click.BadParameter naming the right form.
+    """
+    found = _WORKERS.fullmatch(text)
+    if found is None or not int(found[1]) or not int(found[2]):
+        raise click.BadParameter(f"{text[:40]!r} is not of the form NUMBERxCORESxMEMORY, such as 4x16x64G")
+    return int(found[1]), int(found[2]), read_size(found[3])
+
+
+def read_quota(text: str) -> tuple[str, tuple[int, int]]:
+    """A company with cores and MiB, written `c1=512,1T`.
+
+    Raises: click.BadParameter naming the right form.
+    """
+    company, amounts = read_pair(text)
+    found = _QUOTA.fullmatch(amounts)
+    if found is None:
+        raise click.BadParameter(f"{text[:40]!r} is not of the form COMPANY=CORES,MEMORY, such as c1=512,1T")
+    return read_text(company), (int(found[1]), read_size(found[2]))
+
+
+@click.command()
+@click.option("--set", "changes", multiple=True, type=read_pair, metavar="NAME=VALUE", help="Under another setting.")
+@click.option("--placement", type=read_text, metavar="P", help="Short for --set placement=P.")
+@click.option(
+    "--quota", "quotas", multiple=True, type=read_quota, metavar="C=CORES,MEMORY", help="Under another quota."
+)
+@click.option(
+    "--add-workers",
+    multiple=True,
+    type=read_workers,
+    metavar="NxCORESxMEMORY",
+    help="With more workers from the start.",
+)
+@click.option("--trace", type=click.File("r", errors="replace"), metavar="FILE.swf", help="A trace, not the log.")
+@click.option("--companies", type=click.IntRange(1, 1000), default=4, show_default=True, help="A trace's companies.")
+@as_json
+@place_options()
+@click.pass_context
+def whatif(
+    ctx: click.Context,
+    *,
+    changes: tuple[tuple[str, str], ...],
+    placement: str | None,
+    quotas: tuple[tuple[str, tuple[int, int]], ...],
+    add_workers: tuple[tuple[int, int, int], ...],
+    trace: IO[str] | None,
+    companies: int,
+    as_json: bool,
+) -> None:
+    """Run the inputs of the log, or of a trace, under other rules, and compare.
+
+    In virtual time. Who submitted what and when, how long tasks ran, and workers that came and went are as in the log;
+    settings, quotas and workers are as you say. An app that fares otherwise ends once it was granted as many core-ms
+    as in the log. Both worlds' figures are those of `fairlog fairness`. Under the same rules every decision is the
+    log's own. A trace is in the Standard Workload Format and needs no store; the log's world is then the one under the
+    default rules, and users are dealt to companies by processor-seconds, in a snake.
+    """
+    settings = {read_text(name): read_value(name, text) for name, text in changes}
+    if placement is not None:
+        settings["placement"] = placement
+    rules = Rules(settings, dict(quotas), list(_added(add_workers)))
+    if trace is None:
+        taken = list(turns(_records(ctx)))
+        check_rules(rules, taken)
+        log = as_logged(taken)
+        other = _run(rules, taken, work_of(log), follows=True)
+    else:
+        taken, work = read_trace(trace, companies)
+        check_rules(rules, taken)
+        log = _run(Rules(), taken, work, follows=False)
+        other = _run(rules, taken, work, follows=False)
+    found = compared(log, other)
+    if as_json:
+        render.print_json(found)
+    else:
+        _print(found)
+
+
+def _records(ctx: click.Context) -> Iterator[Record]:
+    from fairlog.session import Session  # noqa: PLC0415 (a trace needs no store)
+
+    session = Session(ctx.ensure_object(Place))
+    ctx.call_on_close(session.close)
+    tell = progress()
+    for record in session.log.read():
+        yield record
+        if tell is not None and record.seq % 5_000 == 0:
+            tell(record.seq)
+
+
+def _run(rules: Rules, taken: list[LoggedTurn], work: Mapping[str, Work], *, follows: bool) -> World:
+    if not taken:
+        raise InvalidCommand("the log is empty: there is nothing to run again")
+    world, tell = OtherWorld(rules, work, follows=follows), progress()
+    for number, logged in enumerate(taken, start=1):
+        world.take(logged)
+        if tell is not None and number % 1_000 == 0:
+            tell(number)
+    world.run_until()
+    return world
+
+
+def _added(groups: Iterable[tuple[int, int, int]]) -> Iterator[RegisterWorker]:
+    number = 0
+    for count, cores, memory_mb in groups:
+        for _ in range(count):
+            number += 1
+            name = f"added-{number}"
+            yield RegisterWorker(worker=name, node=name, host=name, cores=cores, memory_mb=memory_mb)
+
+
+def _print(found: dict[str, Any]) -> None:
+    log, other = found["log"], found["other"]
+    rows: list[tuple[object, ...]] = [
+        ("all", "", name, _shown(name, _get(log, name)), _shown(name, _get(other, name))) for name in _WHOLE
+    ]
+    for kind, names in (("rows", _COMPANY), ("users", _USER)):
+        sides = [{(row["company"], row.get("user", "")): row for row in side[kind]} for side in (log, other)]
+        for who in sorted({**sides[0], **sides[1]}):
+            theirs, mine = (side.get(who, {}) for side in sides)
+            rows += [(*who, name, _shown(name, theirs.get(name)), _shown(name, mine.get(name))) for name in names]
+    render.print_table(("COMPANY", "USER", "FIGURE", "LOG", "OTHER"), rows, empty="")
+    click.echo()
+    differs = found["firstDifference"]
+    if differs is None:
+        click.echo("Every decision came out the same.")
+        return
+    click.echo(f"Decision {differs['number']} is the first that came out differently:")
+    for side in ("log", "other"):
+        said = differs[side]
+        parts = [] if said is None else [f"{key}={value}" for key, value in said.items() if key not in {"at", "type"}]
+        what = "nothing more" if said is None else f"{render.moment(said['at'])}  {said['type']} {' '.join(parts)}"
+        click.echo(f"{side:<6} {what}")
+
+
+_WHOLE = ("utilisation", "jain", "fairnessError", "shortfallCoreS", "queueLength", "ended", "refused", "makespanMs")
+_COMPANY = ("occupiedCores", "entitledCores", "shortfallCoreS", "waitP50Ms", "waitP99Ms", "waitLongestMs")
+_USER = ("grantedCoreH", "waitP50Ms", "waitP99Ms", "waitLongestMs")
+
+
+def _get(side: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON values
+    return side["cluster"].get(name, side.get(name))
+
+
+def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - JSON values
+    if name.endswith("Ms"):
+        return render.duration(value)
+    return "-" if value is None else f"{value:,}"

@@ -1,0 +1,122 @@
+"""What each app asked for, was granted and waited, over a span of the log: the ground of every figure.
+
+The state forgets apps that ended long ago (`retained_apps`); an account is kept here for each, by looking
+at the state after every event. Amounts are whole core-ms and MiB-ms, so they add up exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from scheduler.events import AppRegistered, AppRemoved, Event
+from scheduler.state import App, ClusterState
+
+FAR_MS = 1 << 62
+"""A time that does not come."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Cores and MiB at one instant, or their integral over time in core-ms and MiB-ms."""
+
+    cores: int = 0
+    memory_mb: int = 0
+
+    def add(self, cores: int, memory_mb: int) -> None:
+        """Add that much (negative to subtract it)."""
+        self.cores += cores
+        self.memory_mb += memory_mb
+
+
+@dataclass(slots=True)
+class Account:
+    """One app within the span; the times are in ms, None for what has not come about by its end."""
+
+    app: str
+    company: str
+    user: str
+    submitted_at: int
+    demand: Held = field(default_factory=Held)
+    """What it asks for now, 0 once it ended; of an unlimited app what it holds at least."""
+    admitted_at: int | None = None
+    started_at: int | None = None
+    """When it was first granted anything."""
+    ended_at: int | None = None
+    ended: str | None = None
+    requested: Held = field(default_factory=Held)
+    """What it holds in the ledgers now."""
+    granted: Held = field(default_factory=Held)
+    requested_ms: Held = field(default_factory=Held)
+    granted_ms: Held = field(default_factory=Held)
+    settled_at: int = 0
+    asked_cores: int = 0
+    """The most that it asked for."""
+
+
+class Accounts:
+    """The accounts of all apps; sums count from `first_at` (ms) on, which may still be ahead, to `last_at`."""
+
+    def __init__(self, first_at: int = FAR_MS) -> None:
+        self.first_at = first_at
+        self.last_at: int | None = None
+        self.all: list[Account] = []
+        """In the order of submission; an id may come again once its app is forgotten."""
+        self._latest: dict[str, Account] = {}
+
+    def clip(self, at: int) -> int:
+        """The time (ms), or the bound of the span that it is beyond."""
+        at = max(at, self.first_at)
+        return at if self.last_at is None else min(at, self.last_at)
+
+    def observe(self, state: ClusterState, event: Event) -> Account | None:
+        """The account of the app that the event, folded just now, is about; None if it is about none."""
+        name: str | None = getattr(event, "app", None)
+        if name is None:
+            return None
+        if isinstance(event, AppRegistered):
+            account = Account(name, event.company, event.user, state.at, settled_at=state.at)
+            self._latest[name] = account
+            self.all.append(account)
+        else:
+            account = self._latest[name]
+            self._settle(account, state.at)
+            if isinstance(event, AppRemoved):
+                account.ended_at, account.ended = state.at, event.reason
+        _take_over(account, state.apps.get(name), state.at)
+        return account
+
+    def settle(self, at: int) -> Iterator[Account]:
+        """Every account, its sums brought up to `at` (ms)."""
+        for account in self.all:
+            self._settle(account, at)
+            yield account
+
+    def latest(self, app: str, at: int) -> Account:
+        """The app's account, its sums brought up to `at` (ms). Raises: KeyError if there is none."""
+        self._settle(self._latest[app], at)
+        return self._latest[app]
+
+    def _settle(self, account: Account, at: int) -> None:
+        passed = self.clip(at) - self.clip(account.settled_at)
+        if passed > 0:
+            requested, granted = account.requested, account.granted
+            account.requested_ms.add(requested.cores * passed, requested.memory_mb * passed)
+            account.granted_ms.add(granted.cores * passed, granted.memory_mb * passed)
+        account.settled_at = at
+
+
+def _take_over(account: Account, app: App | None, at: int) -> None:
+    """What the state says of the app now; one that it forgot has ended and holds nothing."""
+    if app is None or app.ended is not None:
+        account.demand, account.requested = Held(), Held()
+        account.granted = Held() if app is None else Held(app.granted_cores, app.granted_memory_mb)
+        return
+    account.demand = Held(app.requested_cores, app.requested_memory_mb)
+    account.granted = Held(app.granted_cores, app.granted_memory_mb)
+    account.asked_cores = max(account.asked_cores, app.requested_cores)
+    if app.admitted:
+        account.requested = account.demand
+        account.admitted_at = app.admitted_at
+    if account.started_at is None and app.granted_cores:
+        account.started_at = at

@@ -1,0 +1,64 @@
+"""Who is entitled to how much of a cluster: max-min fairness over several resources, weighted by quota.
+
+Dominant Resource Fairness (Ghodsi et al., NSDI 2011), extended by weights and by demands that end (Parkes, Procaccia,
+Shah, EC 2012): all shares of quotas rise together, each tenant taking cores and memory in the proportion that it
+demands, until its demand is met or a resource that it needs is used up. What one does not demand is thus the
+others', in proportion to their quotas (water-filling).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Amount = tuple[float, float]
+"""Cores and MiB."""
+
+
+def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[Amount]) -> list[Amount]:
+    """What each tenant is entitled to of `capacity`, given its quota as a weight and what it demands.
+
+    Without a weight in a resource that it demands, a tenant is entitled to nothing.
+    """
+    full = [_dominant_share(demand, weight) for demand, weight in zip(demands, weights, strict=True)]
+    active = [number for number, level in enumerate(full) if 0 < level < float("inf")]
+    level_of = dict.fromkeys(active, 0.0)
+    left, level = list(capacity), 0.0
+    while active:
+        rates = [sum(demands[number][kind] / full[number] for number in active) for kind in (0, 1)]
+        met = min(full[number] for number in active)
+        ends = [kind for kind in (0, 1) if rates[kind] > 0 and left[kind] <= rates[kind] * (met - level)]
+        if ends:
+            rise = min(left[kind] / rates[kind] for kind in ends)
+            ends = [kind for kind in ends if left[kind] / rates[kind] == rise]
+            level += rise
+        else:
+            rise, level = met - level, met
+        left = [max(0.0, amount - rate * rise) for amount, rate in zip(left, rates, strict=True)]
+        for number in active:
+            level_of[number] = min(level, full[number])
+        active = [
+            number for number in active if full[number] > level and not any(demands[number][kind] > 0 for kind in ends)
+        ]
+    return [
+        _scaled(demand, level_of[number] / full[number]) if number in level_of else (0.0, 0.0)
+        for number, demand in enumerate(demands)
+    ]
+
+
+def _scaled(demand: Amount, part: float) -> Amount:
+    return demand[0] * part, demand[1] * part
+
+
+def _dominant_share(demand: Amount, weight: Amount) -> float:
+    return max(
+        (amount / bought if bought else float("inf")) if amount else 0.0
+        for amount, bought in zip(demand, weight, strict=True)
+    )
+
+
+def jain(ratios: Sequence[float]) -> float | None:
+    """Jain's index of these ratios, 1 = all equal, 1/n = one has all; None for none (Jain, Chiu, Hawe, DEC-TR-301)."""
+    if not ratios:
+        return None
+    squares = sum(ratio * ratio for ratio in ratios)
+    return sum(ratios) ** 2 / (len(ratios) * squares) if squares else 1.0

@@ -1,0 +1,112 @@
+"""A span of the log, folded while figures are taken of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from recovery.rebuild import PROGRESS_EVERY, fold
+from scheduler.errors import InvalidCommand
+from scheduler.events import Event, decode
+from scheduler.state import ClusterState
+
+if TYPE_CHECKING:
+    from scheduler.events import Record
+
+
+class Bound(NamedTuple):
+    """One end of a span: a position in the log, or a time in ms."""
+
+    seq: int | None = None
+    at: int | None = None
+
+
+OPEN = Bound()
+
+
+class Meter(Protocol):
+    """What takes figures: `advance` before an event is folded, `observe` behind it."""
+
+    def begin(self, at: int) -> None:
+        """The span begins at `at` (ms)."""
+
+    def end(self, at: int) -> None:
+        """The span ends at `at` (ms)."""
+
+    def advance(self, state: ClusterState, to: int) -> None:
+        """Time passes up to `to` (ms)."""
+
+    def observe(self, state: ClusterState, event: Event) -> None:
+        """The event was folded just now."""
+
+
+class Span(NamedTuple):
+    """The part of the log that figures were taken of: positions, times in ms, and the digest of the last entry."""
+
+    first: int
+    last: int
+    first_at: int
+    last_at: int
+    digest: str
+
+    def as_json(self) -> dict[str, int | str]:
+        """The span for programs; `digest` is that of entry `to`, as `fairlog log --json` prints it."""
+        return {
+            "from": self.first,
+            "to": self.last,
+            "fromAt": self.first_at,
+            "toAt": self.last_at,
+            "digest": self.digest,
+        }
+
+
+def measure(
+    records: Iterable[Record],
+    meter: Meter,
+    *,
+    first: Bound = OPEN,
+    last: Bound = OPEN,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[ClusterState, Span]:
+    """The state at the end of the span, and the span; `meter` has seen every event up to there.
+
+    An end given as a time that the log goes beyond counts to that time exactly, else to the log's last entry.
+    The span's positions are those of the entries that lie in it, or the last one before if none does.
+
+    Raises: InvalidCommand if the log holds nothing at or behind the beginning; what `fold` raises.
+    """
+    state = ClusterState()
+    begun: tuple[int, int] | None = None
+    end_at, digest = 0, ""
+    for record in records:
+        if last.seq is not None and record.seq > last.seq:
+            break
+        if begun is None and _reached(first, record):
+            at = record.at if first.at is None or not state.head else first.at
+            begun = (record.seq, max(at, first.at or 0))
+            meter.begin(begun[1])
+        if last.at is not None and record.at > last.at:
+            if state.head:
+                meter.advance(state, last.at)
+                end_at = last.at
+            break
+        meter.advance(state, record.at)
+        fold(state, record)
+        meter.observe(state, decode(record))
+        end_at, digest = record.at, record.digest
+        if progress is not None and record.seq % PROGRESS_EVERY == 0:
+            progress(record.seq)
+    if begun is None or not state.head or begun[1] > end_at:
+        raise InvalidCommand(
+            f"the log holds nothing in that span: it ends at position {state.head}"
+            if begun is None
+            else "the span ends before it begins, or before the log does"
+        )
+    meter.end(end_at)
+    return state, Span(min(begun[0], state.head), state.head, begun[1], end_at, digest)
+
+
+def _reached(first: Bound, record: Record) -> bool:
+    if first.at is not None:
+        return record.at >= first.at
+    return record.seq >= (first.seq or 1)

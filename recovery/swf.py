@@ -1,0 +1,151 @@
+"""A recorded workload in the Standard Workload Format as turns: its cluster, its companies, its jobs.
+
+One job a line in 18 columns, -1 = unknown (Chapin et al. 1999; Parallel Workloads Archive). The header names the
+nodes: `; Nodes: 20 x 80 processors, 505 GiB each; …`. Traces put everybody into one group, so companies are dealt:
+users by processor-seconds, the largest first, to c1 … cN and back again, in a snake. Executors of 2 cores are the
+smallest, so that most jobs hold what they asked for; a job of an odd number of processors holds one more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from recovery.inputs import Input, LoggedTurn
+from recovery.whatif import Work
+from scheduler.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.errors import InvalidCommand
+from scheduler.placement.sizing import MEMORY_STEP_MB
+
+COLUMNS = 18
+_NODES = re.compile(r"(\d+) x (\d+) processors, (\d+) (KiB|MiB|GiB)")
+_MIB = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
+SETTINGS = {"min_executor_cores": 2, "min_executor_memory_mb": 512, "default_cores": 2}
+
+
+class Job(NamedTuple):
+    """One job: when it came, how long it ran, on how many processors, its memory in all (None if unknown), whose."""
+
+    number: int
+    submitted_s: int
+    run_s: int
+    processors: int
+    memory_mb: int | None
+    user: str
+    failed: bool
+
+
+class Trace(NamedTuple):
+    """The turns of a trace, and what each of its jobs has to do."""
+
+    turns: list[LoggedTurn]
+    work: dict[str, Work]
+
+
+def read_trace(lines: Iterable[str], companies: int) -> Trace:
+    """The trace that these lines hold, its users dealt to that many companies.
+
+    Jobs that never ran, or on no processor, are left out.
+
+    Raises: InvalidCommand naming the line that is no job, or saying that no nodes or jobs are named.
+    """
+    header: list[str] = []
+    jobs: list[Job] = []
+    for number, line in enumerate(lines, start=1):
+        if line.startswith(";"):
+            header.append(line)
+        elif line.strip() and (job := _job(number, line, in_bytes=_in_bytes(header))) is not None:
+            jobs.append(job)
+    workers = list(_workers(header))
+    if not workers:
+        raise InvalidCommand("the trace names no nodes: its header needs `; Nodes: 120 x 2 processors, 1 GiB each`")
+    if not jobs:
+        raise InvalidCommand("the trace holds no job that ran")
+    company, largest_mb = _dealt(jobs, companies), max(worker.memory_mb for worker in workers)
+    names = [f"c{number}" for number in range(1, companies + 1)]
+    start = min(job.submitted_s for job in jobs) * 1000
+    settings = {**SETTINGS, "retained_apps": 1000}
+    setup: list[Command] = [
+        ConfigureCluster(settings=settings),
+        *(RegisterCompany(company=name) for name in names),
+        *workers,
+    ]
+    turns = [LoggedTurn(start, [Input(command) for command in setup], [], [])]
+    ordered = sorted(jobs, key=lambda job: (job.submitted_s, job.number))
+    for at, together in groupby(ordered, key=lambda job: job.submitted_s):
+        submitted = [Input(_submission(job, company[job.user], largest_mb)) for job in together]
+        turns.append(LoggedTurn(at * 1000 + 1, submitted, [], []))
+    work = {f"j{job.number}": Work(job.run_s * 1000 * _held(job), job.failed) for job in jobs}
+    return Trace(turns, work)
+
+
+def _job(number: int, line: str, *, in_bytes: bool) -> Job | None:
+    """The job of a line; memory is KiB a processor by the standard, or bytes in all where the header says so."""
+    columns = line.split()
+    try:
+        numbers = [int(float(text)) for text in columns] if len(columns) >= COLUMNS else []
+    except (ValueError, OverflowError):
+        numbers = []
+    if not numbers:
+        raise InvalidCommand(f"line {number} of the trace is no job of {COLUMNS} numbers: {line[:60]!r}")
+    job, submitted, _, run, used, _, _, asked, _, memory, status, user = numbers[:12]
+    processors = asked if asked > 0 else used
+    if processors <= 0 or run <= 0:
+        return None
+    memory_mb = None
+    if memory > 0:
+        memory_mb = memory >> 20 if in_bytes else memory * processors >> 10
+    return Job(job, submitted, run, processors, memory_mb, f"u{user}", failed=status == 0)
+
+
+def _in_bytes(header: Iterable[str]) -> bool:
+    return any("bytes in field 10" in line for line in header)
+
+
+def _workers(header: Iterable[str]) -> Iterator[RegisterWorker]:
+    number = 0
+    for line in header:
+        if line.startswith("; Nodes:"):
+            for nodes, cores, memory, unit in _NODES.findall(line):
+                for _ in range(int(nodes)):
+                    number += 1
+                    yield RegisterWorker(
+                        worker=f"w{number:04}",
+                        node=f"n{number}",
+                        host=f"n{number}",
+                        cores=int(cores),
+                        memory_mb=int(int(memory) * _MIB[unit]),
+                    )
+
+
+def _dealt(jobs: Iterable[Job], companies: int) -> dict[str, str]:
+    """User -> company: users by processor-seconds, the largest first, in a snake."""
+    seconds: dict[str, int] = {}
+    for job in jobs:
+        seconds[job.user] = seconds.get(job.user, 0) + job.run_s * job.processors
+    snake = [*range(1, companies + 1), *range(companies, 0, -1)]
+    ordered = sorted(seconds, key=lambda user: (-seconds[user], user))
+    return {user: f"c{snake[number % len(snake)]}" for number, user in enumerate(ordered)}
+
+
+def _held(job: Job) -> int:
+    """The cores that the job holds."""
+    least = SETTINGS["min_executor_cores"]
+    return -(-job.processors // least) * least
+
+
+def _submission(job: Job, company: str, largest_mb: int) -> SubmitApp:
+    """The job as an app; of memory it asks for no more than lets its smallest executor fit on some worker."""
+    most = largest_mb // MEMORY_STEP_MB * MEMORY_STEP_MB // SETTINGS["min_executor_cores"]
+    memory_mb = None if job.memory_mb is None else max(1, min(most, -(-job.memory_mb // _held(job))))
+    return SubmitApp(
+        app=f"j{job.number}",
+        company=company,
+        user=job.user,
+        cores=job.processors,
+        memory_per_task_mb=memory_mb,
+        tasks=1,
+        command=("job",),
+    )

@@ -1,0 +1,165 @@
+"""Figures over a span of the log, each worked out by hand, and what must hold of them in any history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from recovery.fairness import By, Fairness
+from recovery.span import OPEN, Bound, measure
+from recovery.statement import Usages, statement
+from scheduler.commands import EndApp, KillApp
+from scheduler.errors import InvalidCommand
+from tests.property.given import Cluster
+from tests.property.histories import DENSE, History, played
+from tests.unit.recorded import records
+
+
+def two_companies() -> Cluster:
+    """16 cores; `big` takes them all at 4 s, `small` wants 8 from 5 s on and gets them at 15 s, when `big` ends."""
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.company("tiny")
+    cluster.worker("w1", 16)
+    cluster.submit("big", 16, company="acme", user="ann")
+    cluster.submit("small", 8, company="tiny", user="tim")
+    cluster.turn(EndApp(app="big", reason="finished"), after_s=10)
+    cluster.ended("big.0", done=True)
+    cluster.turn(EndApp(app="small", reason="finished"), after_s=20)
+    cluster.ended("small.0")
+    return cluster
+
+
+def report(cluster: Cluster, by: By = "company", first: Bound = OPEN, last: Bound = OPEN) -> dict[str, Any]:
+    meter = Fairness(by=by)
+    state, span = measure(records(cluster), meter, first=first, last=last)
+    return {"log": span.as_json(), **meter.report(state)}
+
+
+def row(found: dict[str, Any], **who: str) -> dict[str, Any]:
+    (one,) = [row for row in found["rows"] if all(row[name] == value for name, value in who.items())]
+    return dict(one)
+
+
+def test_shortfall_counts_what_is_missing_to_the_entitlement_in_core_seconds() -> None:
+    found = report(two_companies())
+    tiny = row(found, company="tiny")
+    assert (tiny["shortfallCoreS"], tiny["longestOutOfTurnMs"]) == (80.0, 10_000)
+    assert row(found, company="acme")["shortfallCoreS"] == 0.0
+    assert found["cluster"]["shortfallCoreS"] == 80.0
+    assert found["cluster"]["fairnessError"] == pytest.approx(10 * 8 / 16 / 36, abs=1e-6)
+
+
+def test_waits_run_from_submission_to_admission() -> None:
+    tiny = row(report(two_companies()), company="tiny")
+    waits = [tiny[f"wait{which}Ms"] for which in ("P50", "P90", "P99", "Longest")]
+    assert waits == [10_000] * 4
+    assert (tiny["apps"], tiny["admitted"], tiny["ended"], tiny["stillWaiting"]) == (1, 1, 1, 0)
+
+
+def test_an_app_that_still_waits_counts_in_the_longest_wait_only() -> None:
+    tiny = row(report(two_companies(), last=Bound(at=9_000)), company="tiny")
+    assert (tiny["stillWaiting"], tiny["waitLongestMs"], tiny["waitP50Ms"]) == (1, 4_000, None)
+
+
+def test_jains_index_is_of_occupied_by_entitled_while_both_are_entitled() -> None:
+    """From 5 s to 15 s: acme occupies 16 of the 8 that are its due, tiny none of its 8: (2 + 0)² / (2 * 4) = 1/2."""
+    assert report(two_companies(), last=Bound(at=15_000))["cluster"]["jain"] == 0.5
+
+
+def test_a_slowdown_is_time_here_by_run_time_and_short_runs_count_as_ten_seconds() -> None:
+    found = report(two_companies())
+    assert row(found, company="tiny")["boundedSlowdown"]["mean"] == pytest.approx(31 / 20, abs=1e-3)
+    assert row(found, company="acme")["boundedSlowdown"]["mean"] == 1.0
+
+
+def test_finish_time_fairness_compares_with_a_cluster_of_ones_own() -> None:
+    """Tiny's app held 8 cores for 21 s, acme's 16 for 12 s; on 8 cores of their own that takes 21 s and 24 s."""
+    found = report(two_companies())
+    assert row(found, company="tiny")["finishTimeFairness"]["mean"] == pytest.approx(31 / 21, abs=1e-3)
+    assert row(found, company="acme")["finishTimeFairness"]["mean"] == pytest.approx(11 / 24, abs=1e-3)
+
+
+def test_means_are_over_the_span_and_a_span_can_begin_at_a_time_or_a_position() -> None:
+    found = report(two_companies(), first=Bound(at=5_000), last=Bound(at=15_000))
+    acme = row(found, company="acme")
+    assert (acme["occupiedCores"], acme["entitledCores"], acme["demandCores"]) == (16.0, 8.0, 16.0)
+    assert (found["fromAt"], found["toAt"], found["cluster"]["utilisation"]) == (5_000, 15_000, 1.0)
+    seq = next(record.seq for record in records(two_companies()) if record.at == 5_000)
+    assert report(two_companies(), first=Bound(seq=seq), last=Bound(at=15_000)) == found
+
+
+def test_the_course_over_time_says_who_held_what_and_how_long_the_queue_was() -> None:
+    series = report(two_companies(), first=Bound(at=5_000), last=Bound(at=15_000))["series"]
+    assert {point["queueLength"] for point in series} == {1.0}
+    assert series[0]["shares"]["tiny"] == {"demand": 8.0, "entitled": 8.0, "occupied": 0.0, "granted": 0.0}
+
+
+def test_users_share_what_their_company_is_entitled_to() -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.submit("a1", 16, user="ann")
+    cluster.submit("b1", 4, user="bob")
+    cluster.submit("c1", 40, user="cem")
+    cluster.turn(KillApp(app="c1"), after_s=10)
+    found = report(cluster, "user", first=Bound(at=5_000))
+    assert [row(found, user=user)["entitledCores"] for user in ("ann", "bob", "cem")] == [6.0, 4.0, 6.0]
+    assert row(found, user="bob")["shortfallCoreS"] == 40.0
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(Bound(seq=1_000), OPEN), (Bound(at=1 << 50), OPEN), (Bound(seq=8), Bound(seq=3))]
+)
+def test_a_span_that_holds_nothing_is_refused(first: Bound, last: Bound) -> None:
+    with pytest.raises(InvalidCommand, match="span"):
+        report(two_companies(), first=first, last=last)
+
+
+def test_a_statement_adds_up_by_app_user_and_company() -> None:
+    usages = Usages()
+    _, span = measure(records(two_companies()), usages)
+    said = statement(usages, span, company="tiny", month="1970-01")
+    assert said["total"]["requestedCoreMs"] == 8 * 21_000
+    assert said["total"]["grantedCoreMs"] == 8 * 21_000
+    assert said["total"]["requestedMemoryMs"] == 4096 * 21_000
+    assert said["users"][0]["apps"][0]["grantedGiBHours"] == round(4 * 21 / 3600, 6)
+    assert said["log"]["digest"] == records(two_companies())[-1].digest
+
+
+def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
+    whole, early, late = Usages(), Usages(), Usages()
+    entries = records(two_companies())
+    total = statement(whole, measure(entries, whole)[1], company="acme", month="")["total"]
+    first = measure(entries, early, last=Bound(at=9_500))[1]
+    second = measure(entries, late, first=Bound(at=9_500))[1]
+    parts = [statement(usages, span, company="acme", month="") for usages, span in ((early, first), (late, second))]
+    for name in ("requestedCoreMs", "grantedCoreMs", "requestedMemoryMs", "grantedMemoryMs"):
+        assert total[name] == sum(part["total"][name] for part in parts)
+        assert parts[0]["total"][name] > 0
+
+
+@settings(max_examples=30)
+@given(DENSE)
+def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None:
+    """What is granted never exceeds the cluster, the entitlements neither; a statement's grants are the figures'."""
+    entries = records(played(history))
+    meter, usages = Fairness(), Usages()
+    state, span = measure(entries, meter)
+    measure(entries, usages)
+    found = meter.report(state)
+    for instant in meter.instants:
+        assert sum(now.entitled[0] for now in instant.standings.values()) <= 1e-6 + sum(
+            now.demand[0] for now in instant.standings.values()
+        )
+    length = span.last_at - span.first_at
+    for name in dict.fromkeys(account.company for account in usages.accounts.all):
+        total = statement(usages, span, company=name, month="")["total"]
+        mean = row(found, company=name)
+        assert (mean["grantedCores"] or 0) * length == pytest.approx(total["grantedCoreMs"], abs=0.001 * length + 1)
+    held = {account.app: account for account in usages.accounts.all}
+    for name, app in state.apps.items():
+        assert held[name].granted.cores == app.granted_cores
+        assert held[name].admitted_at == (app.admitted_at or None)
