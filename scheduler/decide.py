@@ -261,7 +261,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
         else:
             yield app
     for app in beyond:
-        if state.fleet.usable()[-1] or (app.spec.sizing != "computed" and state.fleet.most_free_cores()):
+        if state.fleet.usable()[-1] or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
             yield app
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.decide import admit, place, unsatisfied
@@ -17,7 +17,7 @@ from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from tests.property import reference
 from tests.property.given import Cluster, allocated, submission
-from tests.property.histories import HISTORIES, History, played
+from tests.property.histories import HISTORIES, History, played, seeded
 
 CHOICES: dict[str, st.SearchStrategy[object]] = {
     "worker_selection": st.sampled_from(sorted(WORKER_SELECTIONS)),
@@ -31,6 +31,11 @@ CHOICES: dict[str, st.SearchStrategy[object]] = {
 }
 
 
+@example(
+    # a company that holds its quota on borrowed room, whose scaled app fits where no minimum executor does
+    history=seeded(781, 37),
+    chosen={"worker_selection": "cores-free-asc", "placement": "classic-pack", "user_policy": "balanced"},
+)
 @given(history=HISTORIES, chosen=st.fixed_dictionaries(CHOICES))
 @settings(max_examples=150)
 def test_admission_and_placement_decide_what_a_scan_over_everything_decides(
