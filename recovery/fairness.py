@@ -9,8 +9,9 @@ Each figure is one of the literature's, taken at every instant and weighted by h
 - bounded slowdown: time here / run time, runs below 10 s counted as 10 s (Feitelson, Rudolph 1998);
 - finish-time fairness: time here / time in one's own 1/N of the cluster (Mahajan et al., Themis, NSDI 2020).
 
-"Occupied" is the ledger that the setting `occupancy` names (semantics O3). The quota is a cap here (C4), which in
-the literature it is not: `beyondQuotaCoreS` is the part of a shortfall that the quota explains.
+"Occupied" is the ledger that the setting `occupancy` names (semantics O3). The quota is a cap here (C4),
+which in the literature it is not: `beyondQuotaCoreS` is the part of a shortfall that the quota explains. The
+module is longer than most because the figures share one walk over the log and are read together.
 """
 
 from __future__ import annotations

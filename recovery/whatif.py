@@ -1,10 +1,11 @@
 """The same inputs under other rules: a second world, in virtual time, beside the one that the log tells.
 
-While everything comes out as in the log, the world follows it turn by turn, so that the same rules give the same
-log. From the first difference on, each app that still fares as in the log goes on as in the log; for any other
-one the work is what counts: it ends once it was granted as many core-ms as in the log. What it did in between
-(executors that ended early, demand that moved) is left out. An app that was never granted anything has as much to do
-as the average app of the log; one whose end the log does not show, as much as the log shows.
+While everything comes out as in the log, the world follows it turn by turn, so that the same rules give the
+same log. From the first difference on, each app that still fares as in the log goes on as in the log; for any
+other one the work is what counts: it ends once it was granted as many core-ms as in the log. What it did in
+between (executors that ended early, demand that moved) is left out. An app that was never granted anything
+has as much to do as the average app of the log; one whose end the log does not show, as much as the log
+shows. The module is a little longer than most: two sources of inputs, one world that takes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The service: turns, one after the other, from the inbox into the log.
 
-`Scheduler` holds the folded state in memory between turns. Whatever goes wrong on the way to a
-commit, it throws that state away and folds the log again; nothing half-done is ever visible.
+`Scheduler` holds the folded state in memory between turns. Whatever goes wrong on the way to a commit, it
+throws that state away and folds the log again; nothing half-done is ever visible. The module is longer than
+most because a turn is one story, from the inbox to the answers, whichever way it ends.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import records
 from tests.unit.test_fairness import two_companies
 
-TRACES = Path("/work/shared/traces")
+TRACES = Path(__file__).parents[3] / "shared" / "traces"
 HEADER = "; Nodes: 2 x 4 processors, 4 GiB each\n"
 
 
