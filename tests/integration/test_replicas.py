@@ -38,7 +38,8 @@ class Servers:
 
     def start(self, *settings: str) -> int:
         """Start a durable server with these settings; its port, once it answers."""
-        return self._run("--appendonly", "yes", "--appendfsync", "always", "--save", "", *settings)
+        durable = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
+        return self._run(*durable, "--repl-diskless-sync-delay", "0", *settings)
 
     def watch(self, primary: int) -> int:
         """Start a sentinel of the service `fairlog` at the port `primary`; its port."""
@@ -89,7 +90,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]
 def primary(servers: Servers) -> int:
     """The port of a store that one replica follows."""
     port = servers.start()
-    replica = servers.start("--replicaof", "127.0.0.1", str(port), "--repl-diskless-sync-delay", "0")
+    replica = servers.start("--replicaof", "127.0.0.1", str(port))
     with Redis(port=replica) as connection:
         until(lambda: _info(connection)["master_link_status"] == "up")
     return port
