@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from scheduler.events import Record
 
+T = TypeVar("T")
+_COUNT_EVERY = 1_000
 _WIDE = 100_000
 """Columns of what is no terminal: lines that programs read are never broken."""
 
@@ -46,6 +49,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     with console.capture() as captured:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
+    """The same items; where stderr is a terminal, it is told how many there were so far."""
+    tell = sys.stderr.isatty()
+    try:
+        for number, item in enumerate(items):
+            if tell and number % _COUNT_EVERY == 0:
+                click.echo(f"\r{number} {of}", nl=False, err=True)
+            yield item
+    finally:
+        if tell:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def size(memory_mb: int | str) -> str:

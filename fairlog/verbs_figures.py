@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,13 +59,6 @@ def read_month(text: str) -> tuple[Bound, Bound]:
     return Bound(at=begins), Bound(at=ends)
 
 
-def progress() -> Callable[[int], None] | None:
-    """What says on stderr how far the log is read; None where that is no terminal."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda seq: click.echo(f"\rread up to {seq} ", nl=False, err=True)
-
-
 _FROM = click.option("--from", "first", type=read_bound, default="1", metavar="SEQ|TIME", help="Where the span begins.")
 _TO = click.option("--to", "last", type=read_bound, default=None, metavar="SEQ|TIME", help="Where it ends.")
 
@@ -93,7 +84,7 @@ def fairness(session: Session, *, first: Bound, last: Bound | None, by: By, html
 
         fairness_page.check_extra()
     meter = Fairness(by=by)
-    state, span = measure(session.log.read(), meter, first=first, last=last or OPEN, progress=progress())
+    state, span = measure(render.counted(session.log.read()), meter, first=first, last=last or OPEN)
     report = {"log": span.as_json(), **meter.report(state)}
     if html is not None:
         html.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
@@ -172,7 +163,7 @@ def statement(session: Session, *, company: str, month: str, as_csv: bool, as_js
     first, last = read_month(month)
     usages = Usages()
     try:
-        _, span = measure(session.log.read(), usages, first=first, last=last, progress=progress())
+        _, span = measure(render.counted(session.log.read()), usages, first=first, last=last)
     except InvalidCommand:
         raise InvalidCommand(f"the log says nothing about {month}") from None
     if company not in usages.companies:

@@ -11,7 +11,6 @@ import click
 from fairlog import render
 from fairlog.options import Place, as_json, place_options, read_pair, read_size, read_text
 from fairlog.verbs_cluster import read_value
-from fairlog.verbs_figures import progress
 from recovery.inputs import LoggedTurn, turns
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
@@ -114,21 +113,15 @@ def _records(ctx: click.Context) -> Iterator[Record]:
 
     session = Session(ctx.ensure_object(Place))
     ctx.call_on_close(session.close)
-    tell = progress()
-    for record in session.log.read():
-        yield record
-        if tell is not None and record.seq % 5_000 == 0:
-            tell(record.seq)
+    return render.counted(session.log.read())
 
 
 def _run(rules: Rules, taken: list[LoggedTurn], work: Mapping[str, Work], *, follows: bool) -> World:
     if not taken:
         raise InvalidCommand("the log is empty: there is nothing to run again")
-    world, tell = OtherWorld(rules, work, follows=follows), progress()
-    for number, logged in enumerate(taken, start=1):
+    world = OtherWorld(rules, work, follows=follows)
+    for logged in render.counted(taken, of="turns"):
         world.take(logged)
-        if tell is not None and number % 1_000 == 0:
-            tell(number)
     world.run_until()
     return world
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -22,10 +21,8 @@ if TYPE_CHECKING:
     from recovery.chain import Garbled
     from scheduler.events import Record
 
-T = TypeVar("T")
 _SEQ = click.IntRange(min=1)
 _EXPORT = click.File("r", encoding="utf-8", errors="surrogateescape")
-_SHOW_EVERY = 10_000
 
 
 @click.command()
@@ -39,7 +36,7 @@ def explain(session: Session, *, app: str, as_json: bool) -> None:
     All of it is worked out from the log, with the numbers of the rules (docs/semantics.md): what it waits for, every
     company and user that could have been picked instead, and how its waiting time splits by cause.
     """
-    told = tell(_shown(session.records()), app)
+    told = tell(render.counted(session.records()), app)
     if as_json:
         render.print_json(told)
     else:
@@ -148,7 +145,7 @@ def _deviations(audited: Audit, entries: Iterable[Record | Garbled], company: st
     collecting = gc.isenabled()
     gc.disable()  # nothing of an audit is garbage in cycles, and looking for it takes a fifth of the time
     try:
-        found = list(audited.deviations(_shown(entries)))
+        found = list(audited.deviations(render.counted(entries)))
     finally:
         if collecting:
             gc.enable()
@@ -161,17 +158,6 @@ def _deviations(audited: Audit, entries: Iterable[Record | Garbled], company: st
     if company not in audited.companies and audited.blind_from is None:
         raise UnknownCompany(company)
     return [each for each in found if not each.companies or company in each.companies]
-
-
-def _shown(entries: Iterable[T]) -> Iterator[T]:
-    """The same entries; on a terminal it is told how many there were so far."""
-    tell = sys.stderr.isatty()
-    for number, entry in enumerate(entries):
-        if tell and number % _SHOW_EVERY == 0:
-            click.echo(f"\r{number} entries", nl=False, err=True)
-        yield entry
-    if tell:
-        click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def _print_summary(name: str, audited: Audit, deviations: int) -> None:

@@ -12,7 +12,7 @@ from scheduler.events import decode
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
-    from scheduler.events import Record
+    from scheduler.events import Event, Record
 
 PROGRESS_EVERY = 5_000
 
@@ -38,8 +38,8 @@ def rebuild(
     return state, position
 
 
-def fold(state: ClusterState, record: Record) -> None:
-    """Fold one record of the log into `state`.
+def fold(state: ClusterState, record: Record) -> Event:
+    """The event that the next record of the log holds, folded into `state`.
 
     Raises: UnreadableRecord if it cannot be understood, InvariantViolated if it contradicts what came before.
     """
@@ -48,3 +48,4 @@ def fold(state: ClusterState, record: Record) -> None:
         state.apply(event, at=record.at, cause=record.cause)
     except (KeyError, ValueError, IndexError) as error:
         raise InvariantViolated(record.seq, f"{record.type} contradicts what came before it: {error!r}") from error
+    return event

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from recovery.rebuild import PROGRESS_EVERY, fold
+from recovery.rebuild import fold
 from scheduler.errors import InvalidCommand
-from scheduler.events import Event, decode
+from scheduler.events import Event
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ def measure(
     *,
     first: Bound = OPEN,
     last: Bound = OPEN,
-    progress: Callable[[int], None] | None = None,
 ) -> tuple[ClusterState, Span]:
     """The state at the end of the span, and the span; `meter` has seen every event up to there.
 
@@ -91,11 +90,8 @@ def measure(
                 end_at = last.at
             break
         meter.advance(state, record.at)
-        fold(state, record)
-        meter.observe(state, decode(record))
+        meter.observe(state, fold(state, record))
         end_at, digest = record.at, record.digest
-        if progress is not None and record.seq % PROGRESS_EVERY == 0:
-            progress(record.seq)
     if begun is None or not state.head or begun[1] > end_at:
         raise InvalidCommand(
             f"the log holds nothing in that span: it ends at position {state.head}"
