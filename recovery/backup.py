@@ -23,11 +23,10 @@ from uuid import uuid4
 
 from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import Record, read_record
+from scheduler.events import FIELDS, Record, read_record
 
 FORMAT = "fairlog backup 1"
 PAGE = 5_000
-_FIELDS = ("type", "v", "at", "turn", "cause", "data", "digest")
 
 
 class BadBackup(FairlogError):
@@ -57,7 +56,7 @@ def backup(log: EventLog, url: str, progress: Callable[[int], None] = lambda _: 
         _write_line(file, {"format": FORMAT, **header._asdict()})
         for record in log.read(to=seq):
             fields = record._asdict()
-            _write_line(file, [fields[name] for name in _FIELDS])
+            _write_line(file, [fields[name] for name in FIELDS])
             if record.seq % PAGE == 0:
                 progress(record.seq)
     progress(seq)
@@ -89,7 +88,7 @@ def _copy(file: IO[bytes], url: str, log: EventLog, draft: str, progress: Callab
     header, position = _header(file, url), GENESIS
     pipe = log.store.pipeline(transaction=False)
     for record in _records(file, url):
-        pipe.xadd(draft, dict(zip(_FIELDS, record[1:], strict=True)), id=f"{record.seq}-0")
+        pipe.xadd(draft, dict(zip(FIELDS, record[1:], strict=True)), id=f"{record.seq}-0")
         position = Position(record.seq, record.digest)
         if record.seq % PAGE == 0:
             pipe.execute()
@@ -117,7 +116,7 @@ def _records(file: IO[bytes], url: str) -> Iterator[Record]:
     seq = 0
     try:
         for seq, line in enumerate(file, start=1):
-            fields = dict(zip(_FIELDS, json.loads(line), strict=True))
+            fields = dict(zip(FIELDS, json.loads(line), strict=True))
             record = read_record(seq, {name: str(value) for name, value in fields.items()}, digest)
             digest = record.digest
             yield record

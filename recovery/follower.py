@@ -38,7 +38,8 @@ class Follower:
         try:
             records = self.log.follow(self.position, wait_ms=wait_ms)
         except UnreadableRecord as reason:
-            self._start_over(reason)
+            self.resume(ClusterState(), GENESIS)
+            self.resume(*self._anew(str(reason)))
             return True
         for record in records:
             fold(self.state, record)
@@ -64,15 +65,13 @@ class Follower:
             for record in self.log.read(position):
                 fold(state, record)
                 position = Position(record.seq, record.digest)
-        except UnreadableRecord as reason:
-            _log.warning("what was followed is not in the log any more", reason=str(reason))
-            return rebuild(self.log, progress=progress)
-        if self.log.head() != position:
-            _log.warning("what was followed is not in the log any more", head=position.seq)
-            return rebuild(self.log, progress=progress)
-        return state, position
+            if self.log.head() == position:
+                return state, position
+            reason = f"the log does not end at {position.seq}"
+        except UnreadableRecord as unreadable:
+            reason = str(unreadable)
+        return self._anew(reason, progress)
 
-    def _start_over(self, reason: UnreadableRecord) -> None:
-        _log.warning("what was followed is not in the log any more", reason=str(reason))
-        self.resume(ClusterState(), GENESIS)
-        self.resume(*rebuild(self.log))
+    def _anew(self, reason: str, progress: Callable[[int], object] | None = None) -> tuple[ClusterState, Position]:
+        _log.warning("what was followed is not in the log any more", reason=reason)
+        return rebuild(self.log, progress=progress)

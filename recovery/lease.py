@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scheduler.eventlog import clock_ms
+
 if TYPE_CHECKING:
     from redis import Redis
 
@@ -74,8 +76,7 @@ def members(store: Redis, keys: Keys) -> tuple[Member | None, list[Member]]:
     """The master that holds the lease, None if nobody does, and those that stand by, by id."""
     holder = store.get(keys.lease)
     serving = Member(**json.loads(holder)) if holder else None
-    seconds, micros = store.time()
-    since = int(seconds) * 1000 + int(micros) // 1000 - MEMBER_SEEN_MS
+    since = clock_ms(store.time()) - MEMBER_SEEN_MS
     texts: Any = store.zrangebyscore(keys.masters, since, "+inf")
     seen = [Member(**json.loads(text)) for text in texts]
     return serving, sorted(member for member in seen if member != serving)

@@ -98,6 +98,12 @@ def connect(url: str) -> Redis:
         ) from error
 
 
+def clock_ms(answer: Sequence[Any]) -> int:
+    """The store's time in ms, from what it answers to TIME: seconds, and microseconds."""
+    seconds, micros = answer
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 def _primary(url: str, options: dict[str, Any]) -> Redis:
     account, _, rest = url.removeprefix(SENTINEL).rpartition("@")
     places, _, service = rest.partition("/")

@@ -22,7 +22,7 @@ from rq.utils import as_text
 from scheduler.commands import COMMAND, Command, LoseWorker
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.errors import CommandRejected, Deposed, FairlogError, InternalError, InvalidCommand, StaleLog
-from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position
+from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
 from scheduler.events import (
     AppRegistered,
     AppRemoved,
@@ -256,9 +256,8 @@ class Scheduler:
                 ("ZCOUNT", self.keys.heartbeats, "-inf", f"({due_ms}"),
             ],
         )
-        entries, (seconds, micros), silent = asked.answers()
-        now = int(seconds) * 1000 + int(micros) // 1000
-        return _Look([_message(entry, fields) for entry, fields in entries], now, silent)
+        entries, clock, silent = asked.answers()
+        return _Look([_message(entry, fields) for entry, fields in entries], clock_ms(clock), silent)
 
     def _run(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> None:
         """One turn; if a command makes it raise, again with one command a turn, and that one put aside."""
@@ -477,8 +476,7 @@ class Scheduler:
     def _every_grant(self) -> GrantChanges:
         """What makes the store's grants those of the state, whatever they are now: a lost tail may have left others."""
         granted = all_grants(self.state)
-        prefix = self.keys.grants("")
-        stored = {as_text(key).removeprefix(prefix) for key in self.store.scan_iter(match=_literal(prefix) + "*")}
+        stored = set(self._names_behind(self.keys.grants("")))
         by_worker: dict[str, dict[str, Any]] = {}
         for worker, grants in granted.items():
             there = {as_text(field) for field in self.store.hkeys(self.keys.grants(worker))}
@@ -489,9 +487,12 @@ class Scheduler:
 
     def _work_begun(self) -> _Begun:
         """The apps that something is kept of outside of the log; to be read before the log is folded."""
-        prefix = self.keys.secrets("")
-        with_secrets = [as_text(key).removeprefix(prefix) for key in self.store.scan_iter(match=_literal(prefix) + "*")]
+        with_secrets = self._names_behind(self.keys.secrets(""))
         return _Begun(self.worklist.open_apps(), with_secrets)
+
+    def _names_behind(self, prefix: str) -> list[str]:
+        """What follows `prefix` in the keys of the store that begin with it."""
+        return [as_text(key).removeprefix(prefix) for key in self.store.scan_iter(match=_literal(prefix) + "*")]
 
     def _reconcile_tasks(self, begun: _Begun) -> None:
         """What an earlier turn left undone: tasks of gone executors come back, ended apps are cleared away.
@@ -524,8 +525,7 @@ class Scheduler:
         return [("EVAL", RING_LUA, len(queues), *map(queue_key, queues), *map(bell_id, queues))]
 
     def _store_time_ms(self) -> int:
-        seconds, micros = self.store.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return clock_ms(self.store.time())
 
 
 def _records(turn: Turn, after: Position) -> tuple[list[Record], Position]:

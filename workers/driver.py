@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.eventlog import connect
-from scheduler.keys import Keys
 from scheduler.worklist import Begun, Completion, Worklist
 from workers.crew import Crew
-from workers.executor import STOPPED, ExecutorSpec, on_child, ring, wakeup_pipe
-from workers.processes import become_subreaper
-from workers.rundir import ExitNote, Holder, RunDir
+from workers.executor import STOPPED, ExecutorSpec, live, on_child, wakeup_pipe
+from workers.rundir import ExitNote, RunDir
 from workers.tasks import TaskStarter
 
 if TYPE_CHECKING:
@@ -105,16 +102,4 @@ class Driver:
 
 def run_driver(spec: ExecutorSpec, lock: int) -> int:
     """Be the driver of `spec`, whose lock this process holds; the exit code of the process."""
-    grant = spec.grant
-    files = RunDir(spec.run_dir, spec.worker)
-    become_subreaper()
-    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid()))
-    if spec.pin:
-        cpus = files.claim_cpus(grant.cores)
-        if cpus:
-            os.sched_setaffinity(0, cpus)
-    connection = connect(spec.store)
-    note = Driver(spec, connection).work_off()
-    files.write_exit(grant.executor, note)
-    ring(connection, Keys(spec.cluster).worker_queue(spec.worker))
-    return 0 if note.reason == "exited" else STOPPED
+    return live(spec, lock, lambda connection: Driver(spec, connection).work_off())

@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
@@ -244,8 +245,11 @@ class Executor(SimpleWorker):
         return ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=reason == "exited")
 
 
-def run_executor(spec: ExecutorSpec, lock: int) -> int:
-    """Be the executor of `spec`, whose lock this process holds; the exit code of the process."""
+def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -> int:
+    """Be the executor or driver of `spec`, whose lock this process holds, for what `work_off` makes of a connection.
+
+    Returns the exit code of the process.
+    """
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
@@ -255,10 +259,15 @@ def run_executor(spec: ExecutorSpec, lock: int) -> int:
         if cpus:
             os.sched_setaffinity(0, cpus)
     connection = connect(spec.store)
-    note = Executor(spec, connection).work_off()
+    note = work_off(connection)
     files.write_exit(grant.executor, note)
     ring(connection, Keys(spec.cluster).worker_queue(spec.worker))
     return 0 if note.reason == "exited" else STOPPED
+
+
+def run_executor(spec: ExecutorSpec, lock: int) -> int:
+    """Be the executor of `spec`, whose lock this process holds; the exit code of the process."""
+    return live(spec, lock, lambda connection: Executor(spec, connection).work_off())
 
 
 def ring(connection: Redis, queue: str) -> None:

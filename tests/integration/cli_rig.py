@@ -52,6 +52,15 @@ class Shell:
         assert answer.code == 0, answer
         return answer.out
 
+    def submit(self, *arguments: str) -> str:
+        """The id of an app that ann of acme submits."""
+        return self.ok("submit", "--company", "acme", "--user", "ann", *arguments).strip()
+
+    def app(self, name: str) -> dict[str, Any]:
+        """What `app --json` says of it."""
+        found: dict[str, Any] = json.loads(self.ok("app", name, "--json"))
+        return found
+
     def installed(self, *arguments: str) -> Answer:
         """As `run`, but the way the installed command starts: the current folder is not looked into."""
         return self._finish([sys.executable, "-P", "-m", "fairlog", *arguments], None, 90)

@@ -23,15 +23,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     shell.ok("down")
 
 
-def submit(shell: Shell, *arguments: str) -> str:
-    return shell.ok("submit", "--company", "acme", "--user", "ann", *arguments).strip()
-
-
-def app(shell: Shell, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shell.ok("app", name, "--json"))
-    return found
-
-
 def logged(shell: Shell, name: str, kind: str) -> list[dict[str, Any]]:
     entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
     return [entry["data"] for entry in entries if entry["type"] == kind]
@@ -40,25 +31,25 @@ def logged(shell: Shell, name: str, kind: str) -> list[dict[str, Any]]:
 def test_an_elastic_app_grows_with_its_backlog_and_gives_back_what_is_idle(shell: Shell) -> None:
     flag = shell.home / "go"
     script = f"test $FAIRLOG_TASK_INDEX = 0 || exec sleep 0.5; while ! test -e {flag}; do sleep 0.05; done"
-    name = submit(shell, "--elastic", "1:4", "--executor-cores", "1", "--tasks", "16", "--", "sh", "-c", script)
+    name = shell.submit("--elastic", "1:4", "--executor-cores", "1", "--tasks", "16", "--", "sh", "-c", script)
     wait_until(lambda: [one["executor_limit"] for one in logged(shell, name, "AppChanged")][:2] == [2, 4], "growth")
     wait_until(lambda: len(logged(shell, name, "ExecutorRevoked")) == 3, "idle executors to be given back")
     assert {one["reason"] for one in logged(shell, name, "ExecutorRevoked")} == {"idle"}
-    wait_until(lambda: app(shell, name)["requestedCores"] == 1, "the request to follow")
+    wait_until(lambda: shell.app(name)["requestedCores"] == 1, "the request to follow")
     assert {one["reason"] for one in logged(shell, name, "ExecutorRemoved")} == {"idle"}
     shares = json.loads(shell.ok("shares", "--json"))
     assert (shares["waitingApps"]["occupiedCores"], shares["waitingApps"]["grantedCores"]) == (1, 1)
     flag.touch()
-    wait_until(lambda: app(shell, name)["state"] == "finished", "its end")
-    assert sorted(task["attempts"] for task in app(shell, name)["taskStates"]) == [1] * 16
+    wait_until(lambda: shell.app(name)["state"] == "finished", "its end")
+    assert sorted(task["attempts"] for task in shell.app(name)["taskStates"]) == [1] * 16
 
 
 def test_scaling_an_app_near_a_host_says_what_each_executor_reached(shell: Shell) -> None:
-    name = submit(shell, "--cores", "4", "--tasks", "40", "--", "sleep", "60")
-    wait_until(lambda: app(shell, name)["state"] == "running", "the first executor")
+    name = shell.submit("--cores", "4", "--tasks", "40", "--", "sleep", "60")
+    wait_until(lambda: shell.app(name)["state"] == "running", "the first executor")
     host = socket.gethostname()
     assert shell.ok("scale", name, "--executors", "3", "--prefer", f"{host}=20", "elsewhere=2") == f"{name} scaled\n"
-    shown = app(shell, name)
+    shown = shell.app(name)
     assert [one["locality"] for one in shown["executors"]] == [None, "host", "host"]
     assert (shown["requestedCores"], shown["preferredHosts"]) == (12, {host: 20, "elsewhere": 2})
     assert "host" in shell.ok("app", name)

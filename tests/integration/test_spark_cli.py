@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 import pytest
@@ -22,15 +21,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     shell.ok("down")
 
 
-def submit(shell: Shell, *arguments: str) -> str:
-    return shell.ok("submit", "--company", "acme", "--user", "ann", *arguments).strip()
-
-
-def app(shell: Shell, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(shell.ok("app", name, "--json"))
-    return found
-
-
 def sleepers(seconds: str = "987.5") -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", seconds]]
 
@@ -38,7 +28,7 @@ def sleepers(seconds: str = "987.5") -> list[psutil.Process]:
 def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
     script = "echo $FAIRLOG_CORES cores, $FAIRLOG_MEMORY_MB MiB"
     size = ["--executor-cores", "2", "--executor-memory", "700M", "--cores", "6", "--max-executors", "2"]
-    name = submit(shell, *size, "--wait", "--", "sh", "-c", script)
+    name = shell.submit(*size, "--wait", "--", "sh", "-c", script)
     assert shell.ok("logs", name) == "2 cores, 700 MiB\n" * 6
     entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
     granted = [entry["data"] for entry in entries if entry["type"] == "ExecutorAllocated"]
@@ -48,7 +38,7 @@ def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
 def test_an_executor_that_finds_no_task_stays_and_is_not_replaced_by_another(shell: Shell) -> None:
     script = "test $FAIRLOG_TASK_INDEX = 0 || exit 0; sleep 2"
     size = ["--sizing", "one-per-worker", "--cores", "4", "--tasks", "4"]
-    name = submit(shell, *size, "--wait", "--", "sh", "-c", script)
+    name = shell.submit(*size, "--wait", "--", "sh", "-c", script)
     entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
     assert len([entry for entry in entries if entry["type"] == "ExecutorAllocated"]) == 2
 
@@ -56,23 +46,23 @@ def test_an_executor_that_finds_no_task_stays_and_is_not_replaced_by_another(she
 def test_a_killed_executor_is_replaced_and_its_task_runs_again(shell: Shell) -> None:
     flag = shell.home / "go"
     script = f"while ! test -e {flag}; do sleep 0.05; done; echo $FAIRLOG_EXECUTOR_ID"
-    name = submit(shell, "--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)
-    wait_until(lambda: app(shell, name)["state"] == "running", "the first executor")
+    name = shell.submit("--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)
+    wait_until(lambda: shell.app(name)["state"] == "running", "the first executor")
     assert shell.ok("kill", "--executor", f"{name}.0") == f"{name}.0 told to stop\n"
-    wait_until(lambda: [one["executor"] for one in app(shell, name)["executors"]] == [f"{name}.1"], "another one")
+    wait_until(lambda: [one["executor"] for one in shell.app(name)["executors"]] == [f"{name}.1"], "another one")
     flag.touch()
-    wait_until(lambda: app(shell, name)["state"] == "finished", "its end")
+    wait_until(lambda: shell.app(name)["state"] == "finished", "its end")
     assert shell.ok("logs", name) == f"{name}.1\n"
     assert shell.run("kill", "--executor", f"{name}.1").err.startswith("Error: app")
 
 
 def test_scaling_up_gives_an_app_more_executors(shell: Shell) -> None:
-    name = submit(shell, "--executor-cores", "1", "--cores", "3", "--max-executors", "1", "--", "sleep", "30")
-    wait_until(lambda: len(app(shell, name)["executors"]) == 1, "one executor")
+    name = shell.submit("--executor-cores", "1", "--cores", "3", "--max-executors", "1", "--", "sleep", "30")
+    wait_until(lambda: len(shell.app(name)["executors"]) == 1, "one executor")
     assert shell.ok("scale", name, "--executors", "2") == f"{name} scaled\n"
-    assert len(app(shell, name)["executors"]) == 2
+    assert len(shell.app(name)["executors"]) == 2
     assert shell.ok("scale", name, "--executors", "none") == f"{name} scaled\n"
-    assert len(app(shell, name)["executors"]) == 3
+    assert len(shell.app(name)["executors"]) == 3
     assert shell.run("scale", name, "--executors", "few").code == 2
     shell.ok("kill", name)
 
@@ -80,11 +70,11 @@ def test_scaling_up_gives_an_app_more_executors(shell: Shell) -> None:
 def test_a_driver_runs_on_a_worker_and_its_app_ends_with_it(shell: Shell) -> None:
     script = "echo I am $FAIRLOG_DRIVER_ID with $FAIRLOG_CORES cores; echo oops >&2"
     size = ["--driver-cores", "2", "--driver-memory", "512M"]
-    name = submit(shell, "--driver", *size, "--env", "A=b", "--wait", "--", "sh", "-c", script)
+    name = shell.submit("--driver", *size, "--env", "A=b", "--wait", "--", "sh", "-c", script)
     assert shell.ok("logs", name, "--driver") == f"I am {name}.driver-0 with 2 cores\noops\n"
-    found = app(shell, name)
+    found = shell.app(name)
     assert (found["state"], found["tasks"], found["executors"]) == ("finished", 0, [])
-    assert shell.run("logs", submit(shell, "--", "true"), "--driver").err.startswith("Error: app")
+    assert shell.run("logs", shell.submit("--", "true"), "--driver").err.startswith("Error: app")
     assert shell.run("logs", name, "--driver", "--task", "1").code == 2
 
 
@@ -97,7 +87,7 @@ def test_a_driver_that_fails_fails_its_app_with_its_exit_code(shell: Shell) -> N
 def test_a_supervised_driver_is_started_again_until_it_succeeds(shell: Shell) -> None:
     mark = shell.home / "second"
     script = f"test -e {mark} && exec echo done; touch {mark}; exit 1"
-    name = submit(shell, "--driver", "--supervise", "--wait", "--", "sh", "-c", script)
+    name = shell.submit("--driver", "--supervise", "--wait", "--", "sh", "-c", script)
     assert shell.ok("logs", name, "--driver").endswith("done\n")
     entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
     assert [entry["data"]["driver"] for entry in entries if entry["type"] == "DriverAllocated"] == [
@@ -113,39 +103,39 @@ def test_the_tasks_of_an_app_with_a_driver_run_beside_it_and_do_not_end_it(shell
         f'if test -n "$FAIRLOG_TASK_INDEX"; then touch {done}/$FAIRLOG_TASK_INDEX; exit 0; fi; '
         f"while test $(ls {done} | wc -l) -lt 5; do sleep 0.05; done; sleep 0.5; echo all of them"
     )
-    name = submit(shell, "--driver", "--tasks", "5", "--cores", "4", "--wait", "--", "sh", "-c", script)
+    name = shell.submit("--driver", "--tasks", "5", "--cores", "4", "--wait", "--", "sh", "-c", script)
     assert shell.ok("logs", name, "--driver") == "all of them\n"
 
 
 def test_killing_an_app_ends_its_driver_and_frees_what_it_held(shell: Shell) -> None:
-    name = submit(shell, "--driver", "--", "sh", "-c", "sleep 987.5 & sleep 987.5")
+    name = shell.submit("--driver", "--", "sh", "-c", "sleep 987.5 & sleep 987.5")
     wait_until(lambda: len(sleepers()) == 2, "the driver and what it has started")
     shell.ok("kill", name)
-    wait_until(lambda: app(shell, name)["driver"] is None, "the driver's end")
+    wait_until(lambda: shell.app(name)["driver"] is None, "the driver's end")
     assert sleepers() == []
 
 
 def test_a_driver_whose_process_is_killed_is_started_again_if_it_is_supervised(shell: Shell) -> None:
-    name = submit(shell, "--driver", "--supervise", "--", "sleep", "876.5")
+    name = shell.submit("--driver", "--supervise", "--", "sleep", "876.5")
     wait_until(lambda: len(sleepers("876.5")) == 1, "the driver")
     [first] = sleepers("876.5")
     keeper = first.parent()
     assert keeper is not None
     keeper.kill()
     wait_until(lambda: [one.pid for one in sleepers("876.5")] not in ([], [first.pid]), "the next one")
-    assert app(shell, name)["driver"]["driver"] == f"{name}.driver-1"
+    assert shell.app(name)["driver"]["driver"] == f"{name}.driver-1"
     shell.ok("kill", name)
-    wait_until(lambda: app(shell, name)["driver"] is None, "its end")
+    wait_until(lambda: shell.app(name)["driver"] is None, "its end")
 
 
 def test_a_decommissioned_worker_is_left_by_its_executors_and_their_tasks_run_elsewhere(shell: Shell) -> None:
     flag = shell.home / "moved"
     script = f"while ! test -e {flag}; do sleep 0.05; done; echo $FAIRLOG_EXECUTOR_ID"
-    name = submit(shell, "--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)
-    wait_until(lambda: app(shell, name)["state"] == "running", "the executor")
-    host = app(shell, name)["executors"][0]["worker"]
+    name = shell.submit("--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)
+    wait_until(lambda: shell.app(name)["state"] == "running", "the executor")
+    host = shell.app(name)["executors"][0]["worker"]
     assert shell.ok("decommission", host) == f"{host} decommissioned\n"
-    wait_until(lambda: [one["worker"] for one in app(shell, name)["executors"]] not in ([], [host]), "another worker")
+    wait_until(lambda: [one["worker"] for one in shell.app(name)["executors"]] not in ([], [host]), "another worker")
     flag.touch()
-    wait_until(lambda: app(shell, name)["state"] == "finished", "its end")
+    wait_until(lambda: shell.app(name)["state"] == "finished", "its end")
     assert shell.ok("logs", name) == f"{name}.1\n"
