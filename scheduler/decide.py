@@ -252,7 +252,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
     served = 0
     beyond: list[App] = []
     while state.fleet.most_free_cores():
-        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable()[-1])
+        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable)
         if app is None:
             break
         served = app.admitted
@@ -261,7 +261,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
         else:
             yield app
     for app in beyond:
-        if state.fleet.usable()[-1] or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
+        if state.fleet.usable or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
             yield app
 
 
