@@ -17,7 +17,7 @@ from scheduler.placement.sizing import executor_memory_mb
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
-    from scheduler.state import App
+    from scheduler.entities import App
 
 CAUSES = {
     "no-live-worker": "A3",

@@ -34,6 +34,7 @@ from scheduler.commands import (
     UndrainWorker,
 )
 from scheduler.demand import after_removal, backlog, scaled
+from scheduler.entities import App, Company, Executor, Worker
 from scheduler.errors import (
     AppEnded,
     CompanyInUse,
@@ -70,7 +71,7 @@ from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocatio
 from scheduler.placement.near import place_near
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.resources import Resources
-from scheduler.state import App, ClusterState, Company, Executor, Worker
+from scheduler.state import ClusterState
 from scheduler.submission import registration
 from scheduler.validate import (
     MAX_CORES,

@@ -23,7 +23,8 @@ from scheduler.events import (
 )
 
 if TYPE_CHECKING:
-    from scheduler.state import App, ClusterState
+    from scheduler.entities import App
+    from scheduler.state import ClusterState
 
 
 class Grant(BaseModel):
