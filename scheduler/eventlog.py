@@ -47,24 +47,25 @@ end
 if ARGV[4] ~= '' then redis.call('XTRIM', inbox, 'MINID', ARGV[4]) end
 local key = 5
 while at <= #ARGV do
-  local what, name, value = ARGV[at], ARGV[at+1], ARGV[at+2]
-  if what == 'grant' then redis.call('HSET', KEYS[key], name, value)
-  elseif what == 'revoke' then redis.call('HDEL', KEYS[key], name)
-  elseif what == 'clear' then redis.call('DEL', KEYS[key])
+  local what, first = ARGV[at], at + 2
+  at = first + tonumber(ARGV[at+1])
+  if what == 'grant' then redis.call('HSET', KEYS[key], unpack(ARGV, first, at - 1))
+  elseif what == 'revoke' then redis.call('HDEL', KEYS[key], unpack(ARGV, first, at - 1))
   elseif what == 'leave' then
-    redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, name); redis.call('HDEL', agents, name)
+    redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, ARGV[first]); redis.call('HDEL', agents, ARGV[first])
   elseif what == 'join' then
     local now = redis.call('TIME')
-    redis.call('ZADD', heartbeats, now[1] * 1000 + math.floor(now[2] / 1000), name)
+    redis.call('ZADD', heartbeats, now[1] * 1000 + math.floor(now[2] / 1000), ARGV[first])
   end
-  at = at + 3
   key = key + 1
 end
 return {1}
 """
 """KEYS: log, inbox, heartbeats, agents, then the grants key of each change. ARGV: expected last id, expected
 last digest, digest of an empty log, first inbox id to keep (or empty), number of events, their time and turn,
-the events' id and other fields, then triples (what, name, value) that change the grants and heartbeats."""
+the events' id and other fields, then changes of the grants and heartbeats: what, how many arguments, these."""
+UNPACKED = 1_000
+"""How many arguments a change has at most: Lua's stack holds some thousands."""
 
 
 class Position(NamedTuple):
@@ -291,19 +292,24 @@ class EventLog:
         return True
 
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
-        for worker in changes.left:
-            keys.append(self.keys.grants(worker))
-            arguments.extend(("leave", worker, ""))
-        for worker in changes.joined:
-            keys.append(self.keys.grants(worker))
-            arguments.extend(("join", worker, ""))
-        for worker, grants in changes.by_worker.items():
-            for executor, grant in grants.items():
+        for what, workers in (("leave", changes.left), ("join", changes.joined)):
+            for worker in workers:
                 keys.append(self.keys.grants(worker))
+                arguments.extend((what, 1, worker))
+        for worker, grants in changes.by_worker.items():
+            key = self.keys.grants(worker)
+            granted: list[str] = []
+            revoked: list[str] = []
+            for executor, grant in grants.items():
                 if grant is None:
-                    arguments.extend(("revoke", executor, ""))
+                    revoked.append(executor)
                 else:
-                    arguments.extend(("grant", executor, grant))
+                    granted += (executor, grant)
+            for what, names in (("grant", granted), ("revoke", revoked)):
+                for start in range(0, len(names), UNPACKED):
+                    part = names[start : start + UNPACKED]
+                    keys.append(key)
+                    arguments += (what, len(part), *part)
 
 
 def check_store(store: Redis, *, unsafe: bool = False) -> None:
