@@ -36,15 +36,15 @@ class Follower:
             if found is not None:
                 self.resume(*found)
         try:
-            records = self.log.follow(self.position, wait_ms=wait_ms)
+            facts = self.log.follow(self.position, wait_ms=wait_ms)
         except UnreadableRecord as reason:
             self.resume(ClusterState(), GENESIS)
             self.resume(*self._anew(str(reason)))
             return True
-        for record in records:
-            fold(self.state, record)
-            self.position = Position(record.seq, record.digest)
-        return bool(records)
+        for fact in facts:
+            fold(self.state, fact)
+            self.position = Position(fact.seq, fact.digest)
+        return bool(facts)
 
     def resume(self, state: ClusterState, position: Position) -> None:
         """Go on from a state that somebody else has folded."""
@@ -62,9 +62,9 @@ class Follower:
         if position == GENESIS:
             return rebuild(self.log, progress=progress)
         try:
-            for record in self.log.read(position):
-                fold(state, record)
-                position = Position(record.seq, record.digest)
+            for fact in self.log.facts(position):
+                fold(state, fact)
+                position = Position(fact.seq, fact.digest)
             if self.log.head() == position:
                 return state, position
             reason = f"the log does not end at {position.seq}"
