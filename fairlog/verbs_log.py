@@ -10,7 +10,8 @@ import click
 
 from fairlog import render
 from fairlog.follow import follow, position_of
-from fairlog.options import as_json, on_cluster, read_text
+from fairlog.options import as_json, on_cluster, read_text, span_options
+from recovery.bounds import OPEN, Bound, up_to
 from scheduler.errors import InvalidCommand, UnknownApp
 from scheduler.simulate import run_scenario
 
@@ -18,17 +19,14 @@ if TYPE_CHECKING:
     from fairlog.session import Session
     from scheduler.events import Record
 
-_SEQ = click.IntRange(min=1)
-
 
 @click.command()
-@click.option("--from", "first", type=_SEQ, default=1, metavar="SEQ", help="The first position.  [default: 1]")
-@click.option("--to", "last", type=_SEQ, metavar="SEQ", help="The last position.  [default: the log's end]")
+@span_options
 @click.option("--app", type=read_text, metavar="A", help="Only what is about this app.")
 @click.option("--follow", "following", is_flag=True, help="Go on as the log grows.")
 @as_json
 @on_cluster
-def log(session: Session, *, first: int, last: int | None, app: str | None, following: bool, as_json: bool) -> None:
+def log(session: Session, *, first: Bound, last: Bound, app: str | None, following: bool, as_json: bool) -> None:
     """Print the log, one line per event, its chain of digests checked.
 
     With --json each line is an object with seq, type, v, at, turn, cause, data and digest. The digest
@@ -40,23 +38,17 @@ def log(session: Session, *, first: int, last: int | None, app: str | None, foll
         if app is None or _is_about(record, app):
             found = True
             click.echo(show(record))
-    if app is not None and not found and first == 1 and last is None:
+    if app is not None and not found and first == last == OPEN:
         raise UnknownApp(app)
 
 
-def _records(session: Session, first: int, last: int | None, *, following: bool) -> Iterator[Record]:
-    after = position_of(session.log, first - 1)
-    if after.seq < first - 1 and not following:
+def _records(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Record]:
+    after = position_of(session.log, (first.seq or 1) - 1)
+    if not following and after.seq < (first.seq or 1) - 1:
         return
-    if not following:
-        yield from session.log.read(after, to=last)
-        return
-    for record in follow(session.log, after):
-        if record is not None and record.seq >= first:
-            if last is None or record.seq <= last:
-                yield record
-            if last is not None and record.seq >= last:
-                return
+    grown = (record for record in follow(session.log, after) if record is not None)
+    records = grown if following else session.log.read(after, to=last.seq)
+    yield from (record for record in up_to(records, last) if first.reached(record))
 
 
 def _is_about(record: Record, app: str) -> bool:
