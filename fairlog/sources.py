@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
-from fairlog import render
 from fairlog.options import Place
 from fairlog.session import Session, until
 from recovery.chain import chained, read_lines
@@ -22,17 +21,17 @@ class BadExport(FairlogError):
 
 
 def records(ctx: click.Context, file: IO[str] | None) -> Iterator[Record]:
-    """The records of the log in `file`, or of the cluster, up to `--at`; a terminal sees how many were read.
+    """The records of the log in `file`, or of the cluster, up to `--at`.
 
     Raises: UnreadableRecord or BadExport if it cannot be read, NotThatLong if it ends before `--at`.
     """
     place = ctx.ensure_object(Place)
     if file is not None:
-        yield from until(render.counted(exported(file)), place.at)
+        yield from until(exported(file), place.at)
         return
     session = Session(place)
     ctx.call_on_close(session.close)
-    yield from render.counted(session.records())
+    yield from session.records()
 
 
 def exported(file: IO[str]) -> Iterator[Record]:

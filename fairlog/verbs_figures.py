@@ -67,7 +67,7 @@ def fairness(records: Iterator[Record], *, first: Bound, last: Bound, by: By, ht
 
         fairness_page.check_extra()
     meter = Fairness(by=by)
-    state, span = measure(records, meter, first=first, last=last)
+    state, span = measure(render.counted(records), meter, first=first, last=last)
     report = {"log": span.as_json(), **meter.report(state)}
     if html is not None:
         html.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
@@ -146,7 +146,7 @@ def statement(records: Iterator[Record], *, company: str, month: str, as_csv: bo
     first, last = read_month(month)
     usages = Usages()
     try:
-        _, span = measure(records, usages, first=first, last=last)
+        _, span = measure(render.counted(records), usages, first=first, last=last)
     except InvalidCommand:
         raise InvalidCommand(f"the log says nothing about {month}") from None
     if company not in usages.companies:

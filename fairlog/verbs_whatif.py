@@ -94,7 +94,7 @@ def whatif(
         settings["placement"] = placement
     rules = Rules(settings, dict(quotas), list(_added(add_workers)))
     if trace is None:
-        taken = list(turns(records))
+        taken = list(turns(render.counted(records)))
         check_rules(rules, taken)
         log = as_logged(taken)
         other = _run(rules, taken, work_of(log), follows=True)

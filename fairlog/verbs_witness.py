@@ -36,7 +36,7 @@ def explain(records: Iterator[Record], *, app: str, as_json: bool) -> None:
     company and user that could have been picked instead, and how its waiting time splits by cause. FILE (- is stdin)
     is a log as `fairlog log --json` wrote it; no store is needed then.
     """
-    told = tell(records, app)
+    told = tell(render.counted(records), app)
     if as_json:
         render.print_json(told)
     else:
