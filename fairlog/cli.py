@@ -48,7 +48,7 @@ VERBS = {
     "import": ("verbs_import", "Make an exported log the log of a cluster that has none."),
     "explain": ("verbs_witness", "Tell why an app waits, and why it was admitted and placed as it was."),
     "audit": ("verbs_witness", "Work out every decision anew, and name what deviates from the rules."),
-    "replay": ("verbs_replay", "Play the log as a live view: shares, queue, workers, and what was decided last."),
+    "replay": ("verbs_replay", "Play the log as a live view: shares, queue, workers and decisions."),
     "fairness": ("verbs_figures", "Measure how fair a span of the log was to companies and users."),
     "statement": (
         "verbs_figures",

@@ -13,6 +13,7 @@ import click
 
 from fairlog import render
 from fairlog.options import as_json, on_log, read_text, span_options
+from fairlog.whole import whole_file
 from recovery.bounds import Bound
 from recovery.fairness import By, Fairness
 from recovery.span import measure
@@ -70,7 +71,8 @@ def fairness(records: Iterator[Record], *, first: Bound, last: Bound, by: By, ht
     state, span = measure(render.counted(records), meter, first=first, last=last)
     report = {"log": span.as_json(), **meter.report(state)}
     if html is not None:
-        html.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
+        with whole_file(html) as draft:
+            draft.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
     if as_json:
         render.print_json(report)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -24,22 +25,41 @@ if TYPE_CHECKING:
 @span_options
 @click.option("--app", type=read_text, metavar="A", help="Only what is about this app.")
 @click.option("--follow", "following", is_flag=True, help="Go on as the log grows.")
+@click.option(
+    "--parquet", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write FILE, for analysis."
+)
 @as_json
 @on_cluster
-def log(session: Session, *, first: Bound, last: Bound, app: str | None, following: bool, as_json: bool) -> None:
+def log(
+    session: Session,
+    *,
+    first: Bound,
+    last: Bound,
+    app: str | None,
+    following: bool,
+    parquet: Path | None,
+    as_json: bool,
+) -> None:
     """Print the log, one line per event, its chain of digests checked.
 
     With --json each line is an object with seq, type, v, at, turn, cause, data and digest. The digest
-    is BLAKE2b-128 over the previous one and these fields, joined with newlines.
+    is BLAKE2b-128 over the previous one and these fields, joined with newlines. `fairlog import` takes the whole of it.
+    With --parquet FILE has these columns, and one for each fact that an event may state, in its type; FILE is there,
+    or written over, only once it is whole.
     """
-    show = render.log_json if as_json else render.log_line
-    found = False
-    for record in _records(session, first, last, following=following):
-        if app is None or _is_about(record, app):
-            found = True
+    if parquet is not None and (as_json or following):
+        raise click.UsageError(f"--parquet and {'--json' if as_json else '--follow'} exclude each other")
+    records = _records(session, first, last, following=following)
+    chosen = _about(records, app, known=app is None or first != OPEN or last != OPEN)
+    if parquet is None:
+        show = render.log_json if as_json else render.log_line
+        for record in chosen:
             click.echo(show(record))
-    if app is not None and not found and first == last == OPEN:
-        raise UnknownApp(app)
+        return
+    from fairlog.parquet import check_extra, write  # noqa: PLC0415 (its library is an extra)
+
+    check_extra()
+    click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 
 def _records(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Record]:
@@ -49,6 +69,16 @@ def _records(session: Session, first: Bound, last: Bound, *, following: bool) ->
     grown = (record for record in follow(session.log, after) if record is not None)
     records = grown if following else session.log.read(after, to=last.seq)
     yield from (record for record in up_to(records, last) if first.reached(record))
+
+
+def _about(records: Iterator[Record], app: str | None, *, known: bool) -> Iterator[Record]:
+    """Those of the records that are about the app. Raises: UnknownApp if none is and it is not `known` elsewhere."""
+    for record in records:
+        if app is None or _is_about(record, app):
+            known = True
+            yield record
+    if not known and app is not None:
+        raise UnknownApp(app)
 
 
 def _is_about(record: Record, app: str) -> bool:

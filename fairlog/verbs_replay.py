@@ -53,7 +53,7 @@ def read_speed(text: str) -> float:
 @as_json
 @on_log
 def replay(records: Iterator[Record], *, first: Bound, last: Bound, speed: float | None, as_json: bool) -> None:
-    """Play the log as a live view: shares, queue, workers, and what was decided last.
+    """Play the log as a live view: shares, queue, workers and decisions.
 
     At the log's own pace, or X times as fast; where nothing happened for longer, 2 s are waited. Where output is no
     terminal, a line for each turn is printed, and with --json an object on a line; as fast as can be without --speed.
