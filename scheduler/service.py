@@ -25,14 +25,16 @@ from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.errors import CommandRejected, Deposed, FairlogError, InternalError, InvalidCommand, StaleLog
 from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
 from scheduler.events import (
+    AppAdmitted,
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
     DriverRemoved,
+    ExecutorAllocated,
     ExecutorRemoved,
     MasterElected,
     Record,
-    encode,
+    encode_turn,
 )
 from scheduler.grants import GrantChanges, all_grants, changed_grants
 from scheduler.outage import BACK_OFF_S, passes
@@ -57,6 +59,9 @@ SHORT_PAUSE_MS = 1_500
 where workers may be silent for no longer than that."""
 ASLEEP_S = 1.0
 """A master that heard of its commit only so late may have been stopped meanwhile, and another one elected."""
+
+_COMMAND_FIELDS = [b"id", b"command", b"reply"]
+"""The fields of a command in the inbox, in the order in which clients write them."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
@@ -311,6 +316,8 @@ class Scheduler:
         with_secrets = []
         for event, _ in turn.entries:
             match event:
+                case ExecutorAllocated() | AppAdmitted():
+                    pass
                 case ExecutorRemoved():
                     touched[event.app] = None
                     if not event.done:
@@ -541,15 +548,8 @@ class Scheduler:
 
 
 def _records(turn: Turn, after: Position) -> tuple[list[Record], Position]:
-    records: list[Record] = []
-    seq, digest = after
-    at, first = turn.at, turn.first
-    for event, cause in turn.entries:
-        seq += 1
-        record = encode(event, seq=seq, at=at, turn=first, cause=cause, previous=digest)
-        digest = record.digest
-        records.append(record)
-    return records, Position(seq, digest)
+    records = encode_turn(turn.entries, first=after.seq + 1, at=turn.at, turn=turn.first, previous=after.digest)
+    return records, Position(records[-1].seq, records[-1].digest) if records else after
 
 
 def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:
@@ -563,6 +563,8 @@ def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[S
 
 def _message(entry: bytes, flat: list[bytes]) -> Message:
     """The message of an inbox entry whose fields and values come by turns, as the store gives them."""
+    if flat[::2] == _COMMAND_FIELDS:
+        return Message(entry, flat[1].decode(errors="replace"), "command", flat[3], flat[5].decode(errors="replace"))
     pairs = iter(flat)
     fields = dict(zip(pairs, pairs, strict=True))
     kind = "view" if b"view" in fields else "command"
