@@ -10,13 +10,16 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 from click.shell_completion import CompletionItem
 
 from fairlog.options import Place, place_options
 from scheduler.logs import masked
+
+if TYPE_CHECKING:
+    from redis.exceptions import RedisError
 
 LONGEST_SENTENCE = 600
 
@@ -149,7 +152,9 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif type(error).__module__.startswith("redis."):
-        text = f"the store does not answer as it should: {text}"
+        from scheduler.outage import in_words  # noqa: PLC0415 (as in `_failures`)
+
+        text = in_words(cast("RedisError", error))
     text = masked(text)
     return text if len(text) <= LONGEST_SENTENCE else f"{text[: LONGEST_SENTENCE - 200]} … {text[-200:]}"
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from pydantic_core import PydanticSerializationError
-from redis.exceptions import ConnectionError as StoreConnectionError
-from redis.exceptions import TimeoutError as StoreTimeoutError
+from redis.exceptions import RedisError
 
 from scheduler import errors
 from scheduler.errors import CommandRejected, DuplicateApp, InternalError, InvalidCommand, NoMaster
 from scheduler.eventlog import connect
 from scheduler.keys import Keys, bell_id, queue_key
+from scheduler.outage import passes
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -49,6 +49,19 @@ the entry. ARGV: the bell's job id, the message's id, kind and body, how long to
 
 A message that was answered without the client's hearing of it has left the inbox, and is put in again."""
 
+PUT_ASIDE_LUA = """
+local there = redis.call('HLEN', KEYS[1])
+for i = 2, #ARGV, 2 do
+  if there > 0 and redis.call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i+1] then return 0 end
+end
+if there > 0 then return 2 * there == #ARGV - 1 and 1 or 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return 2
+"""
+"""Puts an app's variables aside. KEYS: its secrets; ARGV: for how long (s), then names and values by turns.
+-> 2 if they were, 1 if the same ones lie there already, 0 if others do."""
+
 RESEND_S = 3.0
 UNCLAIMED_SECRETS_S = 24 * 3600
 """How long values are kept for an app that is never submitted; the master keeps those of a submitted one."""
@@ -77,6 +90,7 @@ class Client:
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
         self._ask_for: Script = self.store.register_script(ASK_LUA)
+        self._put_secrets: Script = self.store.register_script(PUT_ASIDE_LUA)
 
     def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
         """Have `command` carried out; returns once it is committed.
@@ -124,19 +138,33 @@ class Client:
 
         Raises: as `send`; the values are forgotten again if the command is refused.
         """
-        key = self.keys.secrets(command.app)
         if not secrets:
             return self.send(command)
-        encoded = [os.fsencode(part) for item in secrets.items() for part in item]
-        if not self.store.hsetnx(key, encoded[0], encoded[1]):
-            raise DuplicateApp(command.app)
-        self.store.hset(key, items=encoded)
-        self.store.expire(key, UNCLAIMED_SECRETS_S)
+        ours = self._put_aside(command.app, [os.fsencode(part) for item in secrets.items() for part in item])
         try:
             return self.send(command)
         except CommandRejected:
-            self.store.delete(key)
+            if ours:
+                self.store.delete(self.keys.secrets(command.app))
             raise
+
+    def _put_aside(self, app: str, secrets: Sequence[bytes]) -> bool:
+        """Whether it was us who put the variables aside, through any outage of the store within `timeout_s`.
+
+        Raises: DuplicateApp if others lie there.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        unheard = False
+        while True:
+            try:
+                put = self._put_secrets(keys=[self.keys.secrets(app)], args=[UNCLAIMED_SECRETS_S, *secrets])
+            except RedisError as error:
+                unheard = True
+                self._wait_for_store(error, deadline)
+                continue
+            if not put:
+                raise DuplicateApp(app)
+            return unheard or put == 2
 
     def _ask(self, identity: str, kind: str, body: str) -> dict[str, Any]:
         """Put one message in and wait; while no answer comes, see to it that it is still there, under the same id.
@@ -152,12 +180,16 @@ class Client:
                 popped = self.store.blpop([self.keys.reply(identity)], _left(deadline, RESEND_S))
                 if popped is not None:
                     return _answer(popped[1])
-            except (StoreConnectionError, StoreTimeoutError):
-                if time.monotonic() + RECONNECT_S > deadline:
-                    raise
-                time.sleep(RECONNECT_S)
+            except RedisError as error:
+                self._wait_for_store(error, deadline)
             if time.monotonic() >= deadline:
                 raise self._no_master()
+
+    def _wait_for_store(self, error: RedisError, deadline: float) -> None:
+        """Return when it is worth asking again. Raises: the error, if it does not pass, or at the deadline."""
+        if not passes(error) or time.monotonic() + RECONNECT_S > deadline:
+            raise error
+        time.sleep(RECONNECT_S)
 
     def _put(self, messages: Sequence[str]) -> None:
         self._send(keys=[self.keys.inbox, self._queue], args=[self._bell, *messages])

@@ -22,6 +22,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import as_text
 from rq.worker import SimpleWorker
 
+from scheduler.eventlog import ANSWER_S
 from scheduler.keys import bell_id, queue_key
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class DoorbellWorker(SimpleWorker):
         self._bell = bell_id(queue)
         self._next_heartbeat = 0.0
         self._waiting = False
+
+    @property
+    def connection_timeout(self) -> int:
+        """How long RQ lets the store take for an answer, at least."""
+        return ANSWER_S
 
     @property
     def stopping(self) -> bool:
