@@ -149,7 +149,9 @@ class EmbeddedStore:
         self._short_lives = self._short_lives + 1 if now - self._launched_s < SHORT_LIFE_S else 0
         pause_s = PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)]
         self._launch_at_s = now + pause_s
-        return f"the store {ending(code, self._last_words())}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
+        return (
+            f"the store {ending(code, self._last_words())}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
+        )
 
     def stop(self) -> None:
         """Return once the server has ended by itself and the data folder is free for another."""

@@ -43,7 +43,9 @@ def read_of(process: subprocess.Popen[str]) -> str:
 
 def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_once(shell: Shell) -> None:
     shell.ok("settings", "set", "worker_timeout_s=2")
-    waiting = shell.start("submit", "--company", "acme", "--user", "ann", "--tasks", "1", "--wait", "--", "sh", "-c", GATED)
+    waiting = shell.start(
+        "submit", "--company", "acme", "--user", "ann", "--tasks", "1", "--wait", "--", "sh", "-c", GATED
+    )
     assert waiting.stdout is not None
     app = waiting.stdout.readline().strip()
     wait_until(lambda: shell.ok("logs", app) == "begun\n", "the task")
