@@ -24,6 +24,7 @@ from scheduler.client import Client
 from scheduler.commands import (
     Command,
     DrainWorker,
+    EndApp,
     EndedDriver,
     EndedExecutor,
     RegisterWorker,
@@ -354,14 +355,20 @@ class Agent:
                 self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
 
     def _report_end(self, executor: str, note: ExitNote) -> None:
+        """Say how it ended. A store that failed over may have lost its last words and what it did before them.
+
+        So the end of its app is said again, and it is done only if no task of the app waits (semantics S6).
+        """
         if is_driver(executor):
             self._client.notify(EndedDriver(driver=executor, reason=note.reason, exit_code=note.exit_code))
             return
-        if not note.done:
-            self._work.put_back(note.app, executor)
-        self._client.notify(
-            EndedExecutor(executor=executor, reason=note.reason, exit_code=note.exit_code, done=note.done)
-        )
+        if note.verdict is not None:
+            self._client.notify(EndApp(app=note.app, reason=note.verdict, detail=note.detail))
+            done = note.done
+        else:
+            came_back, tasks = self._work.put_back(note.app, executor), self._work.progress(note.app)
+            done = note.done and tasks.tasks > 0 and not (came_back or tasks.queued)
+        self._client.notify(EndedExecutor(executor=executor, reason=note.reason, exit_code=note.exit_code, done=done))
 
 
 def _bury(holder: Holder) -> ExitNote:
