@@ -135,7 +135,7 @@ def _queued(queue: UserQueue, app: App) -> Told:
 
 
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
-    """Another company's turn (C3, C5) or user's (U1, U3, U4), or the cluster that is full (A3)."""
+    """Another company's turn (C3, C5) or user's (U1, U3), or the cluster that is full (A3)."""
     spec, settings = app.spec, state.settings
     first = state.queue.first(within_quota=is_full(state))
     if first is not None and first.company != spec.company:

@@ -12,13 +12,9 @@ from hypothesis import strategies as st
 from recovery.audit import audit
 from recovery.explain import explain
 from scheduler.events import GENESIS_DIGEST, Record, chain_digest, decode
-from scheduler.placement.executors import PLACEMENTS
-from scheduler.policies.app import APP_POLICIES
-from scheduler.policies.company import COMPANY_POLICIES
-from scheduler.policies.user import USER_POLICIES
 from scheduler.state import ClusterState
 from tests.property.given import recorded
-from tests.property.histories import DENSE, HISTORIES, History, played
+from tests.property.histories import DENSE, HISTORIES, RULES, History, played
 
 
 @given(HISTORIES)
@@ -96,16 +92,6 @@ FAULTS: dict[str, Plant] = {
     "exchanged": _exchanged,
 }
 DECIDED = {"AppAdmitted", "DriverAllocated", "ExecutorAllocated"}
-RULES = st.fixed_dictionaries(
-    {
-        "company_policy": st.sampled_from(sorted(COMPANY_POLICIES)),
-        "user_policy": st.sampled_from(sorted(USER_POLICIES)),
-        "app_policy": st.sampled_from(sorted(APP_POLICIES)),
-        "placement": st.sampled_from(sorted(PLACEMENTS)),
-        "occupancy": st.sampled_from(["requested", "granted"]),
-        "admission": st.sampled_from(["fair", "open"]),
-    }
-)
 
 
 @given(DENSE, RULES, st.integers(0, 1 << 16))
