@@ -54,6 +54,8 @@ class Fleet:
         self._workers: dict[Shape, list[str]] = {}
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, int]] = []
+        self._moved: dict[str, tuple[Shape, Shape]] = {}
+        """Worker -> the shape it is kept under and the one it has by now."""
         self.configure(sizes, minimum)
 
     def configure(self, sizes: Iterable[int], minimum: Resources) -> None:
@@ -77,23 +79,27 @@ class Fleet:
         self.live -= 1
         self.total_cores -= offer.cores
         self.total_memory_mb -= offer.memory_mb
-        self._delete(worker, free)
+        kept, _ = self._moved.pop(worker, (free, free))
+        self._delete(worker, kept)
 
     def move(self, worker: str, before: Shape, after: Shape) -> None:
-        """What a live worker has free changed."""
-        self._delete(worker, before)
-        self._insert(worker, after)
+        """What a live worker has free changed; its place is found when somebody asks."""
+        moved = self._moved.get(worker)
+        self._moved[worker] = (before if moved is None else moved[0]), after
 
     def usable(self) -> list[int]:
         """How many usable workers (semantics S1) have at least each of the sizes free; the last counts them all."""
+        self._settle()
         return list(accumulate(self._usable_by_rank[:0:-1]))
 
     def most_free_cores(self) -> int:
         """The most cores that any live worker has free."""
+        self._settle()
         return self._by_cores[-1][0] if self._by_cores else 0
 
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory among usable workers with at least `cores` free, None without any (semantics S3)."""
+        self._settle()
         by_memory = self._by_memory
         for index in range(bisect_left(by_memory, (self._minimum.memory_mb, 0)), len(by_memory)):
             memory_mb, free_cores = by_memory[index]
@@ -106,6 +112,7 @@ class Fleet:
 
         Lazy: only the workers that the caller takes are looked at. The fleet must not change meanwhile.
         """
+        self._settle()
         by, largest_first = WORKER_SELECTIONS[selection]
         least, other_least = (memory_mb, cores) if by == "memory" else (cores, memory_mb)
         ranked = self._by_memory if by == "memory" else self._by_cores
@@ -125,7 +132,16 @@ class Fleet:
 
     def live_workers(self) -> dict[str, Shape]:
         """Every live worker's free cores and memory, for checks."""
+        self._settle()
         return {worker: shape for shape, workers in self._workers.items() for worker in workers}
+
+    def _settle(self) -> None:
+        """Put every worker that moved where it belongs by now."""
+        for worker, (kept, free) in self._moved.items():
+            if kept != free:
+                self._delete(worker, kept)
+                self._insert(worker, free)
+        self._moved.clear()
 
     def _insert(self, worker: str, shape: Shape) -> None:
         workers = self._workers.get(shape)
