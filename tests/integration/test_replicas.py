@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+from uuid import uuid4
+
 import pytest
 from redis import Redis
 
 from recovery.rebuild import rebuild
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany
+from scheduler.commands import RegisterCompany, SubmitApp
 from scheduler.errors import NotReplicated, UnsuitableStore
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
 from scheduler.service import Scheduler
+from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, replication, until
+from tests.integration.worker_rig import processes_of
 
 ACME = RegisterCompany(company="acme")
 
@@ -91,3 +97,61 @@ def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_ov
 def test_a_url_that_names_no_store_is_refused_saying_what_would(url: str) -> None:
     with pytest.raises(UnsuitableStore, match=r"redis\+sentinel://"):
         connect(url)
+
+
+def _masters_follow(master: Service) -> bool:
+    return any(entry["event"] == "what was followed is not in the log any more" for entry in master.entries())
+
+
+def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowledged_is_not(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """The replicas are stopped while the primary goes on; then all die, and the primary alone has what came last."""
+    primary = servers.start()
+    replicas = [servers.replica_of(primary), servers.replica_of(primary)]
+    url = f"redis+sentinel://127.0.0.1:{servers.watch(primary, replicas=2)}/fairlog"
+    shell = Shell(tmp_path / "home")
+    shell.env |= {"FAIRLOG_STORE": url, "FAIRLOG_REPLICAS": "1"}
+    first = Service(shell, "master", "--lease", "1")
+    first.hear("READY=1")
+    client = Client(url, timeout_s=60)
+    until(lambda: bool(client.store.exists(client.keys.lease)))
+    second = Service(shell, "master", "--lease", "1", name="second")
+    worker = Service(shell, "worker", "--id", "w", "--cores", "8", "--memory", "8G", "--no-outlive")
+    kept, lost = (f"{name}-{uuid4().hex[:8]}" for name in ("kept", "lost"))
+    try:
+        worker.hear("READY=1")
+        client.send(ACME)
+        client.send(_gated(kept, tmp_path))
+        until((tmp_path / f"{kept}.begun").exists)
+        for replica in replicas:
+            servers.signal(replica, signal.SIGSTOP)
+        client.notify(_gated(lost, tmp_path))
+        until((tmp_path / f"{lost}.begun").exists)
+        last = EventLog(client.store, client.keys).head()
+        servers.kill(primary)
+        for replica in replicas:
+            servers.kill(replica)
+            servers.launch(replica)
+        client.send(RegisterCompany(company="afterwards"))
+        until(lambda: not processes_of(lost))
+        (tmp_path / "gate").touch()
+        until(lambda: client.view("app", app=kept)["state"] == "finished")
+        log = EventLog(client.store, client.keys)
+        assert log.head() != last
+        state, _ = rebuild(log, whole=True)
+        assert (lost in state.apps, sorted(state.companies)) == (False, ["acme", "afterwards"])
+        until(lambda: _masters_follow(first) and _masters_follow(second))
+        assert sorted(state.workers) == ["w"]
+        assert not any(record.type == "WorkerRemoved" for record in log.read())
+        assert first.process.poll() is second.process.poll() is worker.process.poll() is None
+    finally:
+        for service in (first, second, worker):
+            service.end()
+
+
+def _gated(name: str, folder: Path) -> SubmitApp:
+    script = f"touch {name}.begun; while ! test -e gate; do sleep 0.05; done"
+    return SubmitApp(
+        app=name, company="acme", user="ann", cores=4, tasks=1, command=("sh", "-c", script), cwd=str(folder)
+    )
