@@ -8,6 +8,8 @@ from uuid import uuid4
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from recovery.rebuild import rebuild
 from scheduler.client import Client
@@ -91,6 +93,35 @@ def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_ov
         until(lambda: bool(asked.execute_command("SENTINEL", "FAILOVER", "fairlog")))
     until(lambda: bool(store.set("after", 1)) and replication(store)["master_replid"] != first)
     assert store.get("before") == b"1"
+
+
+def test_of_several_servers_the_one_that_says_it_is_primary_is_the_store(servers: Servers) -> None:
+    old = servers.start()
+    new = servers.replica_of(old)
+    store = connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}/0")
+    with Redis(port=old) as first, Redis(port=new) as second:
+        store.set("before", 1)
+        until(lambda: second.get("before") == b"1")
+        second.replicaof("NO", "ONE")
+        with pytest.raises(StoreConnectionError, match=f"127.0.0.1:{old} and 127.0.0.1:{new} each say that they are"):
+            connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
+        first.replicaof("127.0.0.1", str(new))
+        until(lambda: bool(store.set("after", 1)))
+        assert second.get("after") == b"1"
+    servers.kill(new)
+    with pytest.raises(StoreConnectionError, match=r"none of .* says that it is the store's primary \(Error 111"):
+        connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
+
+
+def test_a_server_that_hangs_counts_as_away(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients would otherwise wait for it for ever, and not go where it has failed over to."""
+    monkeypatch.setattr("scheduler.eventlog.ANSWER_S", 0.2)
+    port = servers.start()
+    store = connect(f"redis://127.0.0.1:{port}")
+    assert store.ping()
+    servers.signal(port, signal.SIGSTOP)
+    with pytest.raises(StoreTimeoutError):
+        store.blpop(["nothing"], 0.1)
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://", "redis+sentinel://h:1", "redis+sentinel://h/s", "mysql://h/s"])

@@ -315,9 +315,7 @@ def test_an_executor_of_another_size_than_the_log_grants_is_stopped_and_replaced
     grants, executor = cluster.keys.grants("w1"), f"{app}.0"
     stored: Any = cluster.connection.hget(grants, executor)
     cluster.connection.hset(grants, executor, json.dumps({**json.loads(stored), "cores": 2}))
-    wait_until(
-        lambda: [each["executor"] for each in cluster.app(app)["executors"]] == [f"{app}.1"], "another executor"
-    )
+    wait_until(lambda: [each["executor"] for each in cluster.app(app)["executors"]] == [f"{app}.1"], "another executor")
 
 
 def test_a_restart_of_the_store_loses_neither_tasks_nor_the_worker(tmp_path: Path) -> None:
