@@ -253,8 +253,11 @@ class Executor(SimpleWorker):
             self.connection.delete(self.key)
         except RedisError as error:
             _log.warning("the store did not hear of the end", executor=grant.executor, error=str(error))
-        exit_code = 0 if reason == "exited" else STOPPED
-        return ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=reason == "exited")
+        exit_code, done = (0, True) if reason == "exited" else (STOPPED, False)
+        note = ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=done)
+        if self._verdict is None:
+            return note
+        return note.model_copy(update={"verdict": self._verdict.reason, "detail": self._verdict.detail})
 
 
 def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -> int:
