@@ -319,6 +319,17 @@ def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_
     wait_until(lambda: len(processes_of(app)) == 4, "the tasks to run again")
 
 
+def test_an_executor_of_another_size_than_the_log_grants_is_stopped_and_replaced(cluster: Cluster) -> None:
+    """A failover lost its grant, and the log has since granted another one of that id."""
+    cluster.agent()
+    app = cluster.submit(SLEEP)
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    grants, executor = cluster.keys.grants("w1"), f"{app}.0"
+    stored: Any = cluster.connection.hget(grants, executor)
+    cluster.connection.hset(grants, executor, json.dumps({**json.loads(stored), "cores": 2}))
+    wait_until(lambda: [each["executor"] for each in cluster.app(app)["executors"]] == [f"{app}.1"], "another executor")
+
+
 def test_a_restart_of_the_store_loses_neither_tasks_nor_the_worker(tmp_path: Path) -> None:
     with EmbeddedStore(tmp_path / "data") as store, Cluster(store, tmp_path) as cluster:
         cluster.agent()
