@@ -9,11 +9,12 @@ from urllib.parse import urlsplit, urlunsplit
 from redis.exceptions import RedisError
 
 from fairlog.running import find_running
+from recovery.archive import open_log
 from recovery.lease import Member, members
 from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
-from scheduler.eventlog import SENTINEL, EventLog, check_store, connect
+from scheduler.eventlog import SENTINEL, check_store, connect
 from scheduler.keys import Keys
 from scheduler.state import ClusterState
 from scheduler.views import look
@@ -55,7 +56,8 @@ class Session:
         self.keys = Keys(self.cluster)
         self.store = connect(patient(self.url))
         self.client = Client(self.store, self.cluster)
-        self.log = EventLog(self.store, self.keys)
+        self.log = open_log(self.store, self.keys, elsewhere=place.archive)
+        self.place = place
         self.at = place.at
         self._unsafe = place.unsafe_store
         try:

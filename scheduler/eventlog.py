@@ -7,7 +7,7 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis import Redis
@@ -75,6 +75,10 @@ class Position(NamedTuple):
 
 
 GENESIS = Position(0, GENESIS_DIGEST)
+Page = Sequence[tuple[bytes, Mapping[bytes, bytes]]]
+"""Entries of the log as the store gives them: id and fields."""
+Archived = Callable[[int], Page]
+"""The entries right behind a position that were moved out of the store, some of them; none if none were."""
 
 
 def connect(url: str) -> Redis:
@@ -172,12 +176,16 @@ def await_replicas(sent: UnderWay, replicas: int) -> None:
 
 
 class EventLog:
-    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it."""
+    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it.
 
-    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0) -> None:
+    Where the stream begins behind what a reader asks for, the entries before are those that `archived` gives.
+    """
+
+    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0, archived: Archived = lambda _: ()) -> None:
         self.store = store
         self.keys = keys
         self.replicas = replicas
+        self._archived = archived
         self._commit: Script = store.register_script(COMMIT_LUA)
 
     def head(self) -> Position:
@@ -233,13 +241,13 @@ class EventLog:
         """
         seq, digest = after
         while to is None or seq < to:
-            page: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=PAGE)
+            page = self._page(seq)
             for record in _chained(page, Position(seq, digest)):
                 seq, digest = record.seq, record.digest
                 yield record
                 if seq == to:
                     return
-            if len(page) < PAGE:
+            if not page:
                 self.check_tail(seq)
                 return
 
@@ -250,18 +258,34 @@ class EventLog:
         """
         answer: Any = self.store.xread({self.keys.log: f"{after.seq}-0"}, count=PAGE, block=wait_ms)
         pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer]
-        return [record for page in pages for record in _chained(page, after)]
+        return [record for page in pages for record in _chained(self._filled(after.seq, page), after)]
+
+    def at(self, seq: int) -> Position | None:
+        """The position of entry `seq`, which is not checked; None if the log has no such entry."""
+        page = self._page(seq - 1, count=1) if seq > 0 else ()
+        return Position(seq, _text(page[0][1]).get("digest", "")) if page and _seq(page[0][0]) == seq else None
 
     def entries(self) -> Iterator[tuple[int, dict[str, str]]]:
         """(position, fields) of every entry as it lies there, nothing checked; of one that is no text, no fields."""
         seq = 0
         while True:
-            page: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=PAGE)
+            page = self._page(seq)
             for entry_id, raw in page:
                 seq = _seq(entry_id)
                 yield seq, _text(raw)
-            if len(page) < PAGE:
+            if not page:
                 return
+
+    def _page(self, seq: int, count: int = PAGE) -> Page:
+        """The next entries behind `seq`; none at the end of the log."""
+        found: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=count)
+        return self._filled(seq, found)
+
+    def _filled(self, seq: int, page: Page) -> Page:
+        """The page if it goes on right behind `seq`; otherwise what was archived there, if anything was."""
+        if not page or _seq(page[0][0]) == seq + 1:
+            return page
+        return self._archived(seq) or page
 
     def check_tail(self, seq: int) -> None:
         """Pass if `seq` is the last entry there ever was: the stream remembers the last id that it gave.
