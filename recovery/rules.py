@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from scheduler.decide import is_full
+from scheduler.entities import App
 from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.placement.executors import CLASSIC
-from scheduler.state import App, ClusterState
+from scheduler.state import ClusterState
 
 _COMPANY = {"pay-as-you-go": "C5"}
 _USER = {"longest-wait": "U1", "least-occupied": "U3", "balanced": "U4"}

@@ -27,6 +27,7 @@ from scheduler.commands import (
     RegisterWorker,
     SubmitApp,
 )
+from scheduler.entities import App
 from scheduler.errors import CommandRejected, InvalidCommand, UnknownCompany
 from scheduler.events import (
     AppAdmitted,
@@ -37,7 +38,7 @@ from scheduler.events import (
     ExecutorAllocated,
     MasterElected,
 )
-from scheduler.state import App, ClusterState
+from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from scheduler.validate import changed_settings
 

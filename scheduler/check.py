@@ -11,7 +11,8 @@ from scheduler.placement.patience import moments_of
 
 if TYPE_CHECKING:
     from scheduler.appqueue import CompanyQueue
-    from scheduler.state import App, ClusterState, Executor, Worker
+    from scheduler.entities import App, Executor, Worker
+    from scheduler.state import ClusterState
 
 
 def violations(state: ClusterState) -> Iterator[str]:

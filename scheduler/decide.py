@@ -34,6 +34,7 @@ from scheduler.commands import (
     UndrainWorker,
 )
 from scheduler.demand import after_removal, backlog, scaled
+from scheduler.entities import App, Company, Executor, Worker
 from scheduler.errors import (
     AppEnded,
     CompanyInUse,
@@ -70,7 +71,7 @@ from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocatio
 from scheduler.placement.near import place_near
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.resources import Resources
-from scheduler.state import App, ClusterState, Company, Executor, Worker
+from scheduler.state import ClusterState
 from scheduler.submission import registration
 from scheduler.validate import (
     MAX_CORES,
@@ -252,7 +253,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
     served = 0
     beyond: list[App] = []
     while state.fleet.most_free_cores():
-        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable()[-1])
+        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable)
         if app is None:
             break
         served = app.admitted
@@ -261,7 +262,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
         else:
             yield app
     for app in beyond:
-        if state.fleet.usable()[-1] or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
+        if state.fleet.usable or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
             yield app
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import Literal
 
 from scheduler.resources import Resources
@@ -62,6 +62,8 @@ class Fleet:
         self._minimum = minimum
         self._ascending = sorted(self.sizes)
         self._usable_by_rank = [0] * (len(self.sizes) + 1)
+        self.usable = 0
+        """How many workers are usable (semantics S1)."""
         for shape, workers in self._workers.items():
             self._count(shape, len(workers))
 
@@ -84,9 +86,9 @@ class Fleet:
         self._delete(worker, before)
         self._insert(worker, after)
 
-    def usable(self) -> list[int]:
-        """How many usable workers (semantics S1) have at least each of the sizes free; the last counts them all."""
-        return list(accumulate(self._usable_by_rank[:0:-1]))
+    def usable_with(self, index: int) -> int:
+        """How many usable workers (semantics S1) have at least the size of that index free."""
+        return sum(self._usable_by_rank[len(self.sizes) - index :])
 
     def most_free_cores(self) -> int:
         """The most cores that any live worker has free."""
@@ -150,7 +152,10 @@ class Fleet:
     def _count(self, shape: Shape, change: int) -> None:
         """Count workers under how many of the sizes they have the cores for; those under 0 are not usable."""
         if shape[1] >= self._minimum.memory_mb:
-            self._usable_by_rank[bisect_right(self._ascending, shape[0])] += change
+            rank = bisect_right(self._ascending, shape[0])
+            self._usable_by_rank[rank] += change
+            if rank:
+                self.usable += change
 
     def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
         """The workers of shapes that rank the same, by id."""

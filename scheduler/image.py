@@ -13,12 +13,13 @@ from itertools import islice
 from typing import Any
 
 from scheduler.cap import Pending
+from scheduler.entities import App, Company, Executor, User, Worker
 from scheduler.events import AppRegistered, ClusterConfigured, CompanyChanged, CompanyRegistered
 from scheduler.ledger import Balance, Usage
 from scheduler.placement.locality import Request
 from scheduler.placement.requests import Wanted
 from scheduler.resources import Resources
-from scheduler.state import App, ClusterState, Company, Executor, User, Worker
+from scheduler.state import ClusterState
 
 ROWS_PER_LINE = 500
 """A reader of the state has other things to do now and then: no line takes longer than some ten milliseconds."""

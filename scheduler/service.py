@@ -24,14 +24,16 @@ from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.errors import CommandRejected, Deposed, FairlogError, InternalError, InvalidCommand, StaleLog
 from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
 from scheduler.events import (
+    AppAdmitted,
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
     DriverRemoved,
+    ExecutorAllocated,
     ExecutorRemoved,
     MasterElected,
     Record,
-    encode,
+    encode_turn,
 )
 from scheduler.grants import GrantChanges, all_grants, changed_grants
 from scheduler.state import ClusterState
@@ -52,6 +54,9 @@ MAX_STALE = 5
 RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 PAUSE_MS = 3_000
 """A gap between two looks at the heartbeats above this means that the master or the store was away."""
+
+_COMMAND_FIELDS = [b"id", b"command", b"reply"]
+"""The fields of a command in the inbox, in the order in which clients write them."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
@@ -313,6 +318,8 @@ class Scheduler:
         with_secrets = []
         for event, _ in turn.entries:
             match event:
+                case ExecutorAllocated() | AppAdmitted():
+                    pass
                 case ExecutorRemoved():
                     touched[event.app] = None
                     if not event.done:
@@ -529,15 +536,8 @@ class Scheduler:
 
 
 def _records(turn: Turn, after: Position) -> tuple[list[Record], Position]:
-    records: list[Record] = []
-    seq, digest = after
-    at, first = turn.at, turn.first
-    for event, cause in turn.entries:
-        seq += 1
-        record = encode(event, seq=seq, at=at, turn=first, cause=cause, previous=digest)
-        digest = record.digest
-        records.append(record)
-    return records, Position(seq, digest)
+    records = encode_turn(turn.entries, first=after.seq + 1, at=turn.at, turn=turn.first, previous=after.digest)
+    return records, Position(records[-1].seq, records[-1].digest) if records else after
 
 
 def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:
@@ -551,6 +551,8 @@ def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[S
 
 def _message(entry: bytes, flat: list[bytes]) -> Message:
     """The message of an inbox entry whose fields and values come by turns, as the store gives them."""
+    if flat[::2] == _COMMAND_FIELDS:
+        return Message(entry, flat[1].decode(errors="replace"), "command", flat[3], flat[5].decode(errors="replace"))
     pairs = iter(flat)
     fields = dict(zip(pairs, pairs, strict=True))
     kind = "view" if b"view" in fields else "command"

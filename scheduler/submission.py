@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TypedDict
 
 from scheduler.commands import SubmitApp
+from scheduler.entities import Company
 from scheduler.errors import DuplicateApp, InvalidCommand, QuotaExceeded
 from scheduler.events import AppRegistered, Sizing
 from scheduler.placement.sizing import memory_for, requested_resources, resources_as_asked
 from scheduler.resources import Resources
-from scheduler.state import ClusterState, Company
+from scheduler.state import ClusterState
 from scheduler.validate import (
     MAX_CORES,
     MAX_EXECUTORS,

@@ -14,6 +14,7 @@ PURE = (
     ("errors", "resources"),
     ("events", "commands", "keys"),
     ("ledger", "fleet", "policies", "placement", "cap", "appqueue", "check", "topology"),
+    ("entities",),
     ("state", "validate"),
     ("submission", "demand", "image"),
     ("decide", "grants", "views"),

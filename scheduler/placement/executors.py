@@ -11,7 +11,7 @@ from scheduler.fleet import Candidates, Shape
 from scheduler.resources import Resources
 
 if TYPE_CHECKING:
-    from scheduler.state import App
+    from scheduler.entities import App
 
 Counts = list[tuple[str, int]]
 """(worker, how many executors or cores it gets), in the order of the candidates."""
