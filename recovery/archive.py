@@ -10,13 +10,14 @@ on behind it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from recovery import snapshot
 from recovery.files import DRAFT, Unreachable, make_folder, names, needed, remove
 from recovery.rebuild import rebuild
-from recovery.segment import SUFFIX, Segment, check, entries, get, put, segment_of
+from recovery.segment import SUFFIX, Segment, check, entries, get, put, segment_name, segment_of
 from scheduler.errors import FairlogError, InvalidSetting, UnreadableRecord
 from scheduler.eventlog import GENESIS, PAGE, EventLog, Page, Position
 from scheduler.validate import check_archive_url
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 SEGMENT_EVENTS = 100_000
 SEGMENT_BYTES = 32 << 20
-"""A segment ends with the entry by which it has so many entries, or so many bytes before they are compressed."""
+"""A segment ends with the turn by which it has so many entries, or so many bytes before they are compressed."""
 Watched = Callable[[Iterable["Record"]], Iterable["Record"]]
 
 TRIM_LUA = """
@@ -108,7 +109,8 @@ def archive(log: EventLog, url: str, *, retain: int, watched: Watched = iter) ->
     A snapshot that is recent enough is taken first if there is none that can be used. `watched` is given the records
     and gives them back.
 
-    Whatever goes wrong is tried again as long as the archive grows meanwhile: others may archive at the same time.
+    Only whole turns move. Whatever goes wrong is tried again as long as the archive grows meanwhile, since others may
+    archive at the same time.
 
     Raises: CannotArchive, Unreachable or UnreadableRecord saying why no more was moved; the log is whole all the same.
     """
@@ -119,7 +121,7 @@ def archive(log: EventLog, url: str, *, retain: int, watched: Watched = iter) ->
     if not url:
         raise CannotArchive("nothing says where to: name a URL, or set it by `fairlog settings set archive_url=URL`")
     needed("zstandard", "an archive")
-    bound = log.head().seq - max(1, retain)
+    bound = _last_of_turn(log, log.head().seq - max(1, retain))
     folder = f"{url.rstrip('/')}/{log.keys.cluster}"
     while (after := archived_to(log.store, log.keys)).seq < bound:
         try:
@@ -136,7 +138,7 @@ def _move(log: EventLog, folder: str, after: Position, bound: int, watched: Watc
     """Move one segment after the other; each, once moved."""
     known: Any = log.store.lindex(log.keys.archive, -1)
     behind = _snapshot_behind(log, bound)
-    for batch in _batches(watched(log.read(after, to=bound))):
+    for batch in _batches(watched(log.read(after, to=bound)), set(names(folder))):
         segment, lines = segment_of(batch, after.digest, folder)
         put(segment, lines)
         check(segment, lines)
@@ -156,14 +158,24 @@ def _trim(log: EventLog, known: bytes, segment: Segment, said: bytes, behind: in
         raise CannotArchive(f"entries {segment.first} to {segment.last} stay in the store: {answer.decode()}")
 
 
-def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """The records in the order they came, as many at a time as make a segment."""
+def _last_of_turn(log: EventLog, seq: int) -> int:
+    """Where the last turn ends that has ended by position `seq`, which is not the log's last; 0 if none has."""
+    before = log.at(seq)
+    return 0 if before is None else next(iter(log.read(before, to=seq + 1))).turn - 1
+
+
+def _batches(records: Iterable[Record], there: Container[str]) -> Iterator[list[Record]]:
+    """The records in the order they came, as many whole turns at a time as make a segment.
+
+    A segment that is among the files `there` already was written by one that was interrupted: it is made again.
+    """
     batch: list[Record] = []
     size = 0
-    for record in records:
-        batch.append(record)
-        size += len(record.data)
-        if len(batch) == SEGMENT_EVENTS or size >= SEGMENT_BYTES:
+    for _, turn in groupby(records, key=lambda record: record.turn):
+        added = list(turn)
+        batch += added
+        size += sum(len(record.data) for record in added)
+        if len(batch) >= SEGMENT_EVENTS or size >= SEGMENT_BYTES or segment_name(batch) in there:
             yield batch
             batch, size = [], 0
     if batch:

@@ -44,7 +44,7 @@ class Segment(NamedTuple):
     @property
     def name(self) -> str:
         """Its file's name."""
-        return f"{self.first:012}-{self.last:012}-{self.digest[:8]}{SUFFIX}"
+        return _name(self.first, self.last, self.digest)
 
     @property
     def url(self) -> str:
@@ -56,6 +56,11 @@ class Segment(NamedTuple):
         if not elsewhere:
             return self
         return self._replace(folder=f"{elsewhere.rstrip('/')}/{self.folder.rpartition('/')[2]}")
+
+
+def segment_name(records: Sequence[Record]) -> str:
+    """The name of the file that holds these records."""
+    return _name(records[0].seq, records[-1].seq, records[-1].digest)
 
 
 def segment_of(records: Sequence[Record], before: str, folder: str) -> tuple[Segment, bytes]:
@@ -144,9 +149,15 @@ def _line(record: Record) -> bytes:
     ).encode()
 
 
+def _name(first: int, last: int, digest: str) -> str:
+    return f"{first:012}-{last:012}-{digest[:8]}{SUFFIX}"
+
+
 def _checksum(lines: bytes) -> str:
     return blake2b(lines, digest_size=16).hexdigest()
 
 
 def _unreadable(segment: Segment, why: str) -> UnreadableRecord:
-    return UnreadableRecord(segment.first, f"entries {segment.first} to {segment.last} are archived, but {why}")
+    return UnreadableRecord(
+        segment.first, f"entries {segment.first} to {segment.last} lie in a segment that cannot be used: {why}"
+    )

@@ -186,6 +186,8 @@ class EventLog:
         self.keys = keys
         self.replicas = replicas
         self._archived = archived
+        self._begins = 0
+        """Where the stream was seen to begin, with what is before in the archive."""
         self._commit: Script = store.register_script(COMMIT_LUA)
 
     def head(self) -> Position:
@@ -278,14 +280,18 @@ class EventLog:
 
     def _page(self, seq: int, count: int = PAGE) -> Page:
         """The next entries behind `seq`; none at the end of the log."""
+        if seq + 1 < self._begins and (page := self._archived(seq)):
+            return page
         found: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=count)
         return self._filled(seq, found)
 
     def _filled(self, seq: int, page: Page) -> Page:
         """The page if it goes on right behind `seq`; otherwise what was archived there, if anything was."""
-        if not page or _seq(page[0][0]) == seq + 1:
+        if not page or (first := _seq(page[0][0])) == seq + 1:
             return page
-        return self._archived(seq) or page
+        if archived := self._archived(seq):
+            self._begins = first
+        return archived or page
 
     def check_tail(self, seq: int) -> None:
         """Pass if `seq` is the last entry there ever was: the stream remembers the last id that it gave.

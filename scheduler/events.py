@@ -330,9 +330,7 @@ def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: 
     return encode_turn([(event, cause)], first=seq, at=at, turn=turn, previous=previous)[0]
 
 
-def encode_turn(
-    entries: Iterable[tuple[Event, str]], *, first: int, at: int, turn: int, previous: str
-) -> list[Record]:
+def encode_turn(entries: Iterable[tuple[Event, str]], *, first: int, at: int, turn: int, previous: str) -> list[Record]:
     """The records of a turn, the first at position `first`, of events and the commands that caused them; as `encode`.
 
     The digests are those of `chain_digest`, written out here because every event of a busy master passes.
