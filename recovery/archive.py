@@ -99,8 +99,11 @@ def listed(store: Redis, keys: Keys) -> list[Segment]:
 
 def archived_to(store: Redis, keys: Keys) -> Position:
     """Where the archived part of the log ends."""
-    text: Any = store.lindex(keys.archive, -1)
-    return Position(json.loads(text)["last"], json.loads(text)["digest"]) if text else GENESIS
+    return _position(cast("bytes | None", store.lindex(keys.archive, -1)))
+
+
+def _position(last: bytes | None) -> Position:
+    return Position(json.loads(last)["last"], json.loads(last)["digest"]) if last else GENESIS
 
 
 def archive(log: EventLog, url: str, *, retain: int, watched: Watched = iter) -> Iterator[Segment]:
@@ -121,22 +124,25 @@ def archive(log: EventLog, url: str, *, retain: int, watched: Watched = iter) ->
     if not url:
         raise CannotArchive("nothing says where to: name a URL, or set it by `fairlog settings set archive_url=URL`")
     needed("zstandard", "an archive")
-    bound = _last_of_turn(log, log.head().seq - max(1, retain))
+    bound = log.head().seq - max(1, retain)
+    if bound <= archived_to(log.store, log.keys).seq:
+        return
+    bound = _last_of_turn(log, bound)
     folder = f"{url.rstrip('/')}/{log.keys.cluster}"
-    while (after := archived_to(log.store, log.keys)).seq < bound:
+    while _position(known := cast("bytes | None", log.store.lindex(log.keys.archive, -1))).seq < bound:
         try:
             make_folder(folder)
-            yield from _move(log, folder, after, bound, watched)
+            yield from _move(log, folder, known, bound, watched)
         except (CannotArchive, Unreachable, UnreadableRecord):
-            if archived_to(log.store, log.keys) == after:
+            if log.store.lindex(log.keys.archive, -1) == known:
                 raise
         else:
             _tidy(folder, bound)
 
 
-def _move(log: EventLog, folder: str, after: Position, bound: int, watched: Watched) -> Iterator[Segment]:
-    """Move one segment after the other; each, once moved."""
-    known: Any = log.store.lindex(log.keys.archive, -1)
+def _move(log: EventLog, folder: str, known: bytes | None, bound: int, watched: Watched) -> Iterator[Segment]:
+    """Move one segment after the other behind the one that is `known` to be listed last; each, once moved."""
+    after = _position(known)
     behind = _snapshot_behind(log, bound)
     for batch in _batches(watched(log.read(after, to=bound)), set(names(folder))):
         segment, lines = segment_of(batch, after.digest, folder)

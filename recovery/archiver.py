@@ -94,7 +94,7 @@ def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str
 def run(log: EventLog, parent: int, elsewhere: str = "") -> int:
     """How many events were archived by the settings in the log; none if somebody else is at it.
 
-    Ends early, with what is done so far, once the process `parent` is gone.
+    Ends the process once the process `parent` is gone; what was moved by then is moved.
     """
     keys = log.keys
     if not log.store.set(keys.archiving, os.getpid(), nx=True, ex=CLAIMED_S):
@@ -113,12 +113,12 @@ def run(log: EventLog, parent: int, elsewhere: str = "") -> int:
 
 
 def _claimed(log: EventLog, records: Iterable[Record], parent: int) -> Iterator[Record]:
-    """The records, as long as the parent is there and the claim is renewed."""
+    """The records, while the claim is renewed; ends the process once its parent is gone."""
     for record in records:
         if record.seq % CLAIM_EVERY == 0:
             log.store.expire(log.keys.archiving, CLAIMED_S)
             if os.getppid() != parent:
-                return
+                sys.exit()
         yield record
 
 

@@ -33,7 +33,7 @@ class _Asking:
     """Whatever is raised inside is raised as `Unreachable`, since each kind of place has errors of its own."""
 
     def __init__(self, url: str, what: str) -> None:
-        self._said = f"{url} cannot be {what}"
+        self._said = f"{url or 'a place without a name'} cannot be {what}"
 
     def __enter__(self) -> None:
         pass
