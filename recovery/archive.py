@@ -10,7 +10,7 @@ on behind it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,8 @@ from recovery.files import DRAFT, Unreachable, make_folder, names, needed, remov
 from recovery.rebuild import rebuild
 from recovery.segment import SUFFIX, Segment, check, entries, get, put, segment_name, segment_of
 from scheduler.errors import FairlogError, InvalidSetting, UnreadableRecord
-from scheduler.eventlog import GENESIS, PAGE, EventLog, Page, Position
+from scheduler.eventlog import GENESIS, PAGE, EventLog, Position
+from scheduler.reading import Raw
 from scheduler.validate import check_archive_url
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Archive:
         """The segments, in order and without gaps from the first entry on."""
         return listed(self._store, self._keys)
 
-    def page(self, seq: int) -> Page:
+    def page(self, seq: int) -> Sequence[Raw]:
         """The entries right behind position `seq`, some thousand of them at most; none if they are not archived.
 
         Raises: UnreadableRecord naming the segment and its positions if it is missing or damaged.

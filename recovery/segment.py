@@ -11,17 +11,19 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.files import Unreachable, needed, opened, written
 from scheduler.errors import UnreadableRecord
-from scheduler.eventlog import Page
-from scheduler.events import Record, read_record
+from scheduler.reading import Raw, record
+
+if TYPE_CHECKING:
+    from scheduler.events import Record
 
 SUFFIX = ".jsonl.zst"
 _LEVEL = 6
 _ENTRY = re.compile(
-    rb'\{"seq":(\d+),"type":("[^"\\]*"),"v":(\d+),"at":(\d+),"turn":(\d+),"cause":("(?:[^"\\]|\\.)*"),'
+    rb'\{"seq":(\d+),"type":"([^"\\]*)","v":(\d+),"at":(\d+),"turn":(\d+),"cause":"(?P<cause>(?:[^"\\]|\\.)*)",'
     rb'"data":(\{.*\}),"digest":"([0-9a-f]*)"\}'
 )
 
@@ -100,24 +102,18 @@ def get(segment: Segment) -> list[bytes]:
     return lines[:-1].split(b"\n")
 
 
-def entries(segment: Segment, lines: Iterable[bytes], first: int) -> Page:
+def entries(segment: Segment, lines: Iterable[bytes], first: int) -> list[Raw]:
     """The entries on these lines, the first of them at the position `first`, as the store would give them."""
-    page = []
+    page: list[Raw] = []
     for seq, line in enumerate(lines, start=first):
         found = _ENTRY.fullmatch(line)
         if found is None or int(found[1]) != seq:
             raise _unreadable(segment, f"{segment.url} holds something else where entry {seq} should be")
-        _, name, v, at, turn, cause, data, digest = found.groups()
-        fields = {
-            b"type": name[1:-1],
-            b"v": v,
-            b"at": at,
-            b"turn": turn,
-            b"cause": cause[1:-1] if b"\\" not in cause else json.loads(cause).encode(),
-            b"data": data,
-            b"digest": digest,
-        }
-        page.append((b"%d-0" % seq, fields))
+        if b"\\" in found["cause"]:
+            number, name, *numbers, cause, data, digest = found.groups()
+            page.append((number, name, *numbers, json.loads(b'"%b"' % cause).encode(), data, digest))
+        else:
+            page.append(found.groups())
     return page
 
 
@@ -130,10 +126,9 @@ def check(segment: Segment, lines: bytes | None = None) -> None:
     if lines is not None and found != lines[:-1].split(b"\n"):
         raise _unreadable(segment, f"{segment.url} holds other entries than were written")
     previous = segment.before
-    for seq, (_, fields) in enumerate(entries(segment, found, segment.first), start=segment.first):
-        said = {name.decode(): value.decode() for name, value in fields.items()}
+    for seq, raw in enumerate(entries(segment, found, segment.first), start=segment.first):
         try:
-            previous = read_record(seq, said, previous).digest
+            previous = record(raw, seq, previous).digest
         except UnreadableRecord as error:
             raise _unreadable(segment, f"{segment.url} breaks the chain at {error}") from error
     if len(found) != segment.last - segment.first + 1 or previous != segment.digest:
