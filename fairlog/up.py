@@ -101,8 +101,7 @@ class Tree:
     def tend(self) -> None:
         """Start again whatever has died since the last call."""
         store = self.store.pid
-        for process in (self.store, *self._children()):
-            said = process.tend()
+        for said in (self.store.tend(), *(child.tend() for child in self._children())):
             if said is not None:
                 self._say(said)
         if self.store.pid != store:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import structlog
+from redis.exceptions import RedisError
 from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
@@ -96,7 +98,8 @@ class DoorbellWorker(SimpleWorker):
                 self._answer()
                 self.wait_for_ring()
         finally:
-            self.register_death()  # type: ignore[no-untyped-call]
+            with suppress(RedisError):  # its record expires by itself
+                self.register_death()  # type: ignore[no-untyped-call]
 
     def save_bell(self) -> None:
         """Store the queue and its one job where `rq info` and a ring find them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -24,9 +24,28 @@ Locality = Literal["host", "rack", "any"]
 """How near an executor came to what was asked for: a preferred host, the rack of one, or neither (semantics L5)."""
 
 
+_set = object.__setattr__
+_STATED: set[str] = set()
+"""Which fields were stated rather than left to their default; the log states all, so nobody asks."""
+
+
 class _Fact(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
     v: ClassVar[int] = 1
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Self:
+        """The event with these facts: all of its fields, in their order, and of their types.
+
+        For the events that a busy master makes most, of values that were checked when they came in: it
+        takes a third to a half of the time that checking them once more does.
+        """
+        event: Self = object.__new__(cls)
+        _set(event, "__dict__", facts)
+        _set(event, "__pydantic_fields_set__", _STATED)
+        _set(event, "__pydantic_extra__", None)
+        _set(event, "__pydantic_private__", None)
+        return event
 
 
 class MasterElected(_Fact):

@@ -133,6 +133,12 @@ class GrantChanges(NamedTuple):
         """What stands there for the executor or driver from now on."""
         self.by_worker.setdefault(worker, {})[executor] = grant
 
+    def grant(self, worker: str, name: str, state: ClusterState) -> None:
+        """The executor or driver is to run, unless it is gone again, or told to stop."""
+        held = state.executors.get(name) or state.drivers.get(name)
+        if held is not None and held.status != "stopping":
+            self.put(worker, name, grant_for(state.apps[held.app], name, held.cores, held.memory_mb))
+
     def leave(self, worker: str) -> None:
         """The worker is out, whatever was to change there."""
         self.by_worker.pop(worker, None)
@@ -144,25 +150,19 @@ class GrantChanges(NamedTuple):
 def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges:
     """What the events of a turn change of the grants; `state` has folded them all."""
     changes = GrantChanges({}, [], [])
-    put = changes.put
     for event in events:
         match event:
             case AppRegistered() | AppAdmitted():
                 pass
             case ExecutorAllocated(executor=name, worker=worker) | DriverAllocated(driver=name, worker=worker):
-                held = state.executors.get(name) or state.drivers.get(name)
-                if held is not None and held.status != "stopping":
-                    put(worker, name, grant_for(state.apps[held.app], name, held.cores, held.memory_mb))
-            case ExecutorRemoved():
-                put(event.worker, event.executor, None)
-            case AppRemoved():
-                app = state.apps.get(event.app)
-                for held in app.slices() if app is not None else ():
-                    put(held.worker, held.id, STOP)
+                changes.grant(worker, name, state)
+            case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
+                changes.put(event.worker, name, None)
+            case AppRemoved() if event.app in state.apps:
+                for held in state.apps[event.app].slices():
+                    changes.put(held.worker, held.id, STOP)
             case ExecutorRevoked():
-                put(event.worker, event.executor, STOP)
-            case DriverRemoved():
-                put(event.worker, event.driver, None)
+                changes.put(event.worker, event.executor, STOP)
             case WorkerRegistered():
                 changes.joined.append(event.worker)
             case WorkerRemoved():

@@ -7,14 +7,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
-from tests.integration.cli_rig import Shell, wait_until
+from scheduler.eventlog import EventLog
+from scheduler.keys import Keys
+from tests.integration.cli_rig import Service, Shell, wait_until
+from tests.integration.servers import Servers
 
 AWAY, BACK = "the store is away", "the store is back"
 GATED = "echo begun; while ! test -e gate; do sleep 0.05; done; echo ended"
@@ -64,9 +70,8 @@ def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_on
     client.send(RegisterCompany(company="sent-while-it-was-away"))
 
     wait_until(lambda: all(log.count(BACK) == 1 for log in logs_of(shell).values()), "everybody to go on")
-    assert {name: (log.count(AWAY), log.count(BACK)) for name, log in logs_of(shell).items()} == {
-        name: (1, 1) for name in ("master-1", "master-2", "worker-1", "executors")
-    }
+    assert sorted(logs_of(shell)) == ["executors", "master-1", "master-2", "worker-1"]
+    assert {(log.count(AWAY), log.count(BACK)) for log in logs_of(shell).values()} == {(1, 1)}
     (shell.home / "gate").touch()
     said = read_of(waiting)
     assert (waiting.returncode, said.count("waiting for it"), said.count(BACK)) == (0, 1, 1), said
@@ -78,3 +83,77 @@ def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_on
     assert "AppRemoved" in types
     assert types.count("ExecutorAllocated") == 1
     assert shell.status()["workers"] == before["workers"]
+
+
+Trouble = Callable[[Servers, int, Redis], object]
+
+
+def _setting(name: str, value: object) -> Trouble:
+    return lambda _servers, _port, store: store.config_set(name, str(value))
+
+
+def _demoted(_servers: Servers, _port: int, store: Redis) -> None:
+    store.replicaof("127.0.0.1", "1")
+
+
+def _cut_off(_servers: Servers, _port: int, store: Redis) -> None:
+    store.config_set("replica-serve-stale-data", "no")
+    store.replicaof("127.0.0.1", "1")
+
+
+def _promoted(_servers: Servers, _port: int, store: Redis) -> None:
+    store.replicaof("NO", "ONE")
+
+
+def _loading(servers: Servers, port: int, _store: Redis) -> None:
+    servers.kill(port)
+    servers.launch(port, "--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024")
+
+
+def _nothing(_servers: Servers, _port: int, _store: Redis) -> None:
+    """It passes by itself."""
+
+
+TROUBLES: list[tuple[str, Trouble, Trouble]] = [
+    ("is out of memory", _setting("maxmemory", 1), _setting("maxmemory", 0)),
+    ("has fewer replicas than", _setting("min-replicas-to-write", 1), _setting("min-replicas-to-write", 0)),
+    ("is a replica", _demoted, _promoted),
+    ("replica", _cut_off, _promoted),
+    ("", _loading, _nothing),
+]
+
+
+def test_a_store_that_will_not_do_as_it_is_told_is_waited_for(servers: Servers, tmp_path: Path) -> None:
+    """Whatever it says meanwhile: no command is lost, no worker, and nobody gives up."""
+    port = servers.start()
+    url = f"redis://127.0.0.1:{port}"
+    shell = Shell(tmp_path / "home")
+    shell.env |= {"FAIRLOG_STORE": url}
+    master, worker = Service(shell, "master"), Service(shell, "worker", "--cores", "4", "--memory", "4G")
+    worker.hear("READY=1")
+    client = Client(url, timeout_s=60)
+    with ThreadPoolExecutor() as pool, Redis(port=port) as store:
+        try:
+            for count, (words, begin, end) in enumerate(TROUBLES, start=1):
+                begin(servers, port, store)
+                receipt = pool.submit(client.send, RegisterCompany(company=f"company-{count}"))
+                wait_until(lambda count=count: _said(master, AWAY) == _said(worker, AWAY) == count, "them to notice")  # type: ignore[misc]
+                assert words in str(_of(master, AWAY)[-1]["error"]), words
+                end(servers, port, store)
+                assert receipt.result(60).seq > 0, words
+                wait_until(lambda count=count: _said(master, BACK) == _said(worker, BACK) == count, "them to go on")  # type: ignore[misc]
+            types = [record.type for record in EventLog(store, Keys()).read()]
+            assert types.count("CompanyRegistered") == len(TROUBLES)
+            assert types.count("WorkerRegistered") == 1
+            assert "WorkerRemoved" not in types
+        finally:
+            master.end()
+            worker.end()
+
+
+def _of(service: Service, event: str) -> list[dict[str, Any]]:
+    return [entry for entry in service.entries() if entry["event"] == event]
+
+
+def _said(service: Service, event: str) -> int:
+    return len(_of(service, event))
