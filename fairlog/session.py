@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from redis.exceptions import RedisError
 
 from fairlog.running import find_running
+from recovery.bounds import OPEN, Bound, up_to
 from recovery.lease import Member, members
 from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
@@ -20,7 +20,7 @@ from scheduler.state import ClusterState
 from scheduler.views import look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fairlog.options import Place
     from fairlog.running import Running
@@ -117,21 +117,22 @@ class Session:
 
         Raises: UnreadableRecord if it cannot be read, NotThatLong if it does not reach there.
         """
-        if not isinstance(self.at, datetime):
-            head = self.log.head().seq
-            if self.at is not None and self.at > head:
-                raise NotThatLong(f"the log ends at position {head}, it has not come to {self.at} yet")
-            yield from self.log.read(to=self.at)
-            return
-        last_ms = int(self.at.timestamp() * 1000)
-        begun = False
-        for record in self.log.read():
-            if record.at > last_ms:
-                break
-            begun = True
-            yield record
-        if not begun:
-            raise NotThatLong(f"the log begins after {self.at.isoformat()}")
+        return until(self.log.read(), self.at)
+
+
+def until(records: Iterable[Record], at: Bound | None) -> Iterator[Record]:
+    """The records up to that position or time, all of them for None.
+
+    Raises: NotThatLong, behind the last one, if the log does not reach there.
+    """
+    seq = 0
+    for record in up_to(records, at or OPEN):
+        seq = record.seq
+        yield record
+    if at is not None and at.seq is not None and seq < at.seq:
+        raise NotThatLong(f"the log ends at position {seq}, it has not come to {at.seq} yet")
+    if at is not None and at.at is not None and not seq:
+        raise NotThatLong(f"the log begins after {at}")
 
 
 def locate(place: Place) -> tuple[str, str, Running | None]:

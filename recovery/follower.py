@@ -10,7 +10,7 @@ from recovery.rebuild import PROGRESS_EVERY, fold, rebuild
 from recovery.snapshot import latest
 from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import Record
+from scheduler.reading import Fact
 from scheduler.state import ClusterState
 
 _log = structlog.get_logger()
@@ -37,13 +37,13 @@ class Follower:
             if found is not None:
                 self.resume(*found)
         try:
-            records = self.log.follow(self.position, wait_ms=wait_ms)
+            facts = self.log.follow(self.position, wait_ms=wait_ms)
         except UnreadableRecord as reason:
             self._start_over(str(reason))
             return True
-        for record in records:
-            self._fold(record)
-        return bool(records)
+        for fact in facts:
+            self._fold(fact)
+        return bool(facts)
 
     def resume(self, state: ClusterState, position: Position) -> None:
         """Go on from a state that somebody else has folded."""
@@ -78,10 +78,10 @@ class Follower:
         """Fold the log to its end, also while it grows; why that cannot be done, None if it was."""
         while True:
             try:
-                for record in self.log.read(self.position):
-                    self._fold(record)
-                    if progress is not None and record.seq % PROGRESS_EVERY == 0:
-                        progress(record.seq)
+                for fact in self.log.facts(self.position):
+                    self._fold(fact)
+                    if progress is not None and fact.seq % PROGRESS_EVERY == 0:
+                        progress(fact.seq)
                 head = self.log.head()
             except UnreadableRecord as unreadable:
                 return str(unreadable)
@@ -90,9 +90,9 @@ class Follower:
             if head.seq <= self.position.seq:
                 return f"the log does not end at {self.position.seq}"
 
-    def _fold(self, record: Record) -> None:
-        fold(self.state, record)
-        self.position = Position(record.seq, record.digest)
+    def _fold(self, fact: Fact) -> None:
+        fold(self.state, fact)
+        self.position = Position(fact.seq, fact.digest)
 
     def _start_over(self, reason: str, progress: Callable[[int], object] | None = None) -> None:
         _log.warning("what was followed is not in the log any more", reason=reason)

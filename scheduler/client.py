@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
 from pydantic_core import PydanticSerializationError
 from redis.exceptions import RedisError
@@ -97,7 +96,7 @@ class Client:
 
         Raises: CommandRejected (its subclass says why), NoMaster if no answer came within `timeout_s`.
         """
-        identity = command_id or uuid4().hex
+        identity = command_id or _new_id()
         answer = self._ask(identity, "command", _body(command))
         return _receipt(identity, answer)
 
@@ -108,7 +107,7 @@ class Client:
         """
         if not commands:
             return []
-        identities = [uuid4().hex for _ in commands]
+        identities = [_new_id() for _ in commands]
         together = identities[0]
         deadline = time.monotonic() + self.timeout_s
         self._put(
@@ -123,7 +122,7 @@ class Client:
 
     def notify(self, *commands: Command) -> None:
         """Put `commands` into the inbox, in their order and in one go, without waiting for an answer."""
-        self._put([part for command in commands for part in (uuid4().hex, "command", _body(command), "")])
+        self._put([part for command in commands for part in (_new_id(), "command", _body(command), "")])
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
         """What the serving master answers to the question `name` (`scheduler.views`), as JSON values.
@@ -131,7 +130,7 @@ class Client:
         Raises: CommandRejected if it asks for something unknown, NoMaster if no answer came in time.
         """
         body = json.dumps({"name": name, "arguments": arguments})
-        return _checked(self._ask(uuid4().hex, "view", body))["view"]
+        return _checked(self._ask(_new_id(), "view", body))["view"]
 
     def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
         """Have an app queued; the values of its environment variables are put aside first, never into the log.
@@ -212,13 +211,18 @@ class Client:
         return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` tells whether one serves")
 
 
+def _new_id() -> str:
+    """An id that nobody else has made: 128 random bits."""
+    return os.urandom(16).hex()
+
+
 def _body(command: Command) -> str:
     """The command as the inbox holds it: its type, and what of it is not the default.
 
     Raises: InvalidCommand if a text of it cannot be written as UTF-8.
     """
     try:
-        stated = command.model_dump_json(exclude_defaults=True)
+        stated = command.__pydantic_serializer__.to_json(command, exclude_defaults=True).decode()
     except PydanticSerializationError:
         raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
     comma = "" if stated == "{}" else ","

@@ -8,7 +8,8 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis import Redis
@@ -19,9 +20,10 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from scheduler.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
-from scheduler.events import GENESIS_DIGEST, Record, read_record
+from scheduler.events import GENESIS_DIGEST, Record
 from scheduler.outage import passes
 from scheduler.primacy import Primacy
+from scheduler.reading import Fact, Raw, facts, raws, record
 from scheduler.underway import UnderWay
 
 if TYPE_CHECKING:
@@ -55,24 +57,25 @@ end
 if ARGV[4] ~= '' then redis.call('XTRIM', inbox, 'MINID', ARGV[4]) end
 local key = 5
 while at <= #ARGV do
-  local what, name, value = ARGV[at], ARGV[at+1], ARGV[at+2]
-  if what == 'grant' then redis.call('HSET', KEYS[key], name, value)
-  elseif what == 'revoke' then redis.call('HDEL', KEYS[key], name)
-  elseif what == 'clear' then redis.call('DEL', KEYS[key])
+  local what, first = ARGV[at], at + 2
+  at = first + tonumber(ARGV[at+1])
+  if what == 'grant' then redis.call('HSET', KEYS[key], unpack(ARGV, first, at - 1))
+  elseif what == 'revoke' then redis.call('HDEL', KEYS[key], unpack(ARGV, first, at - 1))
   elseif what == 'leave' then
-    redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, name); redis.call('HDEL', agents, name)
+    redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, ARGV[first]); redis.call('HDEL', agents, ARGV[first])
   elseif what == 'join' then
     local now = redis.call('TIME')
-    redis.call('ZADD', heartbeats, now[1] * 1000 + math.floor(now[2] / 1000), name)
+    redis.call('ZADD', heartbeats, now[1] * 1000 + math.floor(now[2] / 1000), ARGV[first])
   end
-  at = at + 3
   key = key + 1
 end
 return {1}
 """
 """KEYS: log, inbox, heartbeats, agents, then the grants key of each change. ARGV: expected last id, expected
 last digest, digest of an empty log, first inbox id to keep (or empty), number of events, their time and turn,
-the events' id and other fields, then triples (what, name, value) that change the grants and heartbeats."""
+the events' id and other fields, then changes of the grants and heartbeats: what, how many arguments, these."""
+UNPACKED = 1_000
+"""How many arguments a change has at most: Lua's stack holds some thousands."""
 
 
 class Position(NamedTuple):
@@ -234,7 +237,7 @@ class EventLog:
         if not entries:
             return GENESIS
         entry_id, fields = entries[0]
-        return Position(_seq(entry_id), _text(fields).get("digest", ""))
+        return Position(_seq(entry_id), _digest(fields))
 
     def commit(
         self,
@@ -271,42 +274,64 @@ class EventLog:
         sent = UnderWay(self.store, [("EVALSHA", self._commit.sha, *rest)])
         return CommitUnderWay(sent, rest, after, self._await_replicas)
 
-    def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
-        """The records behind `after`, each checked to follow from the one before, up to position `to`.
+    def facts(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Fact]:
+        """What the entries behind `after` tell, up to position `to`, each checked to follow from the one before.
 
-        Raises: UnreadableRecord at a gap, an altered or misshapen entry, or a tail that was cut off.
+        Raises: UnreadableRecord at a gap, an altered, misshapen or unknown entry, or a tail that was cut off.
         """
-        seq, digest = after
-        while to is None or seq < to:
-            page: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=PAGE)
-            for record in _chained(page, Position(seq, digest)):
-                seq, digest = record.seq, record.digest
-                yield record
-                if seq == to:
-                    return
-            if len(page) < PAGE:
-                self.check_tail(seq)
-                return
+        return facts(self._checked(after, to), *after)
 
-    def follow(self, after: Position, *, wait_ms: int) -> list[Record]:
-        """The next records behind `after`, checked as by `read`; waits for the first one, but no longer than that.
+    def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
+        """The same entries as they are written; what their events say is not looked at. Raises: as `facts`."""
+        seq, digest = after
+        for raw in self._checked(after, to):
+            seq += 1
+            found = record(raw, seq, digest)
+            digest = found.digest
+            yield found
+
+    def follow(self, after: Position, *, wait_ms: int) -> list[Fact]:
+        """What the next entries behind `after` tell; waits for the first one, but no longer than that.
 
         None within that time may also mean that the log ends before `after`, as one does that lost its tail.
+        Raises: as `facts`.
         """
-        answer: Any = self.store.xread({self.keys.log: f"{after.seq}-0"}, count=PAGE, block=wait_ms)
-        pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer]
-        return [record for page in pages for record in _chained(page, after)]
+        last = f"{after.seq}-0"
+        asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", self.keys.log, last)])
+        (answer,) = asked.answers()
+        pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer or ()]
+        return [fact for page in pages for fact in facts(raws(page), *after)]
 
-    def entries(self) -> Iterator[tuple[int, dict[str, str]]]:
-        """(position, fields) of every entry as it lies there, nothing checked; of one that is no text, no fields."""
-        seq = 0
-        while True:
-            page: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=PAGE)
-            for entry_id, raw in page:
-                seq = _seq(entry_id)
-                yield seq, _text(raw)
-            if len(page) < PAGE:
-                return
+    def entries(self) -> Iterator[Raw]:
+        """Every entry as it lies there, nothing checked."""
+        return chain.from_iterable(self._pages(b"0"))
+
+    def _checked(self, after: Position, to: int | None) -> Iterator[Raw]:
+        """The entries behind `after` up to `to`, or all there are if the tail behind them was not cut off."""
+        last = b"%d" % after.seq
+        for page in self._pages(last, to):
+            yield from page
+            last = page[-1][0]
+        if to is None or int(last) < to:
+            self.check_tail(int(last))
+
+    def _pages(self, last: bytes, to: int | None = None) -> Iterator[list[Raw]]:
+        """The entries behind position `last`; while the caller works on a page, the store looks for the next one."""
+        end = "+" if to is None else f"{to}-0"
+        under_way: UnderWay | None = self._ask(last, end)
+        try:
+            while under_way is not None:
+                (found,) = under_way.answers()
+                page = raws(found)
+                under_way = self._ask(page[-1][0], end) if len(page) == PAGE else None
+                if page:
+                    yield page
+        finally:
+            if under_way is not None:
+                under_way.abandon()
+
+    def _ask(self, last: bytes, end: str) -> UnderWay:
+        return UnderWay(self.store, [("XRANGE", self.keys.log, b"(%b-0" % last, end, "COUNT", PAGE)])
 
     def check_tail(self, seq: int) -> None:
         """Pass if `seq` is the last entry there ever was: the stream remembers the last id that it gave.
@@ -324,7 +349,7 @@ class EventLog:
     def holds(self, position: Position) -> bool:
         """Whether the log has that entry, with that digest; a failover may have lost it, and others have come since."""
         entries: Any = self.store.xrange(self.keys.log, min=f"{position.seq}-0", max=f"{position.seq}-0")
-        return bool(entries) and _text(entries[0][1]).get("digest") == position.digest
+        return bool(entries) and _digest(entries[0][1]) == position.digest
 
     def ends_with(self, position: Position) -> bool:
         """Whether the log's last entry is `position`: how a commit without an answer is settled.
@@ -365,19 +390,24 @@ class EventLog:
         raise NotReplicated(reached, self.replicas)
 
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
-        for worker in changes.left:
-            keys.append(self.keys.grants(worker))
-            arguments.extend(("leave", worker, ""))
-        for worker in changes.joined:
-            keys.append(self.keys.grants(worker))
-            arguments.extend(("join", worker, ""))
-        for worker, grants in changes.by_worker.items():
-            for executor, grant in grants.items():
+        for what, workers in (("leave", changes.left), ("join", changes.joined)):
+            for worker in workers:
                 keys.append(self.keys.grants(worker))
+                arguments.extend((what, 1, worker))
+        for worker, grants in changes.by_worker.items():
+            key = self.keys.grants(worker)
+            granted: list[str] = []
+            revoked: list[str] = []
+            for executor, grant in grants.items():
                 if grant is None:
-                    arguments.extend(("revoke", executor, ""))
+                    revoked.append(executor)
                 else:
-                    arguments.extend(("grant", executor, grant))
+                    granted += (executor, grant)
+            for what, names in (("grant", granted), ("revoke", revoked)):
+                for start in range(0, len(names), UNPACKED):
+                    part = names[start : start + UNPACKED]
+                    keys.append(key)
+                    arguments += (what, len(part), *part)
 
 
 def check_store(store: Redis, *, unsafe: bool = False) -> None:
@@ -415,28 +445,10 @@ _DUE_SETTINGS: Mapping[str, str] = {
 }
 
 
-def _chained(page: Iterable[tuple[bytes, Mapping[bytes, bytes]]], after: Position) -> Iterator[Record]:
-    """The records of stream entries, each checked to follow from the one before.
-
-    Raises: UnreadableRecord at a gap or an entry that was altered or is misshapen.
-    """
-    seq, digest = after
-    for entry_id, raw in page:
-        found = _seq(entry_id)
-        if found != seq + 1:
-            raise UnreadableRecord(seq + 1, f"the entry is missing; the next one in the log is {found}")
-        record = read_record(found, _text(raw), digest)
-        seq, digest = found, record.digest
-        yield record
+def _digest(fields: Mapping[bytes, bytes]) -> str:
+    return fields.get(b"digest", b"").decode(errors="replace")
 
 
 def _seq(entry_id: bytes | str) -> int:
     text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
     return int(text.partition("-")[0])
-
-
-def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    try:
-        return {name.decode(): value.decode() for name, value in fields.items()}
-    except UnicodeDecodeError:
-        return {}

@@ -13,6 +13,7 @@ PACKAGES = ("scheduler", "workers", "recovery", "fairlog")
 PURE = (
     ("errors", "resources"),
     ("events", "commands", "keys"),
+    ("reading",),
     ("ledger", "fleet", "policies", "placement", "cap", "appqueue", "check", "topology"),
     ("entities",),
     ("state", "validate"),

@@ -357,34 +357,27 @@ class Agent:
                 self._stopping.pop(executor, None)
                 del self._ended[executor]
             elif self._clock() >= report_at_s:
-                self._report_end(executor, note, doubtful=self._unsaid or report_at_s > 0)
+                self._report_end(executor, note)
                 self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
 
-    def _report_end(self, executor: str, note: ExitNote, *, doubtful: bool) -> None:
-        """Say how it ended; where the store was away since, what it had heard last may be more than the store knows."""
-        worker = self.offer.worker
+    def _report_end(self, executor: str, note: ExitNote) -> None:
+        """Say how it ended. A store that failed over may have lost its last words and what it did before them.
+
+        So the end of its app is said again, and it is done only if no task of the app waits (semantics S6).
+        """
+        worker, reason, exit_code = self.offer.worker, note.reason, note.exit_code
         if is_driver(executor):
-            reason, exit_code = note.reason, note.exit_code
             self._client.notify(EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code))
             return
-        done = note.done and not (doubtful and self._has_work_left(executor, note))
-        if not note.done:
-            self._work.put_back(note.app, executor)
+        if note.verdict is not None:
+            self._client.notify(EndApp(app=note.app, reason=note.verdict, detail=note.detail))
+            done = note.done
+        else:
+            came_back, tasks = self._work.put_back(note.app, executor), self._work.progress(note.app)
+            done = note.done and tasks.tasks > 0 and not (came_back or tasks.queued)
         self._client.notify(
-            EndedExecutor(executor=executor, worker=worker, reason=note.reason, exit_code=note.exit_code, done=done)
+            EndedExecutor(executor=executor, worker=worker, reason=reason, exit_code=exit_code, done=done)
         )
-
-    def _has_work_left(self, executor: str, note: ExitNote) -> bool:
-        """Whether the store knows of tasks that an executor which found none should do; says so if the app is over.
-
-        A store that has lost the tasks themselves knows of all of them once they are made again.
-        """
-        put_back = self._work.put_back(note.app, executor)
-        found = self._work.step(note.app, worker=self.offer.worker, executor=executor)
-        verdict, detail = (note.verdict, note.detail) if note.verdict else (found.verdict, found.detail)
-        if verdict is not None and found.granted:
-            self._client.notify(EndApp(app=note.app, reason=verdict, detail=detail))
-        return verdict is None and (put_back > 0 or found.waiting > 0 or not found.tasks)
 
 
 def _bury(holder: Holder) -> ExitNote:

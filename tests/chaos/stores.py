@@ -66,7 +66,7 @@ class Single:
     def tend(self, held: Mapping[str, float]) -> None:
         """Start the server again once it is not held any more."""
         if self._store.pid is None and held.get("store", 0.0) <= time.monotonic():
-            self._store.start()
+            self._store.tend()
 
     def stop(self) -> None:
         """End the server."""

@@ -324,30 +324,6 @@ def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_
     wait_until(lambda: len(processes_of(app)) == 4, "the tasks to run again")
 
 
-@pytest.mark.parametrize("lost", ["its last word", "its tasks' ends as well"])
-def test_an_app_ends_though_a_failover_has_lost_what_its_executor_said_last(
-    cluster: Cluster, tmp_path: Path, lost: str
-) -> None:
-    """The store is left as a failover leaves it: the executor has ended, and of what it did last nothing is known."""
-    offer = cluster.offer(outlive_agent=True)
-    agent = cluster.agent(offer)
-    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
-    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
-    agent.kill()
-    agent.wait()
-    kept: Any = {key: cluster.connection.dump(key) for key in (cluster.keys.tasks(app), cluster.keys.begun(app))}
-    os.kill(cluster.processes[0].pid, signal.SIGSTOP)
-    (tmp_path / "go").touch()
-    wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the note of the end")
-    cluster.connection.xtrim(cluster.keys.inbox, maxlen=0, approximate=False)
-    if lost != "its last word":
-        for key, value in kept.items():
-            cluster.connection.restore(key, 0, value, replace=True)
-    os.kill(cluster.processes[0].pid, signal.SIGCONT)
-    cluster.agent(offer)
-    assert cluster.end_of(app)["state"] == "finished"
-
-
 def test_an_executor_of_another_size_than_the_log_grants_is_stopped_and_replaced(cluster: Cluster) -> None:
     """A failover lost its grant, and the log has since granted another one of that id."""
     cluster.agent()
