@@ -12,9 +12,10 @@ from typing import Any
 
 from recovery.rebuild import fold
 from scheduler.client import Receipt
+from scheduler.entities import App, Company
 from scheduler.errors import FairlogError
 from scheduler.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved, Record, decode
-from scheduler.state import App, ClusterState, Company
+from scheduler.state import ClusterState
 from scheduler.views import look
 
 VIEWS: Sequence[tuple[str, dict[str, Any]]] = (

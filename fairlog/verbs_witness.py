@@ -10,33 +10,34 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from fairlog import render
-from fairlog.options import Place, as_json, in_the_past, on_cluster, place_options, read_text
+from fairlog.options import EXPORT, Place, as_json, in_the_past, on_log, place_options, read_text, span_options
 from recovery.audit import Audit, Deviation
+from recovery.bounds import OPEN, Bound
 from recovery.chain import read_lines, read_store
 from recovery.explain import explain as tell
 from scheduler.errors import InvalidCommand, UnknownCompany
+from scheduler.events import Record
 
 if TYPE_CHECKING:
-    from fairlog.session import Session
+    from fairlog.sources import Source
     from recovery.chain import Garbled
-    from scheduler.events import Record
 
-_SEQ = click.IntRange(min=1)
-_EXPORT = click.File("r", encoding="utf-8", errors="surrogateescape")
+_NOWHERE = 1 << 63
 
 
 @click.command()
 @click.argument("app", type=read_text)
 @in_the_past
 @as_json
-@on_cluster
-def explain(session: Session, *, app: str, as_json: bool) -> None:
+@on_log
+def explain(source: Source, *, app: str, as_json: bool) -> None:
     """Tell why an app waits, and why it was admitted and placed as it was.
 
     All of it is worked out from the log, with the numbers of the rules (docs/semantics.md): what it waits for, every
-    company and user that could have been picked instead, and how its waiting time splits by cause.
+    company and user that could have been picked instead, and how its waiting time splits by cause. FILE (- is stdin)
+    is a log as `fairlog log --json` wrote it; no store is needed then.
     """
-    told = tell(render.counted(session.records()), app)
+    told = tell(render.counted(source), app, now=source.now_ms)
     if as_json:
         render.print_json(told)
     else:
@@ -50,29 +51,43 @@ def _print_story(told: dict[str, Any]) -> None:
         click.echo(f"waits     {waits['cause']} ({waits['rule']}): {waits['text']}")
     for each in told["waited"]["byCause"]:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
-    click.echo(f"waited    {told['waited']['ms']} ms in all")
+    click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['at'])}")
     if told["detail"]:
         click.echo(f"ended     {told['detail']}")
     if admission:
-        click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}; the candidates were")
-        rows = []
-        for user in admission["users"]:
-            company = next(each for each in admission["companies"] if each["company"] == user["company"])
-            part = "yes" if company["takesPart"] and user["passes"] else "no, capped"
-            last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
-            rows.append((company["company"], render.percent(company["share"]), part, *last))
-        columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")
-        render.print_table(columns, rows, empty="none but this one")
+        _print_admission(admission)
+    for driver in told["drivers"]:
+        size = f"{driver['cores']} cores, {render.size(driver['memory'])} on {driver['worker']}"
+        click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
+        click.echo(f"          {driver['why']['text']} ({driver['why']['rule']})")
     for executor in told["executors"]:
-        size = f"{executor['cores']} cores, {render.size(executor['memory'])} on {executor['worker']}"
+        size, why = (
+            f"{executor['cores']} cores, {render.size(executor['memory'])} on {executor['worker']}",
+            executor["why"],
+        )
         click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size}")
-        click.echo(f"          {executor['why']['size']} ({executor['why']['sizeRule']}); {executor['why']['workers']}")
+        for name in ("size", "memory", "workers"):
+            click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
+
+
+def _print_admission(admission: dict[str, Any]) -> None:
+    click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}")
+    for reason in admission["why"]:
+        click.echo(f"          {reason['text']} ({reason['rule']})")
+    click.echo("          the candidates were")
+    rows = []
+    for user in admission["users"]:
+        company = next(each for each in admission["companies"] if each["company"] == user["company"])
+        part = "yes" if company["takesPart"] and user["passes"] else "no, capped"
+        last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
+        rows.append((company["company"], render.percent(company["share"]), part, *last))
+    columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")
+    render.print_table(columns, rows, empty="none but this one")
 
 
 @click.command()
-@click.argument("file", type=_EXPORT, required=False)
-@click.option("--from", "first", type=_SEQ, default=1, metavar="SEQ", help="The first position.  [default: 1]")
-@click.option("--to", "last", type=_SEQ, metavar="SEQ", help="The last position.  [default: the log's end]")
+@click.argument("file", type=EXPORT, required=False)
+@span_options
 @click.option("--company", type=read_text, metavar="C", help="Only deviations that concern this company, or everybody.")
 @click.option(
     "--golden",
@@ -87,8 +102,8 @@ def audit(
     ctx: click.Context,
     *,
     file: IO[str] | None,
-    first: int,
-    last: int | None,
+    first: Bound,
+    last: Bound,
     company: str | None,
     golden: Path | None,
     as_json: bool,
@@ -98,14 +113,14 @@ def audit(
     FILE (- is stdin) is a log as `fairlog log --json` wrote it, from its first entry on; no store is needed then.
     Exits with 1 if anything deviates. A log is folded from its start whatever --from says.
     """
-    if last is not None and last < first:
-        raise click.UsageError(f"--to {last} comes before --from {first}")
     if golden is not None and file is not None:
         raise click.UsageError("--golden takes its logs from a folder: leave out FILE")
     found: list[tuple[str, Deviation]] = []
     for name, entries in _logs(ctx, file, golden):
-        audited = Audit(first, last)
-        found += [(name, each) for each in _deviations(audited, entries, company)]
+        audited = Audit()
+        found += [(name, each) for each in _deviations(audited, _spanned(audited, entries, first, last), company)]
+        if audited.ends_at < audited.first and first != OPEN:
+            raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
         if not as_json:
             _print_summary(name, audited, sum(where == name for where, _ in found))
     if as_json:
@@ -137,6 +152,22 @@ def _logs(ctx: click.Context, file: IO[str] | None, golden: Path | None) -> Iter
         yield "the log", read_store(session.log)
 
 
+def _spanned(
+    audited: Audit, entries: Iterable[Record | Garbled], first: Bound, last: Bound
+) -> Iterator[Record | Garbled]:
+    """The entries; the audit is told the positions of the span as they are known, before the entries that decide it."""
+    audited.first, audited.last = first.seq or 1, last.seq
+    if first.at is not None:
+        audited.first = _NOWHERE
+    for entry in entries:
+        if isinstance(entry, Record):
+            if audited.first == _NOWHERE and first.reached(entry):
+                audited.first = entry.seq
+            if audited.last is None and last.passed(entry):
+                audited.last = entry.seq - 1
+        yield entry
+
+
 def _deviations(audited: Audit, entries: Iterable[Record | Garbled], company: str | None) -> list[Deviation]:
     """What deviates, of that company or everybody's.
 
@@ -151,8 +182,6 @@ def _deviations(audited: Audit, entries: Iterable[Record | Garbled], company: st
             gc.enable()
     if not audited.events and not found:
         raise InvalidCommand("the log holds no entry")
-    if audited.ends_at < audited.first != 1:
-        raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {audited.first}")
     if company is None:
         return found
     if company not in audited.companies and audited.blind_from is None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from scheduler.entities import App
 from scheduler.events import AppRegistered, AppRemoved, Event
-from scheduler.state import App, ClusterState
+from scheduler.state import ClusterState
 
 FAR_MS = 1 << 62
 """A time that does not come."""

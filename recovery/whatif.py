@@ -27,6 +27,7 @@ from scheduler.commands import (
     RegisterWorker,
     SubmitApp,
 )
+from scheduler.entities import App
 from scheduler.errors import CommandRejected, InvalidCommand, UnknownCompany
 from scheduler.events import (
     AppAdmitted,
@@ -37,7 +38,7 @@ from scheduler.events import (
     ExecutorAllocated,
     MasterElected,
 )
-from scheduler.state import App, ClusterState
+from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from scheduler.validate import changed_settings
 
@@ -210,7 +211,8 @@ class OtherWorld(World):
                 case MasterElected():
                     turn.hear(what, cause)
                 case ConfigureCluster():
-                    turn.take(ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause)
+                    if not turn.take(ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause):
+                        turn.hear(self.state.settings, cause)  # the log states what is in force all the same
                 case RegisterCompany() if what.company in self.rules.quotas:
                     turn.take(what.model_copy(update=self._quota(what.company)), cause)
                 case CompanyChanged() if what.company in self.state.companies:

@@ -34,6 +34,7 @@ from scheduler.commands import (
     UndrainWorker,
 )
 from scheduler.demand import after_removal, backlog, scaled
+from scheduler.entities import App, Company, Executor, Worker
 from scheduler.errors import (
     AppEnded,
     CompanyInUse,
@@ -70,7 +71,7 @@ from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocatio
 from scheduler.placement.near import place_near
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.resources import Resources
-from scheduler.state import App, ClusterState, Company, Executor, Worker
+from scheduler.state import ClusterState
 from scheduler.submission import registration
 from scheduler.validate import (
     MAX_CORES,
@@ -160,7 +161,7 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     if first is None:
         return None
     share = state.queue.share(first.company)
-    return AppAdmitted(app=first.app, company=first.company, user=first.user, share=str(share))
+    return AppAdmitted.of({"app": first.app, "company": first.company, "user": first.user, "share": str(share)})
 
 
 def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
@@ -252,7 +253,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
     served = 0
     beyond: list[App] = []
     while state.fleet.most_free_cores():
-        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable()[-1])
+        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable)
         if app is None:
             break
         served = app.admitted
@@ -261,7 +262,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
         else:
             yield app
     for app in beyond:
-        if state.fleet.usable()[-1] or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
+        if state.fleet.usable or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
             yield app
 
 
@@ -274,7 +275,13 @@ def is_full(state: ClusterState, unheld_cores: int = 0, unheld_mb: int = 0) -> b
 
 def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:
     executor = _executor(state, command.executor)
-    return [ExecutorChanged(executor=executor.id)] if executor.status == "starting" else []
+    starting = executor.status == "starting" and _is_its_worker(executor, command.worker)
+    return [ExecutorChanged(executor=executor.id)] if starting else []
+
+
+def _is_its_worker(held: Executor, worker: str) -> bool:
+    """Whether the log grants the executor or driver to the worker that speaks of it; one that gives no name may."""
+    return worker in {"", held.worker}
 
 
 def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
@@ -285,20 +292,21 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
         raise InvalidCommand(f"an executor that found no task left has exited, it has not {command.reason}")
+    if not _is_its_worker(executor, command.worker):
+        return []
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
     done = command.done and app.spec.sizing == "computed"
-    events: list[Event] = [
-        ExecutorRemoved(
-            app=executor.app,
-            executor=executor.id,
-            worker=executor.worker,
-            reason=reason,
-            exit_code=command.exit_code,
-            done=done,
-        )
-    ]
+    gone = {
+        "app": executor.app,
+        "executor": executor.id,
+        "worker": executor.worker,
+        "reason": reason,
+        "exit_code": command.exit_code,
+        "done": done,
+    }
+    events: list[Event] = [ExecutorRemoved.of(gone)]
     if app.ended is None and not done:
         events += after_removal(app, [executor])
         running = app.running - (executor.status == "running")
@@ -315,6 +323,8 @@ def _driver_ended(state: ClusterState, command: EndedDriver) -> list[Event]:
     A driver that left without an exit code has failed.
     """
     driver = _driver(state, command.driver)
+    if not _is_its_worker(driver, command.worker):
+        return []
     app, worker = state.apps[driver.app], state.workers[driver.worker]
     events: list[Event] = [
         DriverRemoved(
@@ -377,7 +387,7 @@ def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
         return []
     if app.spec.driver:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill` ends both")
-    return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
+    return [AppRemoved.of({"app": command.app, "reason": command.reason, "detail": command.detail})]
 
 
 def _kill(state: ClusterState, command: KillApp) -> list[Event]:

@@ -3,22 +3,23 @@
 Two states that folded the same events are equal and have the same digest, on any machine. Beside
 the facts it holds indexes (`fleet`, `queue`, `unsatisfied`) that follow from them and exist so that a
 decision does not grow with the cluster; `check` recomputes all of it. The module is longer than most
-because a newcomer finds in it every entity and every change.
+because a newcomer finds in it every change there can be.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, Literal, assert_never
+from typing import Any, ClassVar, assert_never
 
 from scheduler.appqueue import AppQueue
 from scheduler.cap import Pending
 from scheduler.check import violations
+from scheduler.entities import App, Company, Executor, User, Worker
 from scheduler.errors import InvariantViolated
 from scheduler.events import (
     AppAdmitted,
@@ -36,212 +37,31 @@ from scheduler.events import (
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
-    Locality,
     MasterElected,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
-    WorkerStatus,
 )
-from scheduler.fleet import Fleet, Shape
-from scheduler.ledger import Accounts, Balance, Usage, add_grant, add_request
+from scheduler.fleet import Fleet
+from scheduler.ledger import Balance, Usage, add_grant, add_request
 from scheduler.placement.executors import CLASSIC
 from scheduler.placement.locality import Preferences
 from scheduler.placement.patience import moments_of, served_by
-from scheduler.placement.requests import Wanted, rethought, without_one
+from scheduler.placement.requests import rethought, without_one
 from scheduler.placement.sizing import executor_sizes
 from scheduler.policies.user import Contender
-from scheduler.resources import UNLIMITED_CORES, Quota, Resources
+from scheduler.resources import Quota, Resources
 from scheduler.topology import Topology
 
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
 
 
-AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
-
-
-@dataclass(slots=True)
-class Executor:
-    """A slice of one worker granted to one app, for an executor or for its driver.
-
-    `stopping` = it was told to stop, its worker has yet to say that it is gone (semantics A5).
-    """
-
-    id: str
-    app: str
-    worker: str
-    cores: int
-    memory_mb: int
-    status: Literal["starting", "running", "stopping"] = "starting"
-    revoked: Literal["killed", "idle"] | None = None
-    """Why it was told to stop while its app goes on."""
-    locality: Locality | None = None
-    idle_since: int | None = None
-    """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
-
-
-@dataclass(slots=True)
-class Worker:
-    """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
-
-    id: str
-    node: str
-    host: str
-    rack: str
-    cores: int
-    memory_mb: int
-    free_cores: int
-    free_memory_mb: int
-    status: WorkerStatus = "alive"
-    decommissioned: bool = False
-    executors: dict[str, Executor] = field(default_factory=dict)
-    drivers: dict[str, Executor] = field(default_factory=dict)
-
-    @property
-    def offer(self) -> Resources:
-        """What it offers in all."""
-        return Resources(self.cores, self.memory_mb)
-
-    @property
-    def free(self) -> Shape:
-        """(cores, MiB) not granted."""
-        return self.free_cores, self.free_memory_mb
-
-
-@dataclass(slots=True)
-class App:
-    """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
-
-    spec: AppRegistered
-    queued: Pending
-    accounts: Accounts
-    usage: Usage
-    """Its company's."""
-    submitted: int
-    submitted_at: int
-    requested_cores: int
-    requested_memory_mb: int
-    executor_limit: int | None
-    """The most executors it may have at once (semantics P5), None = no limit."""
-    plain: bool
-    """Whether the scheduler sizes its executors and it has no driver, as most do (nor was its demand stated anew)."""
-    unit: Resources | None = None
-    """What each of its executors has, None if the scheduler sizes them or one grows on each worker."""
-    preferring_tasks: int = 0
-    preferred_hosts: dict[str, int] = field(default_factory=dict)
-    wanted: list[Wanted] = field(default_factory=list)
-    """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
-    backlog_executors: int | None = None
-    """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
-    next_step: int = 1
-    """How many more it asks for next, and since when (ms) the last ones are asked for."""
-    asked_at: int = 0
-    moments: tuple[int, ...] = ()
-    """The times (ms) at which time alone may change what it gets."""
-    admitted: int = 0
-    admitted_at: int = 0
-    ended: Literal["finished", "failed", "killed"] | None = None
-    ended_at: int = 0
-    detail: str = ""
-    granted_cores: int = 0
-    granted_memory_mb: int = 0
-    done_cores: int = 0
-    running: int = 0
-    failures: int = 0
-    next_executor: int = 0
-    owed: bool = False
-    """Whether it is admitted and placement owes it cores."""
-    executors: dict[str, Executor] = field(default_factory=dict)
-    next_driver: int = 0
-    driver: Executor | None = None
-    """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
-
-    @property
-    def state(self) -> AppState:
-        """Pending, waiting (admitted, nothing runs), running (an executor is up, or its driver placed), or its end."""
-        if self.ended is not None:
-            return self.ended
-        if not self.admitted:
-            return "pending"
-        return "running" if self.running or self.driver is not None else "waiting"
-
-    @property
-    def left_cores(self) -> int:
-        """Cores that placement still owes the app's executors (semantics S2, S6, D1)."""
-        left = self.requested_cores - self.granted_cores - self.done_cores
-        if self.plain:
-            return left
-        if self.spec.unlimited:
-            return UNLIMITED_CORES - self.granted_cores
-        return left - self.spec.driver_cores if self.driver is None else left
-
-    @property
-    def sized_by_scheduler(self) -> bool:
-        """Whether the scheduler works out how large its executors are (semantics S), rather than the app (S5)."""
-        return self.spec.sizing == "computed" and self.unit is None
-
-    @property
-    def executor_memory_mb(self) -> int | None:
-        """Memory of each of its executors in MiB, None if the scheduler works it out."""
-        return self.spec.executor_memory_mb if self.unit is None else self.unit.memory_mb
-
-    @property
-    def elastic(self) -> bool:
-        """Whether its demand follows its backlog (semantics L6)."""
-        return self.spec.elastic is not None
-
-    @property
-    def follows_limit(self) -> bool:
-        """Whether its request is what its number of executors makes, rather than cores it was submitted with."""
-        return self.unit is not None and (self.elastic or self.spec.sizing == "computed")
-
-    @property
-    def lacking(self) -> int:
-        """How many executors of its unit placement owes it (semantics L1: target - starting - running)."""
-        if self.unit is None or not self.admitted or self.ended is not None:
-            return 0
-        return max(0, min(self.left_executors, self.left_cores // self.unit.cores))
-
-    @property
-    def left_executors(self) -> int:
-        """How many more executors the app may have (semantics P5)."""
-        return UNLIMITED_CORES if self.executor_limit is None else self.executor_limit - len(self.executors)
-
-    def slices(self) -> list[Executor]:
-        """All that the app is granted, its driver included."""
-        return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
-
-    @property
-    def left_memory_mb(self) -> int:
-        """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
-        return self.requested_memory_mb - self.granted_memory_mb
-
-
-@dataclass(slots=True)
-class User:
-    """Somebody who submits apps on behalf of one company."""
-
-    balance: Balance = field(default_factory=Balance)
-    last_selected: int = 0
-    last_selected_at: int = 0
-
-
-@dataclass(slots=True)
-class Company:
-    """A tenant, the quota it bought, and its users."""
-
-    spec: CompanyRegistered
-    usage: Usage
-    balance: Balance = field(default_factory=Balance)
-    last_selected: int = 0
-    apps: int = 0
-    """How many apps it has that have not ended."""
-    users: dict[str, User] = field(default_factory=dict)
-
-
 class ClusterState:
     """The fold of the log up to position `head`, at time `at` (ms)."""
+
+    _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {}
+    """Type of event -> what folds it, once one was folded: to ask each model whether an event is its own takes long."""
 
     def __init__(self) -> None:
         self.head = 0
@@ -256,8 +76,10 @@ class ClusterState:
         self.ended: OrderedDict[str, None] = OrderedDict()
         self.executors: dict[str, Executor] = {}
         self.balance = Balance()
-        self.commands: OrderedDict[str, int] = OrderedDict()
+        self.commands: dict[str, int] = {}
         """Command id -> log position of the last event it caused."""
+        self._oldest_commands: deque[str] = deque()
+        """The same ids in the same order: a dict is slow to find its first key once many before it are gone."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.places = Topology()
@@ -283,48 +105,55 @@ class ClusterState:
             self.queue.pass_time(at)
         if cause:
             self._remember(cause)
+        fold = self._folds.get(type(event))
+        if fold is None:
+            fold = self._folds[type(event)] = self._fold_of(event)
+        fold(self, event)
+
+    @classmethod
+    def _fold_of(cls, event: Event) -> Callable[[ClusterState, Any], None]:
+        """What folds events of that type."""
+        fold: Callable[[ClusterState, Any], None]
         match event:
             case ExecutorAllocated():
-                self._executor_allocated(event)
+                fold = cls._executor_allocated
             case ExecutorRemoved():
-                self._executor_removed(event)
-            case AppRegistered():
-                self._app_registered(event)
-            case AppAdmitted():
-                self._app_admitted(event)
-            case AppRemoved():
-                self._app_removed(event)
+                fold = cls._executor_removed
             case ExecutorChanged():
-                self._executor_changed(event)
+                fold = cls._executor_changed
             case ExecutorRevoked():
-                self._executor_revoked(event)
-            case DriverAllocated():
-                self._driver_allocated(event)
-            case DriverRemoved():
-                self._driver_removed(event)
+                fold = cls._executor_revoked
+            case AppRegistered():
+                fold = cls._app_registered
+            case AppAdmitted():
+                fold = cls._app_admitted
             case AppChanged():
-                self._app_changed(event)
+                fold = cls._app_changed
+            case AppRemoved():
+                fold = cls._app_removed
+            case DriverAllocated():
+                fold = cls._driver_allocated
+            case DriverRemoved():
+                fold = cls._driver_removed
             case WorkerRegistered():
-                self._worker_registered(event)
+                fold = cls._worker_registered
             case WorkerChanged():
-                self._worker_changed(event)
+                fold = cls._worker_changed
             case WorkerRemoved():
-                self._worker_removed(event)
+                fold = cls._worker_removed
             case CompanyChanged():
-                self.companies[event.company].spec = event
-                self._set_quotas()
+                fold = cls._company_changed
             case CompanyRegistered():
-                self._company_registered(event)
+                fold = cls._company_registered
             case CompanyRemoved():
-                del self.companies[event.company]
-                self.queue.remove_company(event.company)
-                self._set_quotas()
+                fold = cls._company_removed
             case ClusterConfigured():
-                self._cluster_configured(event)
+                fold = cls._cluster_configured
             case MasterElected():
-                self.master = event.master
+                fold = cls._master_elected
             case _:
                 assert_never(event)
+        return fold
 
     def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
         """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
@@ -421,6 +250,7 @@ class ClusterState:
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
         self.queue.configure(self.settings)
         self.queue.basis.at = self.at
+        self._oldest_commands = deque(self.commands)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
         for name, company in self.companies.items():
@@ -459,15 +289,22 @@ class ClusterState:
         }
 
     def _remember(self, command: str) -> None:
-        commands = self.commands
-        if command in commands:
-            commands.move_to_end(command)
+        commands, oldest = self.commands, self._oldest_commands
+        if command not in commands:
+            oldest.append(command)
+            if len(oldest) > KNOWN_COMMANDS:
+                del commands[oldest.popleft()]
+        elif oldest[-1] != command:
+            oldest.remove(command)
+            oldest.append(command)
+            del commands[command]
         commands[command] = self.head
-        if len(commands) > KNOWN_COMMANDS:
-            commands.popitem(last=False)
 
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
+
+    def _master_elected(self, event: MasterElected) -> None:
+        self.master = event.master
 
     def _cluster_configured(self, event: ClusterConfigured) -> None:
         for company in self.companies.values():
@@ -483,6 +320,15 @@ class ClusterState:
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         self.queue.add_company(event.company, company.balance, company.usage)
+        self._set_quotas()
+
+    def _company_changed(self, event: CompanyChanged) -> None:
+        self.companies[event.company].spec = event
+        self._set_quotas()
+
+    def _company_removed(self, event: CompanyRemoved) -> None:
+        del self.companies[event.company]
+        self.queue.remove_company(event.company)
         self._set_quotas()
 
     def _worker_registered(self, event: WorkerRegistered) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from scheduler.entities import App, Executor
 from scheduler.errors import InvalidCommand, UnknownApp
 from scheduler.ledger import Balance
 from scheduler.resources import Quota, Share
-from scheduler.state import App, ClusterState, Executor
+from scheduler.state import ClusterState
 
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:

@@ -15,8 +15,9 @@ from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.resources import UNLIMITED_MEMORY_MB, Resources
 
 if TYPE_CHECKING:
+    from scheduler.entities import App
     from scheduler.events import ExecutorAllocated
-    from scheduler.state import App, ClusterState
+    from scheduler.state import ClusterState
 
 
 def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> list[ExecutorAllocated]:

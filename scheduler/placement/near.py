@@ -10,9 +10,10 @@ from scheduler.placement.executors import PLACEMENTS, allocations
 from scheduler.placement.patience import patient_until, places
 
 if TYPE_CHECKING:
+    from scheduler.entities import App, Worker
     from scheduler.events import ExecutorAllocated, Locality
     from scheduler.resources import Resources
-    from scheduler.state import App, ClusterState, Worker
+    from scheduler.state import ClusterState
 
 LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
 

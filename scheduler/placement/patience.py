@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from scheduler.entities import App, Worker
     from scheduler.events import ClusterConfigured
     from scheduler.placement.requests import Wanted
-    from scheduler.state import App, Worker
     from scheduler.topology import Topology
 
 

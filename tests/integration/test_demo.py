@@ -21,8 +21,9 @@ from fairlog.demo_checks import (
 )
 from scheduler.client import Receipt
 from scheduler.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.entities import Executor
 from scheduler.events import AppAdmitted, Event, ExecutorRemoved, MasterElected, Record, encode
-from scheduler.state import ClusterState, Executor
+from scheduler.state import ClusterState
 from scheduler.turn import Entry, Turn
 from scheduler.views import look
 from tests.integration.cli_rig import Shell

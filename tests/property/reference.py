@@ -9,7 +9,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from scheduler.state import App, ClusterState, Company, Worker
+from scheduler.entities import App, Company, Worker
+from scheduler.state import ClusterState
 
 Choice = tuple[str, str, str, str]
 """App, company, user and the company's share before."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.entities import Worker
 from scheduler.events import ClusterConfigured
 from scheduler.placement.locality import ANYWHERE, Preferences, Request
 from scheduler.placement.patience import served_by
 from scheduler.placement.requests import Wanted, rethought, without_one
-from scheduler.state import Worker
 from scheduler.topology import Topology
 
 RACKS = {"h1": "/r1", "h2": "/r1", "h3": "/r2"}

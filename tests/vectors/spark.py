@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from scheduler.commands import Command, ConfigureCluster, RegisterCompany, SubmitApp
 from scheduler.decide import admit
+from scheduler.entities import App
 from scheduler.events import (
     AppAdmitted,
     AppRegistered,
@@ -23,7 +24,7 @@ from scheduler.events import (
     WorkerChanged,
     WorkerRegistered,
 )
-from scheduler.state import App, ClusterState
+from scheduler.state import ClusterState
 from scheduler.turn import Turn
 
 Case = dict[str, Any]

@@ -1,0 +1,197 @@
+"""What the state holds, each of them until it leaves: executors, workers, apps, users, companies.
+
+They are changed by `ClusterState.apply` alone; what is asked of one here follows from its own facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scheduler.cap import Pending
+from scheduler.events import AppRegistered, CompanyRegistered, Locality, WorkerStatus
+from scheduler.fleet import Shape
+from scheduler.ledger import Accounts, Balance, Usage
+from scheduler.placement.requests import Wanted
+from scheduler.resources import UNLIMITED_CORES, Resources
+
+AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
+
+
+@dataclass(slots=True)
+class Executor:
+    """A slice of one worker granted to one app, for an executor or for its driver.
+
+    `stopping` = it was told to stop, its worker has yet to say that it is gone (semantics A5).
+    """
+
+    id: str
+    app: str
+    worker: str
+    cores: int
+    memory_mb: int
+    status: Literal["starting", "running", "stopping"] = "starting"
+    revoked: Literal["killed", "idle"] | None = None
+    """Why it was told to stop while its app goes on."""
+    locality: Locality | None = None
+    idle_since: int | None = None
+    """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
+
+    id: str
+    node: str
+    host: str
+    rack: str
+    cores: int
+    memory_mb: int
+    free_cores: int
+    free_memory_mb: int
+    status: WorkerStatus = "alive"
+    decommissioned: bool = False
+    executors: dict[str, Executor] = field(default_factory=dict)
+    drivers: dict[str, Executor] = field(default_factory=dict)
+
+    @property
+    def offer(self) -> Resources:
+        """What it offers in all."""
+        return Resources(self.cores, self.memory_mb)
+
+    @property
+    def free(self) -> Shape:
+        """(cores, MiB) not granted."""
+        return self.free_cores, self.free_memory_mb
+
+
+@dataclass(slots=True)
+class App:
+    """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
+
+    spec: AppRegistered
+    queued: Pending
+    accounts: Accounts
+    usage: Usage
+    """Its company's."""
+    submitted: int
+    submitted_at: int
+    requested_cores: int
+    requested_memory_mb: int
+    executor_limit: int | None
+    """The most executors it may have at once (semantics P5), None = no limit."""
+    plain: bool
+    """Whether the scheduler sizes its executors and it has no driver, as most do (nor was its demand stated anew)."""
+    unit: Resources | None = None
+    """What each of its executors has, None if the scheduler sizes them or one grows on each worker."""
+    preferring_tasks: int = 0
+    preferred_hosts: dict[str, int] = field(default_factory=dict)
+    wanted: list[Wanted] = field(default_factory=list)
+    """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
+    backlog_executors: int | None = None
+    """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
+    next_step: int = 1
+    """How many more it asks for next, and since when (ms) the last ones are asked for."""
+    asked_at: int = 0
+    admitted: int = 0
+    admitted_at: int = 0
+    ended: Literal["finished", "failed", "killed"] | None = None
+    ended_at: int = 0
+    detail: str = ""
+    granted_cores: int = 0
+    granted_memory_mb: int = 0
+    done_cores: int = 0
+    running: int = 0
+    failures: int = 0
+    next_executor: int = 0
+    next_driver: int = 0
+    owed: bool = False
+    """Whether it is admitted and placement owes it cores."""
+    moments: tuple[int, ...] = ()
+    """The times (ms) at which time alone may change what it gets."""
+    executors: dict[str, Executor] = field(default_factory=dict)
+    driver: Executor | None = None
+    """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+
+    @property
+    def state(self) -> AppState:
+        """Pending, waiting (admitted, nothing runs), running (an executor is up, or its driver placed), or its end."""
+        if self.ended is not None:
+            return self.ended
+        if not self.admitted:
+            return "pending"
+        return "running" if self.running or self.driver is not None else "waiting"
+
+    @property
+    def left_cores(self) -> int:
+        """Cores that placement still owes the app's executors (semantics S2, S6, D1)."""
+        left = self.requested_cores - self.granted_cores - self.done_cores
+        if self.plain:
+            return left
+        if self.spec.unlimited:
+            return UNLIMITED_CORES - self.granted_cores
+        return left - self.spec.driver_cores if self.driver is None else left
+
+    @property
+    def sized_by_scheduler(self) -> bool:
+        """Whether the scheduler works out how large its executors are (semantics S), rather than the app (S5)."""
+        return self.spec.sizing == "computed" and self.unit is None
+
+    @property
+    def executor_memory_mb(self) -> int | None:
+        """Memory of each of its executors in MiB, None if the scheduler works it out."""
+        return self.spec.executor_memory_mb if self.unit is None else self.unit.memory_mb
+
+    @property
+    def elastic(self) -> bool:
+        """Whether its demand follows its backlog (semantics L6)."""
+        return self.spec.elastic is not None
+
+    @property
+    def follows_limit(self) -> bool:
+        """Whether its request is what its number of executors makes, rather than cores it was submitted with."""
+        return self.unit is not None and (self.elastic or self.spec.sizing == "computed")
+
+    @property
+    def lacking(self) -> int:
+        """How many executors of its unit placement owes it (semantics L1: target - starting - running)."""
+        if self.unit is None or not self.admitted or self.ended is not None:
+            return 0
+        return max(0, min(self.left_executors, self.left_cores // self.unit.cores))
+
+    @property
+    def left_executors(self) -> int:
+        """How many more executors the app may have (semantics P5)."""
+        return UNLIMITED_CORES if self.executor_limit is None else self.executor_limit - len(self.executors)
+
+    def slices(self) -> list[Executor]:
+        """All that the app is granted, its driver included."""
+        return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
+
+    @property
+    def left_memory_mb(self) -> int:
+        """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
+        return self.requested_memory_mb - self.granted_memory_mb
+
+
+@dataclass(slots=True)
+class User:
+    """Somebody who submits apps on behalf of one company."""
+
+    balance: Balance = field(default_factory=Balance)
+    last_selected: int = 0
+    last_selected_at: int = 0
+
+
+@dataclass(slots=True)
+class Company:
+    """A tenant, the quota it bought, and its users."""
+
+    spec: CompanyRegistered
+    usage: Usage
+    balance: Balance = field(default_factory=Balance)
+    last_selected: int = 0
+    apps: int = 0
+    """How many apps it has that have not ended."""
+    users: dict[str, User] = field(default_factory=dict)
