@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from recovery.audit import audit
 from recovery.rebuild import fold, rebuild
 from recovery.snapshot import BadSnapshot, load, positions
-from scheduler.errors import FairlogError
+from scheduler.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import (
     AppRegistered,
@@ -115,6 +115,11 @@ class Witness:
         if receipt.seq and command not in self.causes:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq} before it was in the log")
 
+    def refused(self, command: str, refusal: CommandRejected) -> None:
+        """A client was told that its command was not carried out."""
+        if isinstance(refusal, DuplicateApp) and command in self.causes:
+            raise PromiseBroken(6, f"{command} was carried out, and refused when it was asked for again: {refusal}")
+
     def starts(self, worker: str, spec: ExecutorSpec) -> None:
         """A worker is about to start an executor or driver: the log grants it, once, and there is room."""
         grant, name = spec.grant, spec.grant.executor
@@ -146,8 +151,8 @@ class Witness:
                 if not self.tails_lost:
                     raise
                 continue
-            for record in self._log().read(after):
-                fold(state, record)
+            for fact in self._log().facts(after):
+                fold(state, fact)
             if state.digest() != digest:
                 raise PromiseBroken(2, f"the snapshot at {seq} and what follows it differ from the log")
         for deviation in audit(self.records):

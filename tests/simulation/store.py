@@ -459,6 +459,8 @@ class Store:
         if name == b"waitaof":
             self.replicated = len(self.history)
             return [1, int(fields[2])]
+        if name == b"info":
+            return b"role:master\r\nmaster_replid:a\r\nmaster_replid2:b\r\n"
         if name not in _READ_BYTES:
             self.history.append((self.ms, fields))
         answer = self._engine.obey(fields, self.ms)

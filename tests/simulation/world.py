@@ -6,12 +6,13 @@ the network, `machine` the hosts of the workers, and `promises` watches. Nothing
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ from redis.exceptions import RedisError
 
 from recovery.failover import Master
 from recovery.lease import Member
-from scheduler.client import Client
+from scheduler.client import Client, Receipt
 from scheduler.commands import (
     ChangeCompany,
     Command,
@@ -58,17 +59,7 @@ STEPS = 30_000
 POISON = "poison"
 """The name of apps whose submission makes a master raise."""
 COMPANIES = ("north", "south", "west")
-_LOGS = (
-    "recovery.failover",
-    "recovery.follower",
-    "scheduler.doorbell",
-    "scheduler.service",
-    "workers.agent",
-    "workers.driver",
-    "workers.executor",
-)
-_TIMES = ("recovery.failover", "scheduler.doorbell", "scheduler.service", "scheduler.client")
-_TIMES += ("workers.agent", "workers.driver", "workers.executor")
+_PROGRAMS = ("fairlog.", "recovery.", "scheduler.", "workers.")
 
 
 class World:
@@ -91,10 +82,12 @@ class World:
         self.kept_rings: list[tuple[str, bytes]] = []
         self.refused: dict[str, str] = {}
         self.number = 0
-        self.replicas = random.choice((0, 0, 1, 2))
+        self.replicas = random.choice((0, 1, 2))
         self.lease_s = random.choice((1.0, 2.0, 3.0))
         self.snapshot_every = random.choice((15, 40, 100_000))
         self.outlive_agent = random.random() < 0.8
+        self.weights = [weight * random.choice((0, 1, 4)) for weight in _CHANCES.values()]
+        self.weights[0] = _CHANCES[_submit]
         self.kinds = random.sample(FAULTS, random.randrange(1, len(FAULTS) + 1))
         self._patch(patch)
 
@@ -109,7 +102,7 @@ class World:
     def happen(self) -> None:
         """Something befalls the cluster, or is asked of it; then time passes."""
         random = self.random
-        random.choices(_HAPPENINGS, _WEIGHTS)[0](self)
+        random.choices(_HAPPENINGS, self.weights)[0](self)
         self.loom.wait(random.choice((0, 5, 50, 400, 1_000)))
         if random.random() < 0.05:
             self.loom.wait(random.randrange(8_000))
@@ -312,6 +305,7 @@ class World:
                 except CommandRejected as refusal:
                     self.say("is refused:", refusal)
                     self.refused[identity] = type(refusal).__name__
+                    self.witness.refused(identity, refusal)
                 except (NoMaster, RedisError) as error:
                     self.say("gives up for now:", error)
                     continue
@@ -332,6 +326,8 @@ class World:
     def _admin(self, client: Client, commands: Sequence[Command]) -> None:
         for answer in client.send_many(commands):
             self.say("is told", answer)
+            if isinstance(answer, Receipt):
+                self.witness.answered(answer.command_id, answer)
 
     def _strike(self, actor: Actor) -> None:
         """Somebody will have a fault at one of its next calls to the store; a master often at a commit."""
@@ -350,16 +346,18 @@ class World:
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         random, loom = self.random, self.loom
         self.store.patch(patch)
-        clock = SimpleNamespace(monotonic=self._now_s, sleep=lambda seconds: loom.wait(max(1, seconds * 1000)))
-        for module in _TIMES:
-            patch.setattr(f"{module}.time", clock)
-        for module in _LOGS:
-            patch.setattr(f"{module}._log", _Log(self))
         ids = iter(range(1 << 60))
-        for module in ("scheduler.doorbell", "scheduler.client", "recovery.snapshot", "workers.executor"):
-            patch.setattr(f"{module}.uuid4", lambda: SimpleNamespace(hex=f"{next(ids):032x}"))
-        for module in ("scheduler.client", "workers.agent", "workers.executor"):
-            patch.setattr(f"{module}.connect", lambda _: self.store.client)
+        doubles = {
+            "time": SimpleNamespace(monotonic=self._now_s, sleep=lambda seconds: loom.wait(max(1, seconds * 1000))),
+            "_log": _Log(self),
+            "uuid4": lambda: SimpleNamespace(hex=f"{next(ids):032x}"),
+            "_new_id": lambda: f"{next(ids):032x}",
+            "connect": lambda _: self.store.client,
+        }
+        for name, module in [*sys.modules.items()]:
+            for attribute in doubles.keys() & vars(module).keys() if name.startswith(_PROGRAMS) else ():
+                if not (attribute == "_log" and isinstance(module._log, FunctionType)):
+                    patch.setattr(module, attribute, doubles[attribute])
         patch.setattr("recovery.failover.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None))
         for name in ("_set_ip_address", "register_birth", "register_death", "heartbeat"):
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
@@ -512,7 +510,7 @@ def _somebody(world: World) -> Actor:
     """A master as often as anybody else."""
     if world.masters and world.random.random() < 0.4:
         return world.random.choice([*world.masters])
-    return world.random.choice([actor for actor in world.loom.actors if actor is not world.loom.main])
+    return world.random.choice(world.loom.actors)
 
 
 def _strike_somebody(world: World) -> None:
@@ -564,6 +562,15 @@ def _stop_somebody(world: World) -> None:
     world.say("stops", chosen.name)
 
 
+def _stop_an_agent(world: World) -> None:
+    """Past the timeout of its worker, whose executors go on."""
+    machine = world.random.choice([*world.machines.values()])
+    if machine.agent is not None:
+        world.loom.stop(machine.agent, 1000 * world.witness.state.settings.worker_timeout_s + 3_000)
+        world.say("stops the agent of", machine.worker, "past the timeout")
+        world.loom.wait(world.random.randrange(6_000))
+
+
 def _cut_somebody_off(world: World) -> None:
     """It cannot reach the store for a while; heartbeats come late."""
     chosen = _somebody(world)
@@ -600,7 +607,9 @@ def _restart_store(world: World) -> None:
 
 
 def _fail_over(world: World) -> None:
-    """Another store takes over that lacks the end of what this one had."""
+    """Another store takes over that lacks the end of what this one had, often just when somebody was told of it."""
+    told = len(world.witness.told)
+    world.loom.wait(world.random.choice((0, 2_000)), lambda: len(world.witness.told) > told)
     lag = world.random.choice((0, 3, 20, 60, 200))
     world.say("fails over to a store that lags by", lag)
     world.store.fail_over(world.random.choice((0, 500)), lag=lag)
@@ -614,7 +623,7 @@ def _replicas_away(world: World) -> None:
 _CHANCES: dict[Callable[[World], None], int] = {
     _submit: 16,
     _submit_many: 4,
-    _ask_twice: 4,
+    _ask_twice: 8,
     _kill_app: 6,
     _kill_executors: 6,
     _scale: 4,
@@ -628,6 +637,7 @@ _CHANCES: dict[Callable[[World], None], int] = {
     _crash_machine: 2,
     _kill_master: 4,
     _stop_somebody: 12,
+    _stop_an_agent: 6,
     _cut_somebody_off: 6,
     _change_clock: 4,
     _ring: 5,
@@ -635,7 +645,7 @@ _CHANCES: dict[Callable[[World], None], int] = {
     _fail_over: 5,
     _replicas_away: 3,
 }
-_HAPPENINGS, _WEIGHTS = [*_CHANCES], [*_CHANCES.values()]
+_HAPPENINGS = [*_CHANCES]
 
 
 @contextmanager
@@ -649,15 +659,13 @@ def running(seed: int) -> Iterator[World]:
             world.loom.end()
 
 
-def run(seed: int) -> World:
-    """A run from its beginning to its end; most are short, since many small ones find more than few large ones.
+def run(world: World) -> None:
+    """From the beginning to the end; most runs are short, since many small ones find more than few large ones.
 
     Raises: PromiseBroken, or whatever a program ended with.
     """
-    with running(seed) as world:
-        world.found()
-        for _ in range(world.random.choices((2, 4, 8, 30), (30, 40, 24, 6))[0]):
-            world.happen()
-        world.settle()
-        world.check()
-        return world
+    world.found()
+    for _ in range(world.random.choices((2, 4, 8, 24), (35, 40, 20, 5))[0]):
+        world.happen()
+    world.settle()
+    world.check()
