@@ -31,7 +31,8 @@ _PAGE = """<!DOCTYPE html>
 <meta charset="utf-8">
 <title>Fairness</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1100px; margin: 2em auto; padding: 0 1em }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em }}
+body {{ color: #222; background: #fff }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
 th, td {{ padding: .2em .8em; text-align: right; border-bottom: 1px solid #ddd }}
 th:first-child, td:first-child {{ text-align: left }}
