@@ -40,6 +40,8 @@ class Place:
     cluster: str | None = None
     data: Path | None = None
     unsafe_store: bool = False
+    archive: str = ""
+    """Where the archived part of the log is, if not where the log says."""
     at: Bound | None = None
     """The log position, or the time, whose state is asked for; None = now."""
 
@@ -176,6 +178,12 @@ _PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
         "FAIRLOG_DATA",
         {"type": click.Path(file_okay=False, path_type=Path), "metavar": "DIR"},
         "The data folder of the `up` that is meant; otherwise the one started last.",
+    ),
+    (
+        ("--archive",),
+        "FAIRLOG_ARCHIVE",
+        {"metavar": "URL"},
+        "Where the archived part of the log is, if it has moved since.",
     ),
     (
         ("--cluster",),

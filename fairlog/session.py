@@ -8,13 +8,15 @@ from urllib.parse import urlsplit, urlunsplit
 from redis.exceptions import RedisError
 
 from fairlog.running import find_running
+from recovery.archive import open_log
 from recovery.bounds import OPEN, Bound, up_to
 from recovery.lease import Member, members
 from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
-from scheduler.eventlog import SENTINEL, EventLog, check_store, connect
+from scheduler.eventlog import SENTINEL, check_store, connect
 from scheduler.keys import Keys
+from scheduler.outage import in_words
 from scheduler.state import ClusterState
 from scheduler.views import look
 
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from fairlog.running import Running
     from scheduler.events import Record
 
-ANSWER_S = 10
-"""How long the store may take for one answer before a verb gives up."""
 VIEW_S = 2.0
 """How long a master may take for a view before the log is folded here instead."""
 
@@ -53,15 +53,17 @@ class Session:
     def __init__(self, place: Place) -> None:
         self.url, self.cluster, self.up = locate(place)
         self.keys = Keys(self.cluster)
-        self.store = connect(patient(self.url))
+        self.store = connect(self.url)
         self.client = Client(self.store, self.cluster)
-        self.log = EventLog(self.store, self.keys)
+        self.log = open_log(self.store, self.keys, elsewhere=place.archive)
+        self.place = place
         self.at = place.at
         self._unsafe = place.unsafe_store
         try:
             self.store.ping()
         except RedisError as error:
-            raise UnsuitableStore(f"the store at {without_password(self.url)} does not answer: {error}") from error
+            where = without_password(self.url)
+            raise UnsuitableStore(f"{in_words(error)}; it was looked for at {where}") from error
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -145,17 +147,10 @@ def locate(place: Place) -> tuple[str, str, Running | None]:
     if url is None:
         raise NoStore
     try:
-        _ = url.startswith(SENTINEL) or urlsplit(url).port
+        _ = "," in url or url.startswith(SENTINEL) or urlsplit(url).port
     except ValueError as error:
         raise UnsuitableStore(f"the store's URL {url!r} cannot be read: {error}") from None
     return url, place.cluster or (up.cluster if up else "default"), up
-
-
-def patient(url: str) -> str:
-    """The URL with a limit on how long one answer may take, unless it has one of its own."""
-    if "socket_timeout=" in url or not url.startswith(("redis://", "rediss://", "unix://")):
-        return url
-    return f"{url}{'&' if '?' in url else '?'}socket_timeout={ANSWER_S}"
 
 
 def without_password(url: str) -> str:

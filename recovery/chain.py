@@ -62,11 +62,12 @@ def read_lines(file: Iterable[str]) -> Iterator[Record | Garbled]:
 def read_store(log: EventLog) -> Iterator[Record | Garbled]:
     """The entries of the log in a store; nothing is verified yet but that its tail was not cut off."""
     seq = 0
-    for seq, fields in log.entries():
+    for number, *rest in log.entries():
+        seq = int(number)
         try:
-            name, v, at, turn, cause, data, digest = (fields[name] for name in FIELDS)
+            name, v, at, turn, cause, data, digest = (text.decode() for text in rest)
             yield Record(seq, name, int(v), int(at), int(turn), cause, data, digest)
-        except (KeyError, ValueError):
+        except ValueError:
             yield Garbled(f"entry {seq} without {', '.join(FIELDS)}, numbers and text as they should be")
     try:
         log.check_tail(seq)

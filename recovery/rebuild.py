@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from recovery.snapshot import latest
 from scheduler.errors import InvariantViolated
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import decode
+from scheduler.reading import Fact
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
@@ -27,25 +30,38 @@ def rebuild(
 
     Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted; nothing is skipped.
     """
-    found = None if whole else latest(log, to=to)
-    state, position = found or (ClusterState(), GENESIS)
-    for record in log.read(position, to=to):
-        fold(state, record)
-        position = Position(record.seq, record.digest)
-        if progress is not None and record.seq % PROGRESS_EVERY == 0:
-            progress(record.seq)
-    state.check()
-    return state, position
+    fact: Fact | None = None
+    with unhindered():
+        found = None if whole else latest(log, to=to)
+        state, position = found or (ClusterState(), GENESIS)
+        for fact in log.facts(position, to=to):
+            fold(state, fact)
+            if progress is not None and fact.seq % PROGRESS_EVERY == 0:
+                progress(fact.seq)
+        state.check()
+    return state, position if fact is None else Position(fact.seq, fact.digest)
 
 
-def fold(state: ClusterState, record: Record) -> Event:
-    """The event that the next record of the log holds, folded into `state`.
+def fold(state: ClusterState, entry: Fact | Record) -> Event:
+    """The event that the next entry of the log holds, folded into `state`.
 
     Raises: UnreadableRecord if it cannot be understood, InvariantViolated if it contradicts what came before.
     """
-    event = decode(record)
+    event = entry.event if isinstance(entry, Fact) else decode(entry)
     try:
-        state.apply(event, at=record.at, cause=record.cause)
+        state.apply(event, at=entry.at, cause=entry.cause)
     except (KeyError, ValueError, IndexError) as error:
-        raise InvariantViolated(record.seq, f"{record.type} contradicts what came before it: {error!r}") from error
+        raise InvariantViolated(entry.seq, f"{entry.type} contradicts what came before it: {error!r}") from error
     return event
+
+
+@contextmanager
+def unhindered() -> Iterator[None]:
+    """No look for garbage meanwhile: what a fold makes and drops is in no cycles, and looking costs a fifth of it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -7,17 +7,23 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from scheduler.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
-from scheduler.events import GENESIS_DIGEST, Record, read_record
+from scheduler.events import GENESIS_DIGEST, Record
+from scheduler.outage import passes
+from scheduler.primacy import Primacy
+from scheduler.reading import Fact, Raw, facts, raws, record
 from scheduler.underway import UnderWay
 
 if TYPE_CHECKING:
@@ -27,6 +33,10 @@ if TYPE_CHECKING:
     from scheduler.keys import Keys
 
 SENTINEL = "redis+sentinel://"
+ANSWER_S = 10
+"""How long the store may take for one answer, beyond what it was asked to wait, before it counts as away."""
+_ASK_S = 2
+"""How long a server may take to say which one is the store's primary."""
 PAGE = 2_000
 """How many entries are read at a time."""
 REPLICATED_WITHIN_S = 10
@@ -47,24 +57,25 @@ end
 if ARGV[4] ~= '' then redis.call('XTRIM', inbox, 'MINID', ARGV[4]) end
 local key = 5
 while at <= #ARGV do
-  local what, name, value = ARGV[at], ARGV[at+1], ARGV[at+2]
-  if what == 'grant' then redis.call('HSET', KEYS[key], name, value)
-  elseif what == 'revoke' then redis.call('HDEL', KEYS[key], name)
-  elseif what == 'clear' then redis.call('DEL', KEYS[key])
+  local what, first = ARGV[at], at + 2
+  at = first + tonumber(ARGV[at+1])
+  if what == 'grant' then redis.call('HSET', KEYS[key], unpack(ARGV, first, at - 1))
+  elseif what == 'revoke' then redis.call('HDEL', KEYS[key], unpack(ARGV, first, at - 1))
   elseif what == 'leave' then
-    redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, name); redis.call('HDEL', agents, name)
+    redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, ARGV[first]); redis.call('HDEL', agents, ARGV[first])
   elseif what == 'join' then
     local now = redis.call('TIME')
-    redis.call('ZADD', heartbeats, now[1] * 1000 + math.floor(now[2] / 1000), name)
+    redis.call('ZADD', heartbeats, now[1] * 1000 + math.floor(now[2] / 1000), ARGV[first])
   end
-  at = at + 3
   key = key + 1
 end
 return {1}
 """
 """KEYS: log, inbox, heartbeats, agents, then the grants key of each change. ARGV: expected last id, expected
 last digest, digest of an empty log, first inbox id to keep (or empty), number of events, their time and turn,
-the events' id and other fields, then triples (what, name, value) that change the grants and heartbeats."""
+the events' id and other fields, then changes of the grants and heartbeats: what, how many arguments, these."""
+UNPACKED = 1_000
+"""How many arguments a change has at most: Lua's stack holds some thousands."""
 
 
 class Position(NamedTuple):
@@ -75,22 +86,32 @@ class Position(NamedTuple):
 
 
 GENESIS = Position(0, GENESIS_DIGEST)
+Archived = Callable[[int], Sequence[Raw]]
+"""The entries right behind a position that were moved out of the store, some of them; none if none were."""
 
 
 def connect(url: str) -> Redis:
     """A connection to the store at `url`.
 
     `redis://`, `rediss://` and `unix://PATH` name a server; `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`
-    names the one that its sentinels say is primary. The connection never repeats a command by itself:
-    whether a commit whose answer was lost took place is settled by reading the log, and everything else
-    is taken up again by the caller's own loop.
+    names the one that its sentinels say is primary, `redis://HOST:PORT,HOST:PORT` the one of these that says
+    so itself. The connection never repeats a command by itself: whether a commit whose answer was lost took
+    place is settled by reading the log, and everything else is taken up again by the caller's own loop. A
+    server that hangs counts as away after a while.
 
     Raises: UnsuitableStore if the URL is of no known form.
     """
-    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_connect_timeout": 5, "health_check_interval": 0}
+    options: dict[str, Any] = {
+        "retry": Retry(NoBackoff(), 0),
+        "socket_connect_timeout": 5,
+        "socket_timeout": ANSWER_S,
+        "health_check_interval": 0,
+    }
     if url.startswith(SENTINEL):
-        return _primary(url, options)
+        return _primary_by_sentinels(url, options)
     try:
+        if "," in url.partition("://")[2].partition("/")[0].rpartition("@")[2]:
+            return _primary_of(url, options)
         return Redis.from_url(url, **options)
     except ValueError as error:
         raise UnsuitableStore(
@@ -104,7 +125,7 @@ def clock_ms(answer: Sequence[Any]) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def _primary(url: str, options: dict[str, Any]) -> Redis:
+def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
     account, _, rest = url.removeprefix(SENTINEL).rpartition("@")
     places, _, service = rest.partition("/")
     sentinels = [(host, port) for host, _, port in (place.rpartition(":") for place in places.split(","))]
@@ -114,20 +135,68 @@ def _primary(url: str, options: dict[str, Any]) -> Redis:
             f"with [USER:PASSWORD@] of the store before the first host, not {url!r}"
         )
     user, _, password = account.partition(":")
-    sentinel = Sentinel([(host, int(port)) for host, port in sentinels], sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
+    sentinel = Sentinel([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
     account_of = {"username": user or None, "password": password or None}
     found: Redis = sentinel.master_for(service, **account_of, **options)  # type: ignore[no-untyped-call]
     return found
 
 
+def _primary_of(url: str, options: dict[str, Any]) -> Redis:
+    scheme, _, rest = url.partition("://")
+    account, at, behind = rest.rpartition("@")
+    places, slash, more = behind.partition("/")
+    said: dict[str, Any] = {**options}
+    servers = []
+    for place in places.split(","):
+        said |= parse_url(f"{scheme}://{account}{at}{place}{slash}{more}")  # type: ignore[no-untyped-call]
+        servers.append((said.pop("host"), said.pop("port", 6379)))
+    said["ssl"] = said.pop("connection_class", None) is not None
+    asking = {**said, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
+    found: Redis = _Servers(servers, sentinel_kwargs=asking).master_for(places, **said)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Servers(Sentinel):
+    """Servers of which one is the store's primary, as they say themselves, where no sentinels are asked."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """The host and port of the primary. Raises: MasterNotFoundError if it is not plain which one that is."""
+        found, silent = [], []
+        for server in self.sentinels:
+            place = server.connection_pool.connection_kwargs
+            try:
+                role: Any = server.role()
+            except RedisError as error:
+                silent.append(str(error))
+                continue
+            if role[0] == b"master":
+                found.append((str(place["host"]), int(place["port"])))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            both = " and ".join(f"{host}:{port}" for host, port in found)
+            raise MasterNotFoundError(f"{both} each say that they are the store's primary; make all but one replicas")
+        why = f" ({'; '.join(silent)})" if silent else ""
+        raise MasterNotFoundError(f"none of {service_name} says that it is the store's primary{why}")
+
+
 class CommitUnderWay:
     """A commit that was sent and not answered yet."""
 
-    def __init__(self, sent: UnderWay, arguments: Sequence[str | int], after: Position, replicas: int) -> None:
+    def __init__(
+        self, sent: UnderWay, arguments: Sequence[str | int], after: Position, reached: Callable[[UnderWay], None]
+    ) -> None:
         self._sent = sent
         self._arguments = arguments
         self._after = after
-        self._replicas = replicas
+        self._reached = reached
+        self._sent_s = time.monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """How many seconds ago it was sent."""
+        return time.monotonic() - self._sent_s
 
     def finish(self) -> None:
         """Wait for the answer, and until the configured number of replicas has what was written.
@@ -139,7 +208,7 @@ class CommitUnderWay:
         if isinstance(answer, NoScriptError):
             answer = self._sent.ask("EVAL", COMMIT_LUA, *self._arguments)
         if not isinstance(answer, RedisError) and answer[0]:
-            await_replicas(self._sent, self._replicas)
+            self._reached(self._sent)
         self._sent.release()
         if isinstance(answer, RedisError):
             raise answer
@@ -151,33 +220,18 @@ class CommitUnderWay:
         self._sent.abandon()
 
 
-def await_replicas(sent: UnderWay, replicas: int) -> None:
-    """Return once `replicas` replicas have on disk what was written over the connection of `sent`.
-
-    A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
-
-    Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
-    """
-    reached = replicas
-    for _ in range(REPLICATED_WITHIN_S if replicas else 0):
-        answer = sent.ask("WAITAOF", 0, replicas, 1000)
-        if isinstance(answer, ResponseError):
-            answer = [0, sent.ask("WAIT", replicas, 1000)]
-        reached = int(answer[1])
-        if reached >= replicas:
-            return
-    if replicas:
-        sent.abandon()
-        raise NotReplicated(reached, replicas)
-
-
 class EventLog:
-    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it."""
+    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it.
 
-    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0) -> None:
+    Where the stream begins behind what a reader asks for, the entries before are those that `archived` gives.
+    """
+
+    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0, archived: Archived = lambda _: ()) -> None:
         self.store = store
         self.keys = keys
         self.replicas = replicas
+        self._archived = archived
+        self._primacy = Primacy(store)
         self._commit: Script = store.register_script(COMMIT_LUA)
 
     def head(self) -> Position:
@@ -189,7 +243,7 @@ class EventLog:
         if not entries:
             return GENESIS
         entry_id, fields = entries[0]
-        return Position(_seq(entry_id), _text(fields).get("digest", ""))
+        return Position(_seq(entry_id), _digest(fields))
 
     def commit(
         self,
@@ -224,44 +278,87 @@ class EventLog:
             self._append_changes(changes, keys, arguments)
         rest = (len(keys), *keys, *arguments)
         sent = UnderWay(self.store, [("EVALSHA", self._commit.sha, *rest)])
-        return CommitUnderWay(sent, rest, after, self.replicas)
+        return CommitUnderWay(sent, rest, after, self._await_replicas)
+
+    def facts(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Fact]:
+        """What the entries behind `after` tell, up to position `to`, each checked to follow from the one before.
+
+        Raises: UnreadableRecord at a gap, an altered, misshapen or unknown entry, or a tail that was cut off.
+        """
+        return facts(self._checked(after, to), *after)
 
     def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
-        """The records behind `after`, each checked to follow from the one before, up to position `to`.
-
-        Raises: UnreadableRecord at a gap, an altered or misshapen entry, or a tail that was cut off.
-        """
+        """The same entries as they are written; what their events say is not looked at. Raises: as `facts`."""
         seq, digest = after
-        while to is None or seq < to:
-            page: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=PAGE)
-            for record in _chained(page, Position(seq, digest)):
-                seq, digest = record.seq, record.digest
-                yield record
-                if seq == to:
-                    return
-            if len(page) < PAGE:
-                self.check_tail(seq)
-                return
+        for raw in self._checked(after, to):
+            seq += 1
+            found = record(raw, seq, digest)
+            digest = found.digest
+            yield found
 
-    def follow(self, after: Position, *, wait_ms: int) -> list[Record]:
-        """The next records behind `after`, checked as by `read`; waits for the first one, but no longer than that.
+    def follow(self, after: Position, *, wait_ms: int) -> list[Fact]:
+        """What the next entries behind `after` tell; waits for the first one, but no longer than that.
 
         None within that time may also mean that the log ends before `after`, as one does that lost its tail.
+        Raises: as `facts`.
         """
-        answer: Any = self.store.xread({self.keys.log: f"{after.seq}-0"}, count=PAGE, block=wait_ms)
-        pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer]
-        return [record for page in pages for record in _chained(page, after)]
+        last = f"{after.seq}-0"
+        asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", self.keys.log, last)])
+        (answer,) = asked.answers()
+        pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer or ()]
+        return [fact for page in pages for fact in facts(self._filled(after.seq, raws(page)), *after)]
 
-    def entries(self) -> Iterator[tuple[int, dict[str, str]]]:
-        """(position, fields) of every entry as it lies there, nothing checked; of one that is no text, no fields."""
-        seq = 0
-        while True:
-            page: Any = self.store.xrange(self.keys.log, min=f"({seq}-0", count=PAGE)
-            for entry_id, raw in page:
-                seq = _seq(entry_id)
-                yield seq, _text(raw)
-            if len(page) < PAGE:
-                return
+    def at(self, seq: int) -> Position | None:
+        """The position of entry `seq`, which is not checked; None if the log has no such entry."""
+        page = next(self._pages(b"%d" % (seq - 1), seq), ()) if seq > 0 else ()
+        return Position(seq, page[0][-1].decode(errors="replace")) if page and page[0][0] == b"%d" % seq else None
+
+    def entries(self) -> Iterator[Raw]:
+        """Every entry as it lies there, nothing checked."""
+        return chain.from_iterable(self._pages(b"0"))
+
+    def _checked(self, after: Position, to: int | None) -> Iterator[Raw]:
+        """The entries behind `after` up to `to`, or all there are if the tail behind them was not cut off."""
+        last = b"%d" % after.seq
+        for page in self._pages(last, to):
+            yield from page
+            last = page[-1][0]
+        if to is None or int(last) < to:
+            self.check_tail(int(last))
+
+    def _pages(self, last: bytes, to: int | None = None) -> Iterator[Sequence[Raw]]:
+        """The entries behind position `last`; while the caller works on a page, the store looks for the next one.
+
+        Where the store has none right behind, those that were archived come first.
+        """
+        end = "+" if to is None else f"{to}-0"
+        under_way: UnderWay | None = self._ask(last, end)
+        try:
+            while under_way is not None:
+                (found,) = under_way.answers()
+                page = raws(found)
+                under_way = self._ask(page[-1][0], end) if len(page) == PAGE else None
+                yield from self._archived_before(page, _seq(last), to)
+                if page:
+                    last = page[-1][0]
+                    yield page
+        finally:
+            if under_way is not None:
+                under_way.abandon()
+
+    def _archived_before(self, page: Sequence[Raw], last: int, to: int | None) -> Iterator[Sequence[Raw]]:
+        """What was archived of the entries behind `last`, up to `to`, that the store's next `page` lacks."""
+        until = _seq(page[0][0]) - 1 if page else to or 0
+        while last < until and (older := self._archived(last)):
+            yield older[: until - last]
+            last += len(older)
+
+    def _filled(self, seq: int, page: Sequence[Raw]) -> Sequence[Raw]:
+        """The page if it goes on right behind `seq`; otherwise what was archived there, if anything was."""
+        return next(self._archived_before(page, seq, None), page)
+
+    def _ask(self, last: bytes, end: str) -> UnderWay:
+        return UnderWay(self.store, [("XRANGE", self.keys.log, b"(%b-0" % last, end, "COUNT", PAGE)])
 
     def check_tail(self, seq: int) -> None:
         """Pass if `seq` is the last entry there ever was: the stream remembers the last id that it gave.
@@ -276,6 +373,10 @@ class EventLog:
         if last_given > seq and not self.store.xrange(self.keys.log, min=f"({seq}-0", count=1):
             raise UnreadableRecord(seq + 1, f"the tail was cut off: entries up to {last_given} were written")
 
+    def holds(self, position: Position) -> bool:
+        """Whether the log has that entry, with that digest; a failover may have lost it, and others have come since."""
+        return self.at(position.seq) == position
+
     def ends_with(self, position: Position) -> bool:
         """Whether the log's last entry is `position`: how a commit without an answer is settled.
 
@@ -286,24 +387,53 @@ class EventLog:
         if self.replicas:
             sent = UnderWay(self.store, [("SET", self.keys.settled, position.seq)])
             sent.read()
-            await_replicas(sent, self.replicas)
+            self._await_replicas(sent)
             sent.release()
         return True
 
+    def _await_replicas(self, sent: UnderWay) -> None:
+        """Return once the replicas have on disk what was written over the connection of `sent`, to the primary.
+
+        A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
+
+        Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
+        """
+        if not self.replicas:
+            return
+        reached = 0
+        for _ in range(REPLICATED_WITHIN_S):
+            answer = sent.ask("WAITAOF", 0, self.replicas, 1000)
+            if isinstance(answer, ResponseError) and "unknown command" in str(answer):
+                answer = sent.ask("WAIT", self.replicas, 1000)
+            if isinstance(answer, RedisError):
+                sent.abandon()
+                raise answer
+            reached = int(answer[1]) if isinstance(answer, list) else int(answer)
+            if reached >= self.replicas:
+                self._primacy.confirm(sent)
+                return
+        sent.abandon()
+        raise NotReplicated(reached, self.replicas)
+
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
-        for worker in changes.left:
-            keys.append(self.keys.grants(worker))
-            arguments.extend(("leave", worker, ""))
-        for worker in changes.joined:
-            keys.append(self.keys.grants(worker))
-            arguments.extend(("join", worker, ""))
-        for worker, grants in changes.by_worker.items():
-            for executor, grant in grants.items():
+        for what, workers in (("leave", changes.left), ("join", changes.joined)):
+            for worker in workers:
                 keys.append(self.keys.grants(worker))
+                arguments.extend((what, 1, worker))
+        for worker, grants in changes.by_worker.items():
+            key = self.keys.grants(worker)
+            granted: list[str] = []
+            revoked: list[str] = []
+            for executor, grant in grants.items():
                 if grant is None:
-                    arguments.extend(("revoke", executor, ""))
+                    revoked.append(executor)
                 else:
-                    arguments.extend(("grant", executor, grant))
+                    granted += (executor, grant)
+            for what, names in (("grant", granted), ("revoke", revoked)):
+                for start in range(0, len(names), UNPACKED):
+                    part = names[start : start + UNPACKED]
+                    keys.append(key)
+                    arguments += (what, len(part), *part)
 
 
 def check_store(store: Redis, *, unsafe: bool = False) -> None:
@@ -311,12 +441,9 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
 
     `unsafe` (for tests) accepts any store that answers and is new enough to run the commit.
 
-    Raises: UnsuitableStore naming the setting, what it is and what it must be.
+    Raises: UnsuitableStore naming the setting, what it is and what it must be; redis-py's errors if it is away.
     """
-    try:
-        info = store.info("server")
-    except RedisError as error:
-        raise UnsuitableStore(f"the store does not answer: {error}") from error
+    info: Any = store.info("server")
     name, lowest = ("valkey", (7, 2)) if "valkey_version" in info else ("redis", (7, 0))
     version = str(info[f"{name}_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < lowest:
@@ -326,7 +453,9 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
     for setting, due in _DUE_SETTINGS.items():
         try:
             actual = store.config_get(setting).get(setting)
-        except RedisError as error:
+        except ResponseError as error:
+            if passes(error):
+                raise
             raise UnsuitableStore(f"the store does not tell its settings ({error}); allow CONFIG GET") from error
         if actual != due:
             raise UnsuitableStore(
@@ -342,28 +471,10 @@ _DUE_SETTINGS: Mapping[str, str] = {
 }
 
 
-def _chained(page: Iterable[tuple[bytes, Mapping[bytes, bytes]]], after: Position) -> Iterator[Record]:
-    """The records of stream entries, each checked to follow from the one before.
-
-    Raises: UnreadableRecord at a gap or an entry that was altered or is misshapen.
-    """
-    seq, digest = after
-    for entry_id, raw in page:
-        found = _seq(entry_id)
-        if found != seq + 1:
-            raise UnreadableRecord(seq + 1, f"the entry is missing; the next one in the log is {found}")
-        record = read_record(found, _text(raw), digest)
-        seq, digest = found, record.digest
-        yield record
+def _digest(fields: Mapping[bytes, bytes]) -> str:
+    return fields.get(b"digest", b"").decode(errors="replace")
 
 
 def _seq(entry_id: bytes | str) -> int:
     text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
     return int(text.partition("-")[0])
-
-
-def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    try:
-        return {name.decode(): value.decode() for name, value in fields.items()}
-    except UnicodeDecodeError:
-        return {}

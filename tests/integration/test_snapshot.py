@@ -58,16 +58,16 @@ def test_a_snapshot_and_the_tail_give_what_the_whole_log_gives(log: EventLog, mo
         lengths = {len(part) for part in log.store.lrange(log.keys.snapshot(cut), 1, -1)}
         assert max(lengths) <= 1000
         reads: list[int] = []
-        monkeypatch.setattr(log, "read", lambda after, to, reads=reads: _noted(log, after, to, reads))
+        monkeypatch.setattr(log, "facts", lambda after, to, reads=reads: _noted(log, after, to, reads))
         state, end = rebuild(log)
         assert (end, state.digest()) == (position, whole.digest())
         assert reads == list(range(cut + 1, position.seq + 1))
 
 
 def _noted(log: EventLog, after: Position, to: int | None, reads: list[int]) -> Any:
-    for record in EventLog.read(log, after, to=to):
-        reads.append(record.seq)
-        yield record
+    for fact in EventLog.facts(log, after, to=to):
+        reads.append(fact.seq)
+        yield fact
 
 
 def test_the_two_that_were_written_last_are_kept(log: EventLog) -> None:
