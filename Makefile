@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test chaos lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.run
@@ -12,6 +12,10 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Five minutes of kills, stops and restarts, or SECONDS=60; SEED=7 draws the same ones again, REPLICATED=1 brings three stores.
+chaos: $(VENV)/.test
+	$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICATED),--replicated)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -59,13 +59,10 @@ class Child:
         self._short_lives = self._short_lives + 1 if now - self._started_s < SHORT_LIFE_S else 0
         pause_s = PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)]
         self._start_at_s = now + pause_s
-        how, words = f"ended with exit code {code}", ""
-        if code < 0:
-            how = f"was ended by {signal.Signals(-code).name}"
-        elif code > 0:
-            self.failures = [*self.failures, self.last_words()][-KEPT_FAILURES:]
-            words = f" ({self.failures[-1]})"
-        return f"{self.name} {how}{words}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
+        words = self.last_words()
+        if code > 0:
+            self.failures = [*self.failures, words][-KEPT_FAILURES:]
+        return f"{self.name} {ending(code, words)}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
 
     def has_ended(self) -> bool:
         """Whether it was started and has ended."""
@@ -91,3 +88,10 @@ class Child:
         lines = self.log.read_bytes()[-4096:].decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), f"see {self.log}")
         return last.removeprefix("Error: ")
+
+
+def ending(code: int, words: str) -> str:
+    """How a process has ended that returned `code`, with its last words where it has failed."""
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}{f' ({words})' if code else ''}"

@@ -10,13 +10,17 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import click
 from click.shell_completion import CompletionItem
 
 from fairlog.options import Place, place_options
 from scheduler.logs import masked
+
+if TYPE_CHECKING:
+    from redis.exceptions import RedisError
 
 LONGEST_SENTENCE = 600
 
@@ -44,8 +48,10 @@ VERBS = {
     "log": ("verbs_log", "Print the log, one line per event, its chain of digests checked."),
     "backup": ("verbs_backup", "Copy the log into a file, while the cluster runs."),
     "restore": ("verbs_backup", "Make a backup the log of a cluster that has none."),
+    "import": ("verbs_import", "Make an exported log the log of a cluster that has none."),
     "explain": ("verbs_witness", "Tell why an app waits, and why it was admitted and placed as it was."),
     "audit": ("verbs_witness", "Work out every decision anew, and name what deviates from the rules."),
+    "replay": ("verbs_replay", "Play the log as a live view: shares, queue, workers and decisions."),
     "fairness": ("verbs_figures", "Measure how fair a span of the log was to companies and users."),
     "statement": (
         "verbs_figures",
@@ -68,7 +74,8 @@ class LazyGroup(click.Group):
         """The verb, imported now; None if there is none of that name."""
         if cmd_name not in VERBS:
             return None
-        command = getattr(import_module(f"fairlog.{VERBS[cmd_name][0]}"), cmd_name)
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command = getattr(import_module(f"fairlog.{VERBS[cmd_name][0]}"), name)
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -149,7 +156,9 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif type(error).__module__.startswith("redis."):
-        text = f"the store does not answer as it should: {text}"
+        from scheduler.outage import in_words  # noqa: PLC0415 (as in `_failures`)
+
+        text = in_words(cast("RedisError", error))
     text = masked(text)
     return text if len(text) <= LONGEST_SENTENCE else f"{text[: LONGEST_SENTENCE - 200]} … {text[-200:]}"
 

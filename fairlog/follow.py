@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from redis.exceptions import ConnectionError as StoreConnectionError
-from redis.exceptions import TimeoutError as StoreTimeoutError
+import click
+from redis.exceptions import RedisError
 
 from scheduler.eventlog import GENESIS, PAGE, EventLog, Position
+from scheduler.outage import in_words, is_there, passes
 
 if TYPE_CHECKING:
     from scheduler.events import Record
 
 OUTAGE_S = 60.0
-"""How long the store may be away before whoever follows gives up."""
+"""How long the store may say nothing at all before whoever follows gives up."""
+SAY_S = 1.0
+"""An outage shorter than that is not worth a word."""
 _RETRY_S = 0.2
 _PROBE = 256
 T = TypeVar("T")
@@ -53,18 +56,29 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """What `ask` returns, asked again while the store is away.
+    """What `ask` returns, asked again while the store is away, which is said once on stderr, and that it is back.
 
-    Raises: redis-py's errors if that takes more than a minute.
+    Raises: redis-py's errors if it says nothing for a minute, or what waiting does not mend.
     """
-    deadline = time.monotonic() + OUTAGE_S
+    heard_s = began_s = time.monotonic()
+    said = False
     while True:
         try:
-            return ask()
-        except (StoreConnectionError, StoreTimeoutError):
-            if time.monotonic() > deadline:
+            answer = ask()
+        except RedisError as error:
+            now_s = time.monotonic()
+            if not passes(error) or (now_s > heard_s + OUTAGE_S and not is_there(error)):
                 raise
+            if is_there(error):
+                heard_s = now_s
+            if not said and now_s >= began_s + SAY_S:
+                said = True
+                click.echo(f"{in_words(error)}; waiting for it", err=True)
             time.sleep(_RETRY_S)
+        else:
+            if said:
+                click.echo("the store is back", err=True)
+            return answer
 
 
 def appended(before: bytes, now: bytes, *, kept: int) -> bytes:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 import click
 
+from recovery.bounds import OPEN, Bound
+
 if TYPE_CHECKING:
     from fairlog.session import Session
+    from scheduler.events import Record
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNORECASE | re.ASCII)
 _UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
@@ -35,7 +40,7 @@ class Place:
     cluster: str | None = None
     data: Path | None = None
     unsafe_store: bool = False
-    at: int | datetime | None = None
+    at: Bound | None = None
     """The log position, or the time, whose state is asked for; None = now."""
 
 
@@ -187,6 +192,10 @@ _PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
 ]
 
 
+EXPORT = click.File("r", encoding="utf-8", errors="surrogateescape")
+"""A log in a file, as `fairlog log --json` writes it; - is stdin."""
+
+
 def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
     """A verb that gets a `Session` with the cluster that the command line means as its first argument."""
 
@@ -203,31 +212,69 @@ def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]
     return place_options()(run)
 
 
-def read_position(text: str) -> int | datetime:
-    """A log position, or a time, which is in UTC unless it says otherwise.
+def read_bound(text: str) -> Bound:
+    """A position of the log, or a time to the ms, which is in UTC unless it says otherwise.
 
     Raises: click.BadParameter naming the right forms.
     """
-    if text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 63:
-        return int(text)
+    if text.isascii() and text.isdecimal() and len(text) < 19 and int(text):
+        return Bound(seq=int(text))
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat("" if text.isdecimal() else text)
     except ValueError:
         raise click.BadParameter(
             f"{_short(text)} is neither a position of the log, from 1 on, nor a time like 2026-03-01T12:00:00"
         ) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return Bound(at=((found if found.tzinfo else found.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1))
+
+
+def span_options(function: Callable[P, R]) -> Callable[P, R]:
+    """The verb gets `first` and `last`, the ends of a span of the log, which `--from` and `--to` say."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        first = cast("Bound", kwargs["first"] or OPEN)
+        last = cast("Bound", kwargs["last"] or OPEN)
+        if (last.seq and last.seq < (first.seq or 1)) or (first.at and last.at and last.at < first.at):
+            raise click.UsageError(f"--to {last} comes before --from {first}")
+        kwargs["first"], kwargs["last"] = first, last
+        return function(*args, **kwargs)
+
+    for name, variable, text in (
+        ("--to", "last", "The last position or time of the span.  [default: the log's end]"),
+        ("--from", "first", "The first position or time (UTC).  [default: 1]"),
+    ):
+        option = click.option(name, variable, type=read_bound, metavar="SEQ|TIME", help=text)
+        run = option(run)
+    return run
+
+
+def on_log(function: Callable[Concatenate[Iterator[Record], P], R]) -> Callable[P, R]:
+    """A verb that gets the records of the log that is meant as its first argument, each checked as it is read.
+
+    They are those of its argument FILE, as `fairlog log --json` writes them, or else of the cluster that the command
+    line means; up to `--at` where the verb shows the past.
+    """
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from fairlog.sources import records  # noqa: PLC0415 (help and wrong usage need no store)
+
+        file = cast("IO[str] | None", kwargs.pop("file"))
+        return function(records(click.get_current_context(), file), *args, **kwargs)
+
+    return click.argument("file", type=EXPORT, required=False)(place_options()(cast("Callable[P, R]", run)))
 
 
 def in_the_past(function: F) -> F:
     """The verb shows the past where `--at` says so: its `Session` answers from the log up to there."""
 
-    def remember(ctx: click.Context, _param: click.Parameter, value: int | datetime | None) -> None:
+    def remember(ctx: click.Context, _param: click.Parameter, value: Bound | None) -> None:
         ctx.ensure_object(Place).at = value
 
     return click.option(
         "--at",
-        type=read_position,
+        type=read_bound,
         metavar="SEQ|TIME",
         expose_value=False,
         callback=remember,

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from redis.exceptions import RedisError
 
 from fairlog.running import find_running
+from recovery.bounds import OPEN, Bound, up_to
 from recovery.lease import Member, members
 from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.eventlog import SENTINEL, EventLog, check_store, connect
 from scheduler.keys import Keys
+from scheduler.outage import in_words
 from scheduler.state import ClusterState
 from scheduler.views import look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fairlog.options import Place
     from fairlog.running import Running
     from scheduler.events import Record
 
-ANSWER_S = 10
-"""How long the store may take for one answer before a verb gives up."""
 VIEW_S = 2.0
 """How long a master may take for a view before the log is folded here instead."""
 
@@ -53,7 +52,7 @@ class Session:
     def __init__(self, place: Place) -> None:
         self.url, self.cluster, self.up = locate(place)
         self.keys = Keys(self.cluster)
-        self.store = connect(patient(self.url))
+        self.store = connect(self.url)
         self.client = Client(self.store, self.cluster)
         self.log = EventLog(self.store, self.keys)
         self.at = place.at
@@ -61,7 +60,8 @@ class Session:
         try:
             self.store.ping()
         except RedisError as error:
-            raise UnsuitableStore(f"the store at {without_password(self.url)} does not answer: {error}") from error
+            where = without_password(self.url)
+            raise UnsuitableStore(f"{in_words(error)}; it was looked for at {where}") from error
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -117,21 +117,22 @@ class Session:
 
         Raises: UnreadableRecord if it cannot be read, NotThatLong if it does not reach there.
         """
-        if not isinstance(self.at, datetime):
-            head = self.log.head().seq
-            if self.at is not None and self.at > head:
-                raise NotThatLong(f"the log ends at position {head}, it has not come to {self.at} yet")
-            yield from self.log.read(to=self.at)
-            return
-        last_ms = int(self.at.timestamp() * 1000)
-        begun = False
-        for record in self.log.read():
-            if record.at > last_ms:
-                break
-            begun = True
-            yield record
-        if not begun:
-            raise NotThatLong(f"the log begins after {self.at.isoformat()}")
+        return until(self.log.read(), self.at)
+
+
+def until(records: Iterable[Record], at: Bound | None) -> Iterator[Record]:
+    """The records up to that position or time, all of them for None.
+
+    Raises: NotThatLong, behind the last one, if the log does not reach there.
+    """
+    seq = 0
+    for record in up_to(records, at or OPEN):
+        seq = record.seq
+        yield record
+    if at is not None and at.seq is not None and seq < at.seq:
+        raise NotThatLong(f"the log ends at position {seq}, it has not come to {at.seq} yet")
+    if at is not None and at.at is not None and not seq:
+        raise NotThatLong(f"the log begins after {at}")
 
 
 def locate(place: Place) -> tuple[str, str, Running | None]:
@@ -144,17 +145,10 @@ def locate(place: Place) -> tuple[str, str, Running | None]:
     if url is None:
         raise NoStore
     try:
-        _ = url.startswith(SENTINEL) or urlsplit(url).port
+        _ = "," in url or url.startswith(SENTINEL) or urlsplit(url).port
     except ValueError as error:
         raise UnsuitableStore(f"the store's URL {url!r} cannot be read: {error}") from None
     return url, place.cluster or (up.cluster if up else "default"), up
-
-
-def patient(url: str) -> str:
-    """The URL with a limit on how long one answer may take, unless it has one of its own."""
-    if "socket_timeout=" in url or not url.startswith(("redis://", "rediss://", "unix://")):
-        return url
-    return f"{url}{'&' if '?' in url else '?'}socket_timeout={ANSWER_S}"
 
 
 def without_password(url: str) -> str:

@@ -26,6 +26,7 @@ from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.retry import Retry
 
+from fairlog.child import PAUSES_S, SHORT_LIFE_S, ending
 from scheduler.errors import FairlogError
 
 LONGEST_SOCKET_PATH = 103
@@ -81,6 +82,8 @@ class EmbeddedStore:
         self._server = server
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: int | None = None
+        self._launched_s = self._launch_at_s = 0.0
+        self._short_lives = 0
         self._socket = _runtime_dir() / f"{_short_name(self.data_dir)}.sock"
 
     def __enter__(self) -> Self:
@@ -129,9 +132,26 @@ class EmbeddedStore:
             self._wait_until_it_answers()
             undo.pop_all()
 
-    def restart(self) -> None:
-        """Return once a server answers again after the last one died; the lock was held all along."""
-        self.start()
+    def tend(self) -> str | None:
+        """Start the server again if it has ended, without waiting until it answers; a sentence whenever it has ended.
+
+        One that does not last is started again with a growing pause: its disk may be full, or its memory.
+        """
+        now = time.monotonic()
+        if self._process is None:
+            if self._lock is not None and now >= self._launch_at_s:
+                self._launch(self._server or bundled_server(), self._lock)
+            return None
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._process = None
+        self._short_lives = self._short_lives + 1 if now - self._launched_s < SHORT_LIFE_S else 0
+        pause_s = PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)]
+        self._launch_at_s = now + pause_s
+        return (
+            f"the store {ending(code, self._last_words())}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
+        )
 
     def stop(self) -> None:
         """Return once the server has ended by itself and the data folder is free for another."""
@@ -162,6 +182,7 @@ class EmbeddedStore:
         command = [str(program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
         if sys.platform == "linux":
             command = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
+        self._launched_s = time.monotonic()
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 (our own server with our own arguments)
                 command,

@@ -100,14 +100,12 @@ class Tree:
 
     def tend(self) -> None:
         """Start again whatever has died since the last call."""
-        if self.store.pid is None:
-            self._say("the store has ended; starting it again")
-            self.store.restart()
-            self._announce()
-        for child in self._children():
-            said = child.tend()
+        store = self.store.pid
+        for said in (self.store.tend(), *(child.tend() for child in self._children())):
             if said is not None:
                 self._say(said)
+        if self.store.pid != store:
+            self._announce()
 
     def wait_until_ready(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Return once a master serves and every worker is registered, or `should_stop()`.

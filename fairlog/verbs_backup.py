@@ -49,12 +49,12 @@ def restore(place: Place, *, url: str, as_json: bool) -> None:
     """
     from recovery.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
-    with _empty_place(place) as log, _progress() as show:
+    with empty_place(place) as log, _progress() as show:
         _print(read(log, url, show), url, "restored from", as_json=as_json)
 
 
 @contextmanager
-def _empty_place(place: Place) -> Iterator[EventLog]:
+def empty_place(place: Place) -> Iterator[EventLog]:
     """The log of the cluster that is meant; that of an `up` which does not run is reached by a store of our own."""
     from fairlog.session import Session  # noqa: PLC0415 (help needs none of it)
     from fairlog.store import EmbeddedStore  # noqa: PLC0415 (likewise)

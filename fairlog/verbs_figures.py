@@ -12,33 +12,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlog import render
-from fairlog.options import as_json, on_cluster, read_text
+from fairlog.options import as_json, on_log, read_text, span_options
+from fairlog.whole import whole_file
+from recovery.bounds import Bound
 from recovery.fairness import By, Fairness
-from recovery.span import OPEN, Bound, measure
+from recovery.span import measure
 from recovery.statement import AMOUNTS, Usages, hours
 from recovery.statement import statement as stated
 from scheduler.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
-    from fairlog.session import Session
+    from collections.abc import Iterator
+
+    from scheduler.events import Record
 
 _MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
-_WRITTEN = "write a position such as 1200, or a time in UTC such as 2026-03-01 or 2026-03-01T09:30:00"
-
-
-def read_bound(text: str) -> Bound:
-    """A position in the log, or a time: `1200`, `2026-03-01`, `2026-03-01T09:30:00`; without a zone it is UTC.
-
-    Raises: click.BadParameter naming the right forms.
-    """
-    if re.fullmatch(r"[1-9]\d{0,17}", text, re.ASCII):
-        return Bound(seq=int(text))
-    try:
-        when = datetime.fromisoformat(text)
-        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-        return Bound(at=round(when.timestamp() * 1000))
-    except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text[:40]!r} is neither a position nor a time: {_WRITTEN}") from None
 
 
 def read_month(text: str) -> tuple[Bound, Bound]:
@@ -59,35 +47,32 @@ def read_month(text: str) -> tuple[Bound, Bound]:
     return Bound(at=begins), Bound(at=ends)
 
 
-_FROM = click.option("--from", "first", type=read_bound, default="1", metavar="SEQ|TIME", help="Where the span begins.")
-_TO = click.option("--to", "last", type=read_bound, default=None, metavar="SEQ|TIME", help="Where it ends.")
-
-
 @click.command()
-@_FROM
-@_TO
+@span_options
 @click.option("--by", type=click.Choice(["company", "user"]), default="company", show_default=True, help="Per whom.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page of charts.")
 @as_json
-@on_cluster
-def fairness(session: Session, *, first: Bound, last: Bound | None, by: By, html: Path | None, as_json: bool) -> None:
+@on_log
+def fairness(records: Iterator[Record], *, first: Bound, last: Bound, by: By, html: Path | None, as_json: bool) -> None:
     """Measure how fair a span of the log was to companies and users.
 
     Entitled is max-min by water-filling of quotas, capped by demand, over cores and memory (Dominant Resource
     Fairness, Ghodsi 2011); shortfall what is missing to it in core-seconds, its mean over the cluster Armada's fairness
     error; Jain's index is of occupied / entitled; finish-time fairness (Themis, Mahajan 2020) is time here / time
     in one's own 1/N of the cluster. Out of turn is how long at a stretch somebody with an app pending stayed
-    below what they were entitled to. --html writes one page that needs no network.
+    below what they were entitled to. --html writes one page that needs no network. FILE (- is stdin) is a log as
+    `fairlog log --json` wrote it; no store is needed then.
     """
     if html is not None:
         from fairlog import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
 
         fairness_page.check_extra()
     meter = Fairness(by=by)
-    state, span = measure(render.counted(session.log.read()), meter, first=first, last=last or OPEN)
+    state, span = measure(render.counted(records), meter, first=first, last=last)
     report = {"log": span.as_json(), **meter.report(state)}
     if html is not None:
-        html.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
+        with whole_file(html) as draft:
+            draft.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
     if as_json:
         render.print_json(report)
     else:
@@ -150,20 +135,20 @@ def _number(value: float | None) -> str:
 @click.option("--month", required=True, metavar="YYYY-MM", help="The month, in UTC.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the log's span and digest on every line.")
 @as_json
-@on_cluster
-def statement(session: Session, *, company: str, month: str, as_csv: bool, as_json: bool) -> None:
+@on_log
+def statement(records: Iterator[Record], *, company: str, month: str, as_csv: bool, as_json: bool) -> None:
     """State what a company's apps held in a month, by user and app.
 
     Core-hours and GiB-hours: requested is what the apps held in the ledgers from admission to removal, granted what
     their executors and drivers were granted. The log's span and the digest of its last entry say what the figures
-    follow from.
+    follow from. FILE (- is stdin) is a log as `fairlog log --json` wrote it; no store is needed then.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
     first, last = read_month(month)
     usages = Usages()
     try:
-        _, span = measure(render.counted(session.log.read()), usages, first=first, last=last)
+        _, span = measure(render.counted(records), usages, first=first, last=last)
     except InvalidCommand:
         raise InvalidCommand(f"the log says nothing about {month}") from None
     if company not in usages.companies:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from fairlog import render
 from fairlog.follow import follow, position_of
-from fairlog.options import as_json, on_cluster, read_text
+from fairlog.options import as_json, on_cluster, read_text, span_options
+from recovery.bounds import OPEN, Bound, up_to
 from scheduler.errors import InvalidCommand, UnknownApp
 from scheduler.simulate import run_scenario
 
@@ -18,45 +20,65 @@ if TYPE_CHECKING:
     from fairlog.session import Session
     from scheduler.events import Record
 
-_SEQ = click.IntRange(min=1)
-
 
 @click.command()
-@click.option("--from", "first", type=_SEQ, default=1, metavar="SEQ", help="The first position.  [default: 1]")
-@click.option("--to", "last", type=_SEQ, metavar="SEQ", help="The last position.  [default: the log's end]")
+@span_options
 @click.option("--app", type=read_text, metavar="A", help="Only what is about this app.")
 @click.option("--follow", "following", is_flag=True, help="Go on as the log grows.")
+@click.option(
+    "--parquet", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write FILE, for analysis."
+)
 @as_json
 @on_cluster
-def log(session: Session, *, first: int, last: int | None, app: str | None, following: bool, as_json: bool) -> None:
+def log(
+    session: Session,
+    *,
+    first: Bound,
+    last: Bound,
+    app: str | None,
+    following: bool,
+    parquet: Path | None,
+    as_json: bool,
+) -> None:
     """Print the log, one line per event, its chain of digests checked.
 
     With --json each line is an object with seq, type, v, at, turn, cause, data and digest. The digest
-    is BLAKE2b-128 over the previous one and these fields, joined with newlines.
+    is BLAKE2b-128 over the previous one and these fields, joined with newlines. `fairlog import` takes the whole of it.
+    With --parquet FILE has these columns, and one for each fact that an event may state, in its type; FILE is there,
+    or written over, only once it is whole.
     """
-    show = render.log_json if as_json else render.log_line
-    found = False
-    for record in _records(session, first, last, following=following):
-        if app is None or _is_about(record, app):
-            found = True
+    if parquet is not None and (as_json or following):
+        raise click.UsageError(f"--parquet and {'--json' if as_json else '--follow'} exclude each other")
+    records = _records(session, first, last, following=following)
+    chosen = _about(records, app, known=app is None or first != OPEN or last != OPEN)
+    if parquet is None:
+        show = render.log_json if as_json else render.log_line
+        for record in chosen:
             click.echo(show(record))
-    if app is not None and not found and first == 1 and last is None:
+        return
+    from fairlog.parquet import check_extra, write  # noqa: PLC0415 (its library is an extra)
+
+    check_extra()
+    click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
+
+
+def _records(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Record]:
+    after = position_of(session.log, (first.seq or 1) - 1)
+    if not following and after.seq < (first.seq or 1) - 1:
+        return
+    grown = (record for record in follow(session.log, after) if record is not None)
+    records = grown if following else session.log.read(after, to=last.seq)
+    yield from (record for record in up_to(records, last) if first.reached(record))
+
+
+def _about(records: Iterator[Record], app: str | None, *, known: bool) -> Iterator[Record]:
+    """Those of the records that are about the app. Raises: UnknownApp if none is and it is not `known` elsewhere."""
+    for record in records:
+        if app is None or _is_about(record, app):
+            known = True
+            yield record
+    if not known and app is not None:
         raise UnknownApp(app)
-
-
-def _records(session: Session, first: int, last: int | None, *, following: bool) -> Iterator[Record]:
-    after = position_of(session.log, first - 1)
-    if after.seq < first - 1 and not following:
-        return
-    if not following:
-        yield from session.log.read(after, to=last)
-        return
-    for record in follow(session.log, after):
-        if record is not None and record.seq >= first:
-            if last is None or record.seq <= last:
-                yield record
-            if last is not None and record.seq >= last:
-                return
 
 
 def _is_about(record: Record, app: str) -> bool:

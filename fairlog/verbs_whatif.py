@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from fairlog import render
-from fairlog.options import Place, as_json, place_options, read_pair, read_size, read_text
+from fairlog.options import as_json, on_log, read_pair, read_size, read_text
 from fairlog.verbs_cluster import read_value
 from recovery.inputs import LoggedTurn, turns
 from recovery.swf import read_trace
@@ -66,10 +66,9 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
 @click.option("--trace", type=click.File("r", errors="replace"), metavar="FILE.swf", help="A trace, not the log.")
 @click.option("--companies", type=click.IntRange(1, 1000), default=4, show_default=True, help="A trace's companies.")
 @as_json
-@place_options()
-@click.pass_context
+@on_log
 def whatif(
-    ctx: click.Context,
+    records: Iterator[Record],
     *,
     changes: tuple[tuple[str, str], ...],
     placement: str | None,
@@ -85,14 +84,17 @@ def whatif(
     settings, quotas and workers are as you say. An app that fares otherwise ends once it was granted as many core-ms
     as in the log. Both worlds' figures are those of `fairlog fairness`. Under the same rules every decision is the
     log's own. A trace is in the Standard Workload Format and needs no store; the log's world is then the one under the
-    default rules, and users are dealt to companies by processor-seconds, in a snake.
+    default rules, and users are dealt to companies by processor-seconds, in a snake. FILE (- is stdin) is a log as
+    `fairlog log --json` wrote it; it needs no store either.
     """
+    if trace is not None and click.get_current_context().params["file"] is not None:
+        raise click.UsageError("--trace takes its inputs from a trace: leave out FILE")
     settings = {read_text(name): read_value(name, text) for name, text in changes}
     if placement is not None:
         settings["placement"] = placement
     rules = Rules(settings, dict(quotas), list(_added(add_workers)))
     if trace is None:
-        taken = list(turns(_records(ctx)))
+        taken = list(turns(render.counted(records)))
         check_rules(rules, taken)
         log = as_logged(taken)
         other = _run(rules, taken, work_of(log), follows=True)
@@ -106,14 +108,6 @@ def whatif(
         render.print_json(found)
     else:
         _print(found)
-
-
-def _records(ctx: click.Context) -> Iterator[Record]:
-    from fairlog.session import Session  # noqa: PLC0415 (a trace needs no store)
-
-    session = Session(ctx.ensure_object(Place))
-    ctx.call_on_close(session.close)
-    return render.counted(session.log.read())
 
 
 def _run(rules: Rules, taken: list[LoggedTurn], work: Mapping[str, Work], *, follows: bool) -> World:

@@ -10,33 +10,33 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from fairlog import render
-from fairlog.options import Place, as_json, in_the_past, on_cluster, place_options, read_text
+from fairlog.options import EXPORT, Place, as_json, in_the_past, on_log, place_options, read_text, span_options
 from recovery.audit import Audit, Deviation
+from recovery.bounds import OPEN, Bound
 from recovery.chain import read_lines, read_store
 from recovery.explain import explain as tell
 from scheduler.errors import InvalidCommand, UnknownCompany
+from scheduler.events import Record
 
 if TYPE_CHECKING:
-    from fairlog.session import Session
     from recovery.chain import Garbled
-    from scheduler.events import Record
 
-_SEQ = click.IntRange(min=1)
-_EXPORT = click.File("r", encoding="utf-8", errors="surrogateescape")
+_NOWHERE = 1 << 63
 
 
 @click.command()
 @click.argument("app", type=read_text)
 @in_the_past
 @as_json
-@on_cluster
-def explain(session: Session, *, app: str, as_json: bool) -> None:
+@on_log
+def explain(records: Iterator[Record], *, app: str, as_json: bool) -> None:
     """Tell why an app waits, and why it was admitted and placed as it was.
 
     All of it is worked out from the log, with the numbers of the rules (docs/semantics.md): what it waits for, every
-    company and user that could have been picked instead, and how its waiting time splits by cause.
+    company and user that could have been picked instead, and how its waiting time splits by cause. FILE (- is stdin)
+    is a log as `fairlog log --json` wrote it; no store is needed then.
     """
-    told = tell(render.counted(session.records()), app)
+    told = tell(render.counted(records), app)
     if as_json:
         render.print_json(told)
     else:
@@ -70,9 +70,8 @@ def _print_story(told: dict[str, Any]) -> None:
 
 
 @click.command()
-@click.argument("file", type=_EXPORT, required=False)
-@click.option("--from", "first", type=_SEQ, default=1, metavar="SEQ", help="The first position.  [default: 1]")
-@click.option("--to", "last", type=_SEQ, metavar="SEQ", help="The last position.  [default: the log's end]")
+@click.argument("file", type=EXPORT, required=False)
+@span_options
 @click.option("--company", type=read_text, metavar="C", help="Only deviations that concern this company, or everybody.")
 @click.option(
     "--golden",
@@ -87,8 +86,8 @@ def audit(
     ctx: click.Context,
     *,
     file: IO[str] | None,
-    first: int,
-    last: int | None,
+    first: Bound,
+    last: Bound,
     company: str | None,
     golden: Path | None,
     as_json: bool,
@@ -98,14 +97,14 @@ def audit(
     FILE (- is stdin) is a log as `fairlog log --json` wrote it, from its first entry on; no store is needed then.
     Exits with 1 if anything deviates. A log is folded from its start whatever --from says.
     """
-    if last is not None and last < first:
-        raise click.UsageError(f"--to {last} comes before --from {first}")
     if golden is not None and file is not None:
         raise click.UsageError("--golden takes its logs from a folder: leave out FILE")
     found: list[tuple[str, Deviation]] = []
     for name, entries in _logs(ctx, file, golden):
-        audited = Audit(first, last)
-        found += [(name, each) for each in _deviations(audited, entries, company)]
+        audited = Audit()
+        found += [(name, each) for each in _deviations(audited, _spanned(audited, entries, first, last), company)]
+        if audited.ends_at < audited.first and first != OPEN:
+            raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
         if not as_json:
             _print_summary(name, audited, sum(where == name for where, _ in found))
     if as_json:
@@ -137,6 +136,22 @@ def _logs(ctx: click.Context, file: IO[str] | None, golden: Path | None) -> Iter
         yield "the log", read_store(session.log)
 
 
+def _spanned(
+    audited: Audit, entries: Iterable[Record | Garbled], first: Bound, last: Bound
+) -> Iterator[Record | Garbled]:
+    """The entries; the audit is told the positions of the span as they are known, before the entries that decide it."""
+    audited.first, audited.last = first.seq or 1, last.seq
+    if first.at is not None:
+        audited.first = _NOWHERE
+    for entry in entries:
+        if isinstance(entry, Record):
+            if audited.first == _NOWHERE and first.reached(entry):
+                audited.first = entry.seq
+            if audited.last is None and last.passed(entry):
+                audited.last = entry.seq - 1
+        yield entry
+
+
 def _deviations(audited: Audit, entries: Iterable[Record | Garbled], company: str | None) -> list[Deviation]:
     """What deviates, of that company or everybody's.
 
@@ -151,8 +166,6 @@ def _deviations(audited: Audit, entries: Iterable[Record | Garbled], company: st
             gc.enable()
     if not audited.events and not found:
         raise InvalidCommand("the log holds no entry")
-    if audited.ends_at < audited.first != 1:
-        raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {audited.first}")
     if company is None:
         return found
     if company not in audited.companies and audited.blind_from is None:

@@ -75,6 +75,17 @@ def read_store(log: EventLog) -> Iterator[Record | Garbled]:
         yield Garbled(str(error))
 
 
+def chained(entries: Iterable[Record | Garbled]) -> Iterator[Record]:
+    """The entries, up to the first that cannot be trusted.
+
+    Raises: UnreadableRecord naming it.
+    """
+    for entry in verified(entries):
+        if isinstance(entry, Fault):
+            raise UnreadableRecord(entry.seq, f"{entry.done}; due is {entry.due}")
+        yield entry
+
+
 def verified(entries: Iterable[Record | Garbled]) -> Iterator[Record | Fault]:
     """The entries in the order of their positions, and the faults of the chain between them.
 

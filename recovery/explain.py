@@ -242,7 +242,7 @@ def _candidates(state: ClusterState) -> dict[str, Any]:
 def _placement(state: ClusterState, app: App, event: ExecutorAllocated) -> dict[str, Any]:
     """Why an executor has its size (S2, S5) and its worker (P1-P3): the facts that placement saw."""
     settings, cores = state.settings, event.cores
-    usable = state.fleet.usable()[-1] if app.sized_by_scheduler else 0
+    usable = state.fleet.usable if app.sized_by_scheduler else 0
     workers = [worker for worker in state.workers.values() if worker.status == "alive"]
     room = sum(worker.free_cores >= cores and worker.free_memory_mb >= event.memory_mb for worker in workers)
     if app.sized_by_scheduler:

@@ -6,6 +6,8 @@ import gc
 import os
 import socket
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -20,6 +22,7 @@ from scheduler.errors import Deposed, StaleLog
 from scheduler.eventlog import EventLog, check_store, connect
 from scheduler.keys import Keys
 from scheduler.notify import ALIVE, READY, STOPPING, notify
+from scheduler.outage import BACK_OFF_S, Outage
 from scheduler.service import Scheduler
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ SNAPSHOT_EVERY = 100_000
 """After how many more events a standby writes a snapshot."""
 APPEAR_EVERY_S = 1.0
 """How often a standby shows up among the masters."""
-BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 GC_THRESHOLD = (50_000, 20, 50)
 """The state is large and has no cycles to speak of: looking through it for garbage often is time taken from turns."""
 _log = structlog.get_logger()
@@ -51,18 +53,29 @@ def run_master(
     """
     keys = Keys(cluster)
     store = connect(store_url)
-    check_store(store, unsafe=unsafe)
+    check = partial(check_store, store, unsafe=unsafe)
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
-    master = Master(EventLog(store, keys, replicas=replicas), member, lease_s=lease_s)
+    master = Master(EventLog(store, keys, replicas=replicas), member, lease_s=lease_s, check=check)
+    check()
     master.worker.stop_on_signals()
     master.run()
 
 
 class Master:
-    """One master process over the store of `log`."""
+    """One master process over the store of `log`.
+
+    `check` refuses a store that would break the promises; it is asked again whenever the store has been away, since
+    it may be another server then.
+    """
 
     def __init__(
-        self, log: EventLog, member: Member, *, lease_s: float = 3.0, snapshot_every: int = SNAPSHOT_EVERY
+        self,
+        log: EventLog,
+        member: Member,
+        *,
+        lease_s: float = 3.0,
+        snapshot_every: int = SNAPSHOT_EVERY,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
         store, keys = log.store, log.keys
         self.member = member
@@ -71,6 +84,8 @@ class Master:
         self.follower = Follower(log)
         self.scheduler = Scheduler(log, member.id, self._rebuild)
         self.worker = DoorbellWorker(keys.master_queue, store, self.answer, quiet_s=self._quiet_s)
+        self._check = check
+        self._outage = Outage(master=member.id)
         self._keep_every_s = lease_s / 3
         self._kept_at = 0.0
         self._appeared_at = 0.0
@@ -79,44 +94,62 @@ class Master:
 
     def run(self) -> None:
         """Stand by and serve in turns until the worker is told to stop."""
-        failures = 0
         gc.set_threshold(*GC_THRESHOLD)
         _log.info("standing by", master=self.member.id)
         notify(READY)
         while not self.worker.stopping:
             notify(ALIVE)
             try:
+                if self._outage:
+                    self._look_again()
                 if self.lease.take():
                     self._serve()
                 else:
                     self._stand_by()
-                failures = 0
             except Deposed as reason:
                 _log.warning("standing by again", master=self.member.id, reason=str(reason))
-                self.follower.resume(self.scheduler.state, self.scheduler.position)
+                self._keep_what_was_folded()
             except StaleLog as reason:
                 _log.warning("standing by again", master=self.member.id, reason=str(reason))
-                self.worker.pause(BACK_OFF_S[0])
+                self._keep_what_was_folded()
+                self.worker.pause(BACK_OFF_S[1])
             except RedisError as error:
-                _log.warning("the store is away", error=str(error))
-                self.worker.pause(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
-                failures += 1
+                self._keep_what_was_folded()
+                self.worker.pause(self._outage.goes_on(error))
         notify(STOPPING)
         self._leave()
+
+    def _look_again(self) -> None:
+        """See, after an outage, whether the store can be written, is fit to serve on, and holds what was followed.
+
+        Raises: UnsuitableStore, redis-py's errors while it is still away.
+        """
+        self.lease.appear()
+        self._check()
+        self.follower.check_against_log()
+        self._outage.is_over()
+
+    def _keep_what_was_folded(self) -> None:
+        """Let the follower go on from the scheduler's state, if that is no half of a turn and ahead of its own."""
+        state, position = self.scheduler.state, self.scheduler.position
+        if state.head == position.seq > self.follower.position.seq:
+            self.follower.resume(state, position)
 
     def answer(self) -> None:
         """A ring or a tick: keep the lease and take turns until the inbox is empty.
 
-        Raises: Deposed as soon as the lease is another's who was elected, be it that this master was stopped
-        for longer than its lease.
+        While another one has the lease, which is about to be elected, no turn is taken: it would only make the
+        other one fold the log once more.
+
+        Raises: Deposed as soon as another one was elected, be it that this one was stopped for longer than its lease.
         """
-        if not self._keep_lease():
+        if self._keep_lease():
+            self.scheduler.work_off_inbox(self._may_go_on)
+        else:
             self.scheduler.make_sure_of_office()
-        self.scheduler.work_off_inbox(self._may_go_on)
 
     def _may_go_on(self) -> bool:
-        self._keep_lease()
-        return not self.worker.stopping
+        return self._keep_lease() and not self.worker.stopping
 
     def _quiet_s(self) -> float:
         return min(self._keep_every_s, self.scheduler.quiet_s())
@@ -124,8 +157,8 @@ class Master:
     def _stand_by(self) -> None:
         """Follow the log for a moment, so that its state is at hand when the lease is free."""
         if time.monotonic() - self._appeared_at >= APPEAR_EVERY_S:
-            self._appeared_at = time.monotonic()
             self.lease.appear()
+            self._appeared_at = time.monotonic()
         self.follower.follow(STANDBY_WAIT_MS)
         if self.follower.position.seq - self._snapshot_at >= self._snapshot_every:
             self._snapshot_at = max(positions(self.log), default=0)
@@ -148,7 +181,7 @@ class Master:
         self.worker.work_until_stopped()
 
     def _keep_lease(self) -> bool:
-        """Whether this master has the lease; one that lost it serves on all the same until the log elects another."""
+        """Whether this master has the lease."""
         if time.monotonic() - self._kept_at >= self._keep_every_s:
             notify(ALIVE)
             self.lease.appear()

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import structlog
 
-from recovery.rebuild import fold, rebuild
+from recovery.rebuild import PROGRESS_EVERY, fold, rebuild
 from recovery.snapshot import latest
 from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.reading import Fact
 from scheduler.state import ClusterState
 
 _log = structlog.get_logger()
@@ -38,12 +39,10 @@ class Follower:
         try:
             facts = self.log.follow(self.position, wait_ms=wait_ms)
         except UnreadableRecord as reason:
-            self.resume(ClusterState(), GENESIS)
-            self.resume(*self._anew(str(reason)))
+            self._start_over(str(reason))
             return True
         for fact in facts:
-            fold(self.state, fact)
-            self.position = Position(fact.seq, fact.digest)
+            self._fold(fact)
         return bool(facts)
 
     def resume(self, state: ClusterState, position: Position) -> None:
@@ -53,25 +52,49 @@ class Follower:
     def give(self, progress: Callable[[int], object] | None = None) -> tuple[ClusterState, Position]:
         """The state at the log's end, for the caller alone; the follower is left with nothing.
 
-        What was followed is given if the log still holds it; otherwise the log is folded anew.
+        What was followed is given if the log still holds it; otherwise the log is folded anew. Where the store goes
+        away meanwhile, the follower keeps what it has folded so far.
 
         Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted.
         """
-        state, position = self.state, self.position
+        if self.position == GENESIS:
+            self.resume(*rebuild(self.log, progress=progress))
+        reason = self._catch_up(progress)
+        if reason is not None:
+            self._start_over(reason, progress)
+        given = self.state, self.position
         self.resume(ClusterState(), GENESIS)
-        if position == GENESIS:
-            return rebuild(self.log, progress=progress)
-        try:
-            for fact in self.log.facts(position):
-                fold(state, fact)
-                position = Position(fact.seq, fact.digest)
-            if self.log.head() == position:
-                return state, position
-            reason = f"the log does not end at {position.seq}"
-        except UnreadableRecord as unreadable:
-            reason = str(unreadable)
-        return self._anew(reason, progress)
+        return given
 
-    def _anew(self, reason: str, progress: Callable[[int], object] | None = None) -> tuple[ClusterState, Position]:
+    def check_against_log(self) -> None:
+        """Start over if what was followed is not in the log any more, as after a failover that lost a tail.
+
+        Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted.
+        """
+        if self.position != GENESIS and not self.log.holds(self.position):
+            self._start_over(f"the log has another entry at {self.position.seq}, or none")
+
+    def _catch_up(self, progress: Callable[[int], object] | None) -> str | None:
+        """Fold the log to its end, also while it grows; why that cannot be done, None if it was."""
+        while True:
+            try:
+                for fact in self.log.facts(self.position):
+                    self._fold(fact)
+                    if progress is not None and fact.seq % PROGRESS_EVERY == 0:
+                        progress(fact.seq)
+                head = self.log.head()
+            except UnreadableRecord as unreadable:
+                return str(unreadable)
+            if head == self.position:
+                return None
+            if head.seq <= self.position.seq:
+                return f"the log does not end at {self.position.seq}"
+
+    def _fold(self, fact: Fact) -> None:
+        fold(self.state, fact)
+        self.position = Position(fact.seq, fact.digest)
+
+    def _start_over(self, reason: str, progress: Callable[[int], object] | None = None) -> None:
         _log.warning("what was followed is not in the log any more", reason=reason)
-        return rebuild(self.log, progress=progress)
+        self.resume(ClusterState(), GENESIS)
+        self.resume(*rebuild(self.log, progress=progress))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from recovery.bounds import OPEN, Bound
 from recovery.rebuild import fold
 from scheduler.errors import InvalidCommand
 from scheduler.events import Event
@@ -12,16 +13,6 @@ from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
     from scheduler.events import Record
-
-
-class Bound(NamedTuple):
-    """One end of a span: a position in the log, or a time in ms."""
-
-    seq: int | None = None
-    at: int | None = None
-
-
-OPEN = Bound()
 
 
 class Meter(Protocol):
@@ -78,13 +69,13 @@ def measure(
     begun: tuple[int, int] | None = None
     end_at, digest = 0, ""
     for record in records:
-        if last.seq is not None and record.seq > last.seq:
+        if last.seq is not None and last.passed(record):
             break
-        if begun is None and _reached(first, record):
+        if begun is None and first.reached(record):
             at = record.at if first.at is None or not state.head else first.at
             begun = (record.seq, max(at, first.at or 0))
             meter.begin(begun[1])
-        if last.at is not None and record.at > last.at:
+        if last.at is not None and last.passed(record):
             if state.head:
                 meter.advance(state, last.at)
                 end_at = last.at
@@ -100,9 +91,3 @@ def measure(
         )
     meter.end(end_at)
     return state, Span(min(begun[0], state.head), state.head, begun[1], end_at, digest)
-
-
-def _reached(first: Bound, record: Record) -> bool:
-    if first.at is not None:
-        return record.at >= first.at
-    return record.seq >= (first.seq or 1)

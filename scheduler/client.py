@@ -7,16 +7,15 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
 from pydantic_core import PydanticSerializationError
-from redis.exceptions import ConnectionError as StoreConnectionError
-from redis.exceptions import TimeoutError as StoreTimeoutError
+from redis.exceptions import RedisError
 
 from scheduler import errors
 from scheduler.errors import CommandRejected, DuplicateApp, InternalError, InvalidCommand, NoMaster
 from scheduler.eventlog import connect
 from scheduler.keys import Keys, bell_id, queue_key
+from scheduler.outage import passes
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -49,6 +48,19 @@ the entry. ARGV: the bell's job id, the message's id, kind and body, how long to
 
 A message that was answered without the client's hearing of it has left the inbox, and is put in again."""
 
+PUT_ASIDE_LUA = """
+local there = redis.call('HLEN', KEYS[1])
+for i = 2, #ARGV, 2 do
+  if there > 0 and redis.call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i+1] then return 0 end
+end
+if there > 0 then return 2 * there == #ARGV - 1 and 1 or 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return 2
+"""
+"""Puts an app's variables aside. KEYS: its secrets; ARGV: for how long (s), then names and values by turns.
+-> 2 if they were, 1 if the same ones lie there already, 0 if others do."""
+
 RESEND_S = 3.0
 UNCLAIMED_SECRETS_S = 24 * 3600
 """How long values are kept for an app that is never submitted; the master keeps those of a submitted one."""
@@ -77,13 +89,14 @@ class Client:
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
         self._ask_for: Script = self.store.register_script(ASK_LUA)
+        self._put_secrets: Script = self.store.register_script(PUT_ASIDE_LUA)
 
     def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
         """Have `command` carried out; returns once it is committed.
 
         Raises: CommandRejected (its subclass says why), NoMaster if no answer came within `timeout_s`.
         """
-        identity = command_id or uuid4().hex
+        identity = command_id or _new_id()
         answer = self._ask(identity, "command", _body(command))
         return _receipt(identity, answer)
 
@@ -94,7 +107,7 @@ class Client:
         """
         if not commands:
             return []
-        identities = [uuid4().hex for _ in commands]
+        identities = [_new_id() for _ in commands]
         together = identities[0]
         deadline = time.monotonic() + self.timeout_s
         self._put(
@@ -109,7 +122,7 @@ class Client:
 
     def notify(self, *commands: Command) -> None:
         """Put `commands` into the inbox, in their order and in one go, without waiting for an answer."""
-        self._put([part for command in commands for part in (uuid4().hex, "command", _body(command), "")])
+        self._put([part for command in commands for part in (_new_id(), "command", _body(command), "")])
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
         """What the serving master answers to the question `name` (`scheduler.views`), as JSON values.
@@ -117,26 +130,40 @@ class Client:
         Raises: CommandRejected if it asks for something unknown, NoMaster if no answer came in time.
         """
         body = json.dumps({"name": name, "arguments": arguments})
-        return _checked(self._ask(uuid4().hex, "view", body))["view"]
+        return _checked(self._ask(_new_id(), "view", body))["view"]
 
     def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
         """Have an app queued; the values of its environment variables are put aside first, never into the log.
 
         Raises: as `send`; the values are forgotten again if the command is refused.
         """
-        key = self.keys.secrets(command.app)
         if not secrets:
             return self.send(command)
-        encoded = [os.fsencode(part) for item in secrets.items() for part in item]
-        if not self.store.hsetnx(key, encoded[0], encoded[1]):
-            raise DuplicateApp(command.app)
-        self.store.hset(key, items=encoded)
-        self.store.expire(key, UNCLAIMED_SECRETS_S)
+        ours = self._put_aside(command.app, [os.fsencode(part) for item in secrets.items() for part in item])
         try:
             return self.send(command)
         except CommandRejected:
-            self.store.delete(key)
+            if ours:
+                self.store.delete(self.keys.secrets(command.app))
             raise
+
+    def _put_aside(self, app: str, secrets: Sequence[bytes]) -> bool:
+        """Whether it was us who put the variables aside, through any outage of the store within `timeout_s`.
+
+        Raises: DuplicateApp if others lie there.
+        """
+        deadline = time.monotonic() + self.timeout_s
+        unheard = False
+        while True:
+            try:
+                put = self._put_secrets(keys=[self.keys.secrets(app)], args=[UNCLAIMED_SECRETS_S, *secrets])
+            except RedisError as error:
+                unheard = True
+                self._wait_for_store(error, deadline)
+                continue
+            if not put:
+                raise DuplicateApp(app)
+            return unheard or put == 2
 
     def _ask(self, identity: str, kind: str, body: str) -> dict[str, Any]:
         """Put one message in and wait; while no answer comes, see to it that it is still there, under the same id.
@@ -152,12 +179,16 @@ class Client:
                 popped = self.store.blpop([self.keys.reply(identity)], _left(deadline, RESEND_S))
                 if popped is not None:
                     return _answer(popped[1])
-            except (StoreConnectionError, StoreTimeoutError):
-                if time.monotonic() + RECONNECT_S > deadline:
-                    raise
-                time.sleep(RECONNECT_S)
+            except RedisError as error:
+                self._wait_for_store(error, deadline)
             if time.monotonic() >= deadline:
                 raise self._no_master()
+
+    def _wait_for_store(self, error: RedisError, deadline: float) -> None:
+        """Return when it is worth asking again. Raises: the error, if it does not pass, or at the deadline."""
+        if not passes(error) or time.monotonic() + RECONNECT_S > deadline:
+            raise error
+        time.sleep(RECONNECT_S)
 
     def _put(self, messages: Sequence[str]) -> None:
         self._send(keys=[self.keys.inbox, self._queue], args=[self._bell, *messages])
@@ -180,13 +211,18 @@ class Client:
         return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` tells whether one serves")
 
 
+def _new_id() -> str:
+    """An id that nobody else has made: 128 random bits."""
+    return os.urandom(16).hex()
+
+
 def _body(command: Command) -> str:
     """The command as the inbox holds it: its type, and what of it is not the default.
 
     Raises: InvalidCommand if a text of it cannot be written as UTF-8.
     """
     try:
-        stated = command.model_dump_json(exclude_defaults=True)
+        stated = command.__pydantic_serializer__.to_json(command, exclude_defaults=True).decode()
     except PydanticSerializationError:
         raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
     comma = "" if stated == "{}" else ","

@@ -161,7 +161,7 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     if first is None:
         return None
     share = state.queue.share(first.company)
-    return AppAdmitted(app=first.app, company=first.company, user=first.user, share=str(share))
+    return AppAdmitted.of({"app": first.app, "company": first.company, "user": first.user, "share": str(share)})
 
 
 def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
@@ -253,7 +253,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
     served = 0
     beyond: list[App] = []
     while state.fleet.most_free_cores():
-        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable()[-1])
+        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable)
         if app is None:
             break
         served = app.admitted
@@ -262,7 +262,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
         else:
             yield app
     for app in beyond:
-        if state.fleet.usable()[-1] or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
+        if state.fleet.usable or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
             yield app
 
 
@@ -290,16 +290,15 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
     done = command.done and app.spec.sizing == "computed"
-    events: list[Event] = [
-        ExecutorRemoved(
-            app=executor.app,
-            executor=executor.id,
-            worker=executor.worker,
-            reason=reason,
-            exit_code=command.exit_code,
-            done=done,
-        )
-    ]
+    gone = {
+        "app": executor.app,
+        "executor": executor.id,
+        "worker": executor.worker,
+        "reason": reason,
+        "exit_code": command.exit_code,
+        "done": done,
+    }
+    events: list[Event] = [ExecutorRemoved.of(gone)]
     if app.ended is None and not done:
         events += after_removal(app, [executor])
         running = app.running - (executor.status == "running")
@@ -378,7 +377,7 @@ def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
         return []
     if app.spec.driver:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill` ends both")
-    return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
+    return [AppRemoved.of({"app": command.app, "reason": command.reason, "detail": command.detail})]
 
 
 def _kill(state: ClusterState, command: KillApp) -> list[Event]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import structlog
+from redis.exceptions import RedisError
 from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job
@@ -22,6 +24,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import as_text
 from rq.worker import SimpleWorker
 
+from scheduler.eventlog import ANSWER_S
 from scheduler.keys import bell_id, queue_key
 
 if TYPE_CHECKING:
@@ -75,6 +78,11 @@ class DoorbellWorker(SimpleWorker):
         self._waiting = False
 
     @property
+    def connection_timeout(self) -> int:
+        """How long RQ lets the store take for an answer, at least."""
+        return ANSWER_S
+
+    @property
     def stopping(self) -> bool:
         """Whether it was told to stop."""
         return self._stop_requested
@@ -90,7 +98,8 @@ class DoorbellWorker(SimpleWorker):
                 self._answer()
                 self.wait_for_ring()
         finally:
-            self.register_death()  # type: ignore[no-untyped-call]
+            with suppress(RedisError):  # its record expires by itself
+                self.register_death()  # type: ignore[no-untyped-call]
 
     def save_bell(self) -> None:
         """Store the queue and its one job where `rq info` and a ring find them."""

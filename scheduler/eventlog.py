@@ -7,18 +7,21 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from scheduler.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
 from scheduler.events import GENESIS_DIGEST, Record
+from scheduler.outage import passes
 from scheduler.reading import Fact, Raw, facts, raws, record
 from scheduler.underway import UnderWay
 
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
     from scheduler.keys import Keys
 
 SENTINEL = "redis+sentinel://"
+ANSWER_S = 10
+"""How long the store may take for one answer, beyond what it was asked to wait, before it counts as away."""
+_ASK_S = 2
+"""How long a server may take to say which one is the store's primary."""
 PAGE = 2_000
 """How many entries are read at a time."""
 REPLICATED_WITHIN_S = 10
@@ -49,24 +56,25 @@ end
 if ARGV[4] ~= '' then redis.call('XTRIM', inbox, 'MINID', ARGV[4]) end
 local key = 5
 while at <= #ARGV do
-  local what, name, value = ARGV[at], ARGV[at+1], ARGV[at+2]
-  if what == 'grant' then redis.call('HSET', KEYS[key], name, value)
-  elseif what == 'revoke' then redis.call('HDEL', KEYS[key], name)
-  elseif what == 'clear' then redis.call('DEL', KEYS[key])
+  local what, first = ARGV[at], at + 2
+  at = first + tonumber(ARGV[at+1])
+  if what == 'grant' then redis.call('HSET', KEYS[key], unpack(ARGV, first, at - 1))
+  elseif what == 'revoke' then redis.call('HDEL', KEYS[key], unpack(ARGV, first, at - 1))
   elseif what == 'leave' then
-    redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, name); redis.call('HDEL', agents, name)
+    redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, ARGV[first]); redis.call('HDEL', agents, ARGV[first])
   elseif what == 'join' then
     local now = redis.call('TIME')
-    redis.call('ZADD', heartbeats, now[1] * 1000 + math.floor(now[2] / 1000), name)
+    redis.call('ZADD', heartbeats, now[1] * 1000 + math.floor(now[2] / 1000), ARGV[first])
   end
-  at = at + 3
   key = key + 1
 end
 return {1}
 """
 """KEYS: log, inbox, heartbeats, agents, then the grants key of each change. ARGV: expected last id, expected
 last digest, digest of an empty log, first inbox id to keep (or empty), number of events, their time and turn,
-the events' id and other fields, then triples (what, name, value) that change the grants and heartbeats."""
+the events' id and other fields, then changes of the grants and heartbeats: what, how many arguments, these."""
+UNPACKED = 1_000
+"""How many arguments a change has at most: Lua's stack holds some thousands."""
 
 
 class Position(NamedTuple):
@@ -83,16 +91,24 @@ def connect(url: str) -> Redis:
     """A connection to the store at `url`.
 
     `redis://`, `rediss://` and `unix://PATH` name a server; `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`
-    names the one that its sentinels say is primary. The connection never repeats a command by itself:
-    whether a commit whose answer was lost took place is settled by reading the log, and everything else
-    is taken up again by the caller's own loop.
+    names the one that its sentinels say is primary, `redis://HOST:PORT,HOST:PORT` the one of these that says
+    so itself. The connection never repeats a command by itself: whether a commit whose answer was lost took
+    place is settled by reading the log, and everything else is taken up again by the caller's own loop. A
+    server that hangs counts as away after a while.
 
     Raises: UnsuitableStore if the URL is of no known form.
     """
-    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_connect_timeout": 5, "health_check_interval": 0}
+    options: dict[str, Any] = {
+        "retry": Retry(NoBackoff(), 0),
+        "socket_connect_timeout": 5,
+        "socket_timeout": ANSWER_S,
+        "health_check_interval": 0,
+    }
     if url.startswith(SENTINEL):
-        return _primary(url, options)
+        return _primary_by_sentinels(url, options)
     try:
+        if "," in url.partition("://")[2].partition("/")[0].rpartition("@")[2]:
+            return _primary_of(url, options)
         return Redis.from_url(url, **options)
     except ValueError as error:
         raise UnsuitableStore(
@@ -106,7 +122,7 @@ def clock_ms(answer: Sequence[Any]) -> int:
     return int(seconds) * 1000 + int(micros) // 1000
 
 
-def _primary(url: str, options: dict[str, Any]) -> Redis:
+def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
     account, _, rest = url.removeprefix(SENTINEL).rpartition("@")
     places, _, service = rest.partition("/")
     sentinels = [(host, port) for host, _, port in (place.rpartition(":") for place in places.split(","))]
@@ -116,10 +132,50 @@ def _primary(url: str, options: dict[str, Any]) -> Redis:
             f"with [USER:PASSWORD@] of the store before the first host, not {url!r}"
         )
     user, _, password = account.partition(":")
-    sentinel = Sentinel([(host, int(port)) for host, port in sentinels], sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
+    sentinel = Sentinel([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
     account_of = {"username": user or None, "password": password or None}
     found: Redis = sentinel.master_for(service, **account_of, **options)  # type: ignore[no-untyped-call]
     return found
+
+
+def _primary_of(url: str, options: dict[str, Any]) -> Redis:
+    scheme, _, rest = url.partition("://")
+    account, at, behind = rest.rpartition("@")
+    places, slash, more = behind.partition("/")
+    said: dict[str, Any] = {**options}
+    servers = []
+    for place in places.split(","):
+        said |= parse_url(f"{scheme}://{account}{at}{place}{slash}{more}")  # type: ignore[no-untyped-call]
+        servers.append((said.pop("host"), said.pop("port", 6379)))
+    said["ssl"] = said.pop("connection_class", None) is not None
+    asking = {**said, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
+    found: Redis = _Servers(servers, sentinel_kwargs=asking).master_for(places, **said)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Servers(Sentinel):
+    """Servers of which one is the store's primary, as they say themselves, where no sentinels are asked."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """The host and port of the primary. Raises: MasterNotFoundError if it is not plain which one that is."""
+        found, silent = [], []
+        for server in self.sentinels:
+            place = server.connection_pool.connection_kwargs
+            try:
+                role: Any = server.role()
+            except RedisError as error:
+                silent.append(str(error))
+                continue
+            if role[0] == b"master":
+                found.append((str(place["host"]), int(place["port"])))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            both = " and ".join(f"{host}:{port}" for host, port in found)
+            raise MasterNotFoundError(f"{both} each say that they are the store's primary; make all but one replicas")
+        why = f" ({'; '.join(silent)})" if silent else ""
+        raise MasterNotFoundError(f"none of {service_name} says that it is the store's primary{why}")
 
 
 class CommitUnderWay:
@@ -130,6 +186,12 @@ class CommitUnderWay:
         self._arguments = arguments
         self._after = after
         self._replicas = replicas
+        self._sent_s = time.monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """How many seconds ago it was sent."""
+        return time.monotonic() - self._sent_s
 
     def finish(self) -> None:
         """Wait for the answer, and until the configured number of replicas has what was written.
@@ -191,7 +253,7 @@ class EventLog:
         if not entries:
             return GENESIS
         entry_id, fields = entries[0]
-        return Position(_seq(entry_id), fields.get(b"digest", b"").decode(errors="replace"))
+        return Position(_seq(entry_id), _digest(fields))
 
     def commit(
         self,
@@ -300,6 +362,11 @@ class EventLog:
         if last_given > seq and not self.store.xrange(self.keys.log, min=f"({seq}-0", count=1):
             raise UnreadableRecord(seq + 1, f"the tail was cut off: entries up to {last_given} were written")
 
+    def holds(self, position: Position) -> bool:
+        """Whether the log has that entry, with that digest; a failover may have lost it, and others have come since."""
+        entries: Any = self.store.xrange(self.keys.log, min=f"{position.seq}-0", max=f"{position.seq}-0")
+        return bool(entries) and _digest(entries[0][1]) == position.digest
+
     def ends_with(self, position: Position) -> bool:
         """Whether the log's last entry is `position`: how a commit without an answer is settled.
 
@@ -315,19 +382,24 @@ class EventLog:
         return True
 
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
-        for worker in changes.left:
-            keys.append(self.keys.grants(worker))
-            arguments.extend(("leave", worker, ""))
-        for worker in changes.joined:
-            keys.append(self.keys.grants(worker))
-            arguments.extend(("join", worker, ""))
-        for worker, grants in changes.by_worker.items():
-            for executor, grant in grants.items():
+        for what, workers in (("leave", changes.left), ("join", changes.joined)):
+            for worker in workers:
                 keys.append(self.keys.grants(worker))
+                arguments.extend((what, 1, worker))
+        for worker, grants in changes.by_worker.items():
+            key = self.keys.grants(worker)
+            granted: list[str] = []
+            revoked: list[str] = []
+            for executor, grant in grants.items():
                 if grant is None:
-                    arguments.extend(("revoke", executor, ""))
+                    revoked.append(executor)
                 else:
-                    arguments.extend(("grant", executor, grant))
+                    granted += (executor, grant)
+            for what, names in (("grant", granted), ("revoke", revoked)):
+                for start in range(0, len(names), UNPACKED):
+                    part = names[start : start + UNPACKED]
+                    keys.append(key)
+                    arguments += (what, len(part), *part)
 
 
 def check_store(store: Redis, *, unsafe: bool = False) -> None:
@@ -335,12 +407,9 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
 
     `unsafe` (for tests) accepts any store that answers and is new enough to run the commit.
 
-    Raises: UnsuitableStore naming the setting, what it is and what it must be.
+    Raises: UnsuitableStore naming the setting, what it is and what it must be; redis-py's errors if it is away.
     """
-    try:
-        info = store.info("server")
-    except RedisError as error:
-        raise UnsuitableStore(f"the store does not answer: {error}") from error
+    info: Any = store.info("server")
     name, lowest = ("valkey", (7, 2)) if "valkey_version" in info else ("redis", (7, 0))
     version = str(info[f"{name}_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < lowest:
@@ -350,7 +419,9 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
     for setting, due in _DUE_SETTINGS.items():
         try:
             actual = store.config_get(setting).get(setting)
-        except RedisError as error:
+        except ResponseError as error:
+            if passes(error):
+                raise
             raise UnsuitableStore(f"the store does not tell its settings ({error}); allow CONFIG GET") from error
         if actual != due:
             raise UnsuitableStore(
@@ -364,6 +435,10 @@ _DUE_SETTINGS: Mapping[str, str] = {
     "no-appendfsync-on-rewrite": "no",
     "maxmemory-policy": "noeviction",
 }
+
+
+def _digest(fields: Mapping[bytes, bytes]) -> str:
+    return fields.get(b"digest", b"").decode(errors="replace")
 
 
 def _seq(entry_id: bytes | str) -> int:

@@ -8,9 +8,9 @@ recomputes the chain. The module is longer than most because it is the whole voc
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -24,9 +24,28 @@ Locality = Literal["host", "rack", "any"]
 """How near an executor came to what was asked for: a preferred host, the rack of one, or neither (semantics L5)."""
 
 
+_set = object.__setattr__
+_STATED: set[str] = set()
+"""Which fields were stated rather than left to their default; the log states all, so nobody asks."""
+
+
 class _Fact(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
     v: ClassVar[int] = 1
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Self:
+        """The event with these facts: all of its fields, in their order, and of their types.
+
+        For the events that a busy master makes most, of values that were checked when they came in: it
+        takes a third to a half of the time that checking them once more does.
+        """
+        event: Self = object.__new__(cls)
+        _set(event, "__dict__", facts)
+        _set(event, "__pydantic_fields_set__", _STATED)
+        _set(event, "__pydantic_extra__", None)
+        _set(event, "__pydantic_private__", None)
+        return event
 
 
 class MasterElected(_Fact):
@@ -324,10 +343,23 @@ class Record(NamedTuple):
 
 def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: str) -> Record:
     """The record that stores `event` at `seq`, chained to the entry with digest `previous`."""
-    name, v = type(event).__name__, event.v
-    data = event.__pydantic_serializer__.to_json(event).decode()
-    digest = chain_digest(previous, seq, name, v, at, turn, cause, data)
-    return Record(seq, name, v, at, turn, cause, data, digest)
+    return encode_turn([(event, cause)], first=seq, at=at, turn=turn, previous=previous)[0]
+
+
+def encode_turn(entries: Iterable[tuple[Event, str]], *, first: int, at: int, turn: int, previous: str) -> list[Record]:
+    """The records of a turn, the first at position `first`, of events and the commands that caused them; as `encode`.
+
+    The digests are those of `chain_digest`, written out here because every event of a busy master passes.
+    """
+    records: list[Record] = []
+    when = f"{at}\n{turn}"
+    for seq, (event, cause) in enumerate(entries, first):
+        name, v = type(event).__name__, event.v
+        data = event.__pydantic_serializer__.to_json(event).decode()
+        text = f"{previous}\n{seq}\n{name}\n{v}\n{when}\n{cause}\n{data}"
+        previous = blake2b(text.encode(), digest_size=16).hexdigest()
+        records.append(tuple.__new__(Record, (seq, name, v, at, turn, cause, data, previous)))
+    return records
 
 
 def chain_digest(

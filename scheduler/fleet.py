@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import Literal
 
 from scheduler.resources import Resources
@@ -64,6 +64,7 @@ class Fleet:
         self._minimum = minimum
         self._ascending = sorted(self.sizes)
         self._usable_by_rank = [0] * (len(self.sizes) + 1)
+        self._usable = 0
         for shape, workers in self._workers.items():
             self._count(shape, len(workers))
 
@@ -87,10 +88,17 @@ class Fleet:
         moved = self._moved.get(worker)
         self._moved[worker] = (before if moved is None else moved[0]), after
 
-    def usable(self) -> list[int]:
-        """How many usable workers (semantics S1) have at least each of the sizes free; the last counts them all."""
+    @property
+    def usable(self) -> int:
+        """How many workers are usable (semantics S1)."""
+        if self._moved:
+            self._settle()
+        return self._usable
+
+    def usable_with(self, index: int) -> int:
+        """How many usable workers (semantics S1) have at least the size of that index free."""
         self._settle()
-        return list(accumulate(self._usable_by_rank[:0:-1]))
+        return sum(self._usable_by_rank[len(self.sizes) - index :])
 
     def most_free_cores(self) -> int:
         """The most cores that any live worker has free."""
@@ -166,7 +174,10 @@ class Fleet:
     def _count(self, shape: Shape, change: int) -> None:
         """Count workers under how many of the sizes they have the cores for; those under 0 are not usable."""
         if shape[1] >= self._minimum.memory_mb:
-            self._usable_by_rank[bisect_right(self._ascending, shape[0])] += change
+            rank = bisect_right(self._ascending, shape[0])
+            self._usable_by_rank[rank] += change
+            if rank:
+                self._usable += change
 
     def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
         """The workers of shapes that rank the same, by id."""

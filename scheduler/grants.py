@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from scheduler.events import (
+    AppAdmitted,
+    AppRegistered,
     AppRemoved,
     DriverAllocated,
     DriverRemoved,
@@ -44,10 +46,10 @@ class Grant(BaseModel):
     memory_mb: int
     tasks: int
     command: tuple[str, ...]
-    env: tuple[str, ...]
-    cwd: str | None
-    retries: int
-    time_limit_s: int | None
+    env: tuple[str, ...] = ()
+    cwd: str | None = None
+    retries: int = 0
+    time_limit_s: int | None = None
     role: Literal["executor", "driver"] = "executor"
     stays: bool = False
     has_driver: bool = False
@@ -82,30 +84,39 @@ def is_driver(name: str) -> bool:
 def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> str:
     """The grant of an executor of `app`, or of its driver, as the JSON text that `Grant` reads.
 
-    Every grant is written by a commit and most are read elsewhere, so no model is made of it here.
+    Every grant is written by a commit and most are read elsewhere: no model is made of it here, and what most
+    apps do not state is left out.
     """
     spec = app.spec
-    return to_json(
-        {
-            "executor": executor,
-            "app": spec.app,
-            "company": spec.company,
-            "user": spec.user,
-            "name": spec.name,
-            "cores": cores,
-            "memory_mb": memory_mb,
-            "tasks": spec.tasks,
-            "command": spec.command,
-            "env": spec.env,
-            "cwd": spec.cwd,
-            "retries": spec.retries,
-            "time_limit_s": spec.time_limit_s,
-            "role": "driver" if is_driver(executor) else "executor",
-            "stays": spec.driver or spec.sizing != "computed",
-            "has_driver": spec.driver,
-            "elastic": spec.elastic is not None,
-        }
-    ).decode()
+    grant: dict[str, Any] = {
+        "executor": executor,
+        "app": spec.app,
+        "company": spec.company,
+        "user": spec.user,
+        "name": spec.name,
+        "cores": cores,
+        "memory_mb": memory_mb,
+        "tasks": spec.tasks,
+        "command": spec.command,
+    }
+    if spec.env:
+        grant["env"] = spec.env
+    if spec.cwd is not None:
+        grant["cwd"] = spec.cwd
+    if spec.retries:
+        grant["retries"] = spec.retries
+    if spec.time_limit_s is not None:
+        grant["time_limit_s"] = spec.time_limit_s
+    if not app.plain:
+        if is_driver(executor):
+            grant["role"] = "driver"
+        if spec.driver or spec.sizing != "computed":
+            grant["stays"] = True
+        if spec.driver:
+            grant["has_driver"] = True
+        if app.elastic:
+            grant["elastic"] = True
+    return to_json(grant).decode()
 
 
 class GrantChanges(NamedTuple):
@@ -122,6 +133,12 @@ class GrantChanges(NamedTuple):
         """What stands there for the executor or driver from now on."""
         self.by_worker.setdefault(worker, {})[executor] = grant
 
+    def grant(self, worker: str, name: str, state: ClusterState) -> None:
+        """The executor or driver is to run, unless it is gone again, or told to stop."""
+        held = state.executors.get(name) or state.drivers.get(name)
+        if held is not None and held.status != "stopping":
+            self.put(worker, name, grant_for(state.apps[held.app], name, held.cores, held.memory_mb))
+
     def leave(self, worker: str) -> None:
         """The worker is out, whatever was to change there."""
         self.by_worker.pop(worker, None)
@@ -135,17 +152,17 @@ def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges
     changes = GrantChanges({}, [], [])
     for event in events:
         match event:
+            case AppRegistered() | AppAdmitted():
+                pass
             case ExecutorAllocated(executor=name, worker=worker) | DriverAllocated(driver=name, worker=worker):
-                held = state.executors.get(name) or state.drivers.get(name)
-                if held is not None and held.status != "stopping":
-                    changes.put(worker, name, grant_for(state.apps[held.app], name, held.cores, held.memory_mb))
-            case ExecutorRemoved(executor=name, worker=worker) | DriverRemoved(driver=name, worker=worker):
-                changes.put(worker, name, None)
-            case ExecutorRevoked():
-                changes.put(event.worker, event.executor, STOP)
+                changes.grant(worker, name, state)
+            case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
+                changes.put(event.worker, name, None)
             case AppRemoved() if event.app in state.apps:
                 for held in state.apps[event.app].slices():
                     changes.put(held.worker, held.id, STOP)
+            case ExecutorRevoked():
+                changes.put(event.worker, event.executor, STOP)
             case WorkerRegistered():
                 changes.joined.append(event.worker)
             case WorkerRemoved():

@@ -29,6 +29,7 @@ class Keys:
         self.agents = f"{self.prefix}agents"
         self.snapshots = f"{self.prefix}snapshots"
         self.snapshotting = f"{self.prefix}snapshotting"
+        self.draft = f"{self.prefix}draft"
         self.settled = f"{self.prefix}settled"
         self.master_queue = f"fairlog.{cluster}.master"
 

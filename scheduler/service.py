@@ -11,11 +11,12 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import structlog
 from pydantic import ValidationError
 from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from rq.utils import as_text
 
@@ -24,16 +25,19 @@ from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.errors import CommandRejected, Deposed, FairlogError, InternalError, InvalidCommand, StaleLog
 from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
 from scheduler.events import (
+    AppAdmitted,
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
     DriverRemoved,
+    ExecutorAllocated,
     ExecutorRemoved,
     MasterElected,
     Record,
-    encode,
+    encode_turn,
 )
 from scheduler.grants import GrantChanges, all_grants, changed_grants
+from scheduler.outage import BACK_OFF_S, passes
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from scheduler.underway import StoreCommand, UnderWay
@@ -49,9 +53,15 @@ AHEAD_FROM = 50
 """From how many messages a turn is large enough for the next one to be decided while the store commits it."""
 REPLY_KEPT_MS = 60_000
 MAX_STALE = 5
-RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 PAUSE_MS = 3_000
-"""A gap between two looks at the heartbeats above this means that the master or the store was away."""
+SHORT_PAUSE_MS = 1_500
+"""A gap between two looks at the heartbeats above this means that the master or the store was away; the shorter one
+where workers may be silent for no longer than that."""
+ASLEEP_S = 1.0
+"""A master that heard of its commit only so late may have been stopped meanwhile, and another one elected."""
+
+_COMMAND_FIELDS = [b"id", b"command", b"reply"]
+"""The fields of a command in the inbox, in the order in which clients write them."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
@@ -76,13 +86,6 @@ class _Look(NamedTuple):
     messages: list[Message]
     now: int
     silent: int
-
-
-class _Begun(NamedTuple):
-    """Apps that something is kept of outside of the log: a queue of tasks, or values put aside for them."""
-
-    open_apps: list[str]
-    with_secrets: list[str]
 
 
 class _Decided(NamedTuple):
@@ -141,7 +144,7 @@ class Scheduler:
         Raises: UnreadableRecord if the log cannot be read, StaleLog if somebody else keeps writing it.
         """
         for _ in range(MAX_STALE):
-            begun = self._work_begun()
+            open_apps = self.worklist.open_apps()
             self._fold_again()
             turn = Turn(self.state, self._store_time_ms())
             turn.record(MasterElected(master=self.master))
@@ -156,8 +159,8 @@ class Scheduler:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
         else:
             raise StaleLog("the log kept moving while this master tried to be elected")
-        self._watching_since_ms = self._looked_at_ms = self._store_time_ms()
-        self._reconcile_tasks(begun)
+        self._watch_anew(self._store_time_ms())
+        self._reconcile_tasks(open_apps)
         UnderWay(self.store, self._ring_commands(self.state.workers)).answers()
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
@@ -263,7 +266,7 @@ class Scheduler:
         """One turn; if a command makes it raise, again with one command a turn, and that one put aside."""
         try:
             decided = self._decide(messages, lost, now)
-        except (FairlogError, StoreConnectionError, StoreTimeoutError):
+        except (FairlogError, RedisError):
             raise
         except Exception:
             if not messages:
@@ -313,6 +316,8 @@ class Scheduler:
         with_secrets = []
         for event, _ in turn.entries:
             match event:
+                case ExecutorAllocated() | AppAdmitted():
+                    pass
                 case ExecutorRemoved():
                     touched[event.app] = None
                     if not event.done:
@@ -358,6 +363,8 @@ class Scheduler:
             _log.warning("a commit got no answer", head=decided.position.seq, error=str(error))
             if not decided.records or not self._was_committed(decided.position):
                 raise StaleLog("a commit that got no answer did not take place") from error
+        if commit.age_s > ASLEEP_S and self.log.head() != decided.position:
+            raise StaleLog("another master wrote while this one heard nothing")
         self._refused_in_a_row = 0
         self._sound = sound
         self._tell(decided)
@@ -365,10 +372,12 @@ class Scheduler:
     def _was_committed(self, position: Position) -> bool:
         """Settle a commit without an answer by the log's tail, as soon as the store can be asked."""
         self._watching_since_ms = 0
-        for pause_s in RECONNECT_S:
+        for pause_s in BACK_OFF_S:
             try:
                 return self.log.ends_with(position)
-            except (StoreConnectionError, StoreTimeoutError):
+            except RedisError as error:
+                if not passes(error):
+                    raise
                 time.sleep(pause_s)
         return self.log.ends_with(position)
 
@@ -436,14 +445,25 @@ class Scheduler:
 
         They are asked for only if a look found some `silent`, so that turns do not wait for another answer.
         """
-        if now < self._looked_at_ms or now - self._looked_at_ms > PAUSE_MS or not self._watching_since_ms:
-            self._watching_since_ms = now
-        self._looked_at_ms = now
         timeout_ms = self._worker_timeout_ms()
+        pause_ms = min(PAUSE_MS, max(SHORT_PAUSE_MS, timeout_ms // 2))
+        if not self._looked_at_ms <= now <= self._looked_at_ms + pause_ms or not self._watching_since_ms:
+            self._watch_anew(now)
+        self._looked_at_ms = now
         if not silent or now - self._watching_since_ms < timeout_ms:
             return []
         lost: Any = self.store.zrangebyscore(self.keys.heartbeats, "-inf", f"({now - timeout_ms}", withscores=True)
         return [LoseWorker(worker=worker.decode(), last_seen=int(seen)) for worker, seen in lost]
+
+    def _watch_anew(self, now: int) -> None:
+        """Nobody is lost before a full timeout has passed; the store may be another one now, with another clock.
+
+        Heartbeats that a clock ahead of this one has left count from now on.
+        """
+        self._watching_since_ms = self._looked_at_ms = now
+        ahead = cast("list[bytes]", self.store.zrangebyscore(self.keys.heartbeats, f"({now}", "+inf"))
+        if ahead:
+            self.store.zadd(self.keys.heartbeats, dict.fromkeys(ahead, now), xx=True, lt=True)
 
     def _worker_timeout_ms(self) -> int:
         return self.state.settings.worker_timeout_s * 1000
@@ -453,12 +473,12 @@ class Scheduler:
 
         Raises: Deposed if another master was elected meanwhile.
         """
-        begun = self._work_begun()
+        open_apps = self.worklist.open_apps()
         self._fold_again()
         if self.state.master != self.master:
             raise Deposed(str(self.state.master))
         self._sound = False
-        self._reconcile_tasks(begun)
+        self._reconcile_tasks(open_apps)
         self._sound = True
 
     def _fold_again(self) -> None:
@@ -474,44 +494,43 @@ class Scheduler:
         self._sound = True
 
     def _every_grant(self) -> GrantChanges:
-        """What makes the store's grants those of the state, whatever they are now: a lost tail may have left others."""
+        """What makes the store's grants those of the state, whatever they are now: a lost tail may have left others.
+
+        Only commits change grants, and a worker that has any is expected to send heartbeats.
+        """
         granted = all_grants(self.state)
-        stored = set(self._names_behind(self.keys.grants("")))
-        by_worker: dict[str, dict[str, Any]] = {}
-        for worker, grants in granted.items():
-            there = {as_text(field) for field in self.store.hkeys(self.keys.grants(worker))}
-            by_worker[worker] = {**dict.fromkeys(sorted(there - grants.keys())), **grants}
         members: Any = self.store.zrange(self.keys.heartbeats, 0, -1)
         seen = {as_text(member) for member in members}
-        return GrantChanges(by_worker, sorted(granted.keys() - seen), sorted((stored | seen) - granted.keys()))
+        stored = UnderWay(self.store, [("HKEYS", self.keys.grants(worker)) for worker in granted]).answers()
+        by_worker: dict[str, dict[str, Any]] = {}
+        for (worker, grants), fields in zip(granted.items(), stored, strict=True):
+            there = {as_text(field) for field in fields}
+            by_worker[worker] = {**dict.fromkeys(sorted(there - grants.keys())), **grants}
+        return GrantChanges(by_worker, sorted(granted.keys() - seen), sorted(seen - granted.keys()))
 
-    def _work_begun(self) -> _Begun:
-        """The apps that something is kept of outside of the log; to be read before the log is folded."""
-        with_secrets = self._names_behind(self.keys.secrets(""))
-        return _Begun(self.worklist.open_apps(), with_secrets)
-
-    def _names_behind(self, prefix: str) -> list[str]:
-        """What follows `prefix` in the keys of the store that begin with it."""
-        return [as_text(key).removeprefix(prefix) for key in self.store.scan_iter(match=_literal(prefix) + "*")]
-
-    def _reconcile_tasks(self, begun: _Begun) -> None:
+    def _reconcile_tasks(self, open_apps: Sequence[str]) -> None:
         """What an earlier turn left undone: tasks of gone executors come back, ended apps are cleared away.
 
         Another master may serve by now without this one knowing. So it acts only on what its own fold
-        proves: `begun` was read before the log, and an executor is gone only if this log granted it and
-        took it back. Values put aside for an app that the log does not know may be of one yet to come.
+        proves: `open_apps`, which have a queue of tasks, was read before the log, and an executor is gone only
+        if this log granted it and took it back.
         """
-        for name in begun.open_apps:
-            app = self.state.apps.get(name)
-            if app is not None and app.ended is None:
-                holders: Any = self.store.hvals(self.keys.begun(name))
-                gone = sorted({as_text(value) for value in holders} - app.executors.keys())
-                granted_once = [executor for executor in gone if int(executor.rpartition(".")[2]) < app.next_executor]
-                if granted_once:
-                    self.worklist.put_back(name, *granted_once)
-        over = [name for name in begun.open_apps if self._is_over(name)]
-        over += [name for name in begun.with_secrets if name in self.state.apps and self._is_over(name)]
+        living = [app for name in open_apps if (app := self.state.apps.get(name)) is not None and app.ended is None]
+        begun = UnderWay(self.store, [("HVALS", self.keys.begun(app.spec.app)) for app in living]).answers()
+        for app, holders in zip(living, begun, strict=True):
+            gone = sorted({as_text(value) for value in holders} - app.executors.keys())
+            granted_once = [executor for executor in gone if int(executor.rpartition(".")[2]) < app.next_executor]
+            if granted_once:
+                self.worklist.put_back(app.spec.app, *granted_once)
+        over = [name for name in open_apps if self._is_over(name)]
+        over += [name for name in self._with_secrets() if self._is_over(name)]
         self.worklist.forget(*dict.fromkeys(over))
+
+    def _with_secrets(self) -> list[str]:
+        """The ended apps for which values are still put aside."""
+        ended = [app.spec.app for app in self.state.apps.values() if app.ended is not None and app.spec.env]
+        kept = UnderWay(self.store, [("EXISTS", self.keys.secrets(name)) for name in ended]).answers()
+        return [name for name, there in zip(ended, kept, strict=True) if there]
 
     def _is_over(self, name: str) -> bool:
         """Whether nothing of the app will run any more; one that the state has forgotten is over."""
@@ -529,15 +548,8 @@ class Scheduler:
 
 
 def _records(turn: Turn, after: Position) -> tuple[list[Record], Position]:
-    records: list[Record] = []
-    seq, digest = after
-    at, first = turn.at, turn.first
-    for event, cause in turn.entries:
-        seq += 1
-        record = encode(event, seq=seq, at=at, turn=first, cause=cause, previous=digest)
-        digest = record.digest
-        records.append(record)
-    return records, Position(seq, digest)
+    records = encode_turn(turn.entries, first=after.seq + 1, at=turn.at, turn=turn.first, previous=after.digest)
+    return records, Position(records[-1].seq, records[-1].digest) if records else after
 
 
 def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:
@@ -551,6 +563,8 @@ def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[S
 
 def _message(entry: bytes, flat: list[bytes]) -> Message:
     """The message of an inbox entry whose fields and values come by turns, as the store gives them."""
+    if flat[::2] == _COMMAND_FIELDS:
+        return Message(entry, flat[1].decode(errors="replace"), "command", flat[3], flat[5].decode(errors="replace"))
     pairs = iter(flat)
     fields = dict(zip(pairs, pairs, strict=True))
     kind = "view" if b"view" in fields else "command"
@@ -577,8 +591,3 @@ def _next_entry(entry: str) -> str:
     """The smallest inbox id behind `entry`."""
     milliseconds, _, number = entry.partition("-")
     return f"{milliseconds}-{int(number) + 1}"
-
-
-def _literal(prefix: str) -> str:
-    """The prefix as a pattern that matches it alone."""
-    return "".join(f"\\{character}" if character in "[]*?\\" else character for character in prefix)

@@ -55,27 +55,28 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     request = _request(state, command, cores, more)
     if state.settings.admission == "fair":
         _check_against_purchase(company, request.cores, request.memory_mb)
-    return AppRegistered(
-        app=command.app,
-        company=command.company,
-        user=command.user,
-        name=command.name or command.app,
-        kind="sql" if command.kind == "sql" else "batch",
-        cores=cores,
-        requested_cores=request.cores,
-        memory_per_task_mb=command.memory_per_task_mb,
-        requested_memory_mb=request.memory_mb,
-        tasks=tasks,
-        command=command.command,
-        env=command.env,
-        cwd=command.cwd,
-        retries=command.retries,
-        time_limit_s=command.time_limit_s,
+    facts = {
+        "app": command.app,
+        "company": command.company,
+        "user": command.user,
+        "name": command.name or command.app,
+        "kind": command.kind,
+        "cores": cores,
+        "requested_cores": request.cores,
+        "memory_per_task_mb": command.memory_per_task_mb,
+        "requested_memory_mb": request.memory_mb,
+        "tasks": tasks,
+        "command": command.command,
+        "env": command.env,
+        "cwd": command.cwd,
+        "retries": command.retries,
+        "time_limit_s": command.time_limit_s,
         **more,
-    )
+    }
+    return AppRegistered.of(facts)
 
 
-class _More(TypedDict, total=False):
+class _More(TypedDict):
     """What of `AppRegistered` only an app states that asks for executors of its own kind, or for a driver."""
 
     sizing: Sizing
@@ -90,21 +91,20 @@ class _More(TypedDict, total=False):
     elastic: tuple[int, int] | None
 
 
-_NOTHING_MORE: _More = {}
+_NOTHING_MORE: _More = {
+    "sizing": "computed",
+    "executor_cores": None,
+    "executor_memory_mb": None,
+    "executor_limit": None,
+    "driver": False,
+    "driver_cores": 0,
+    "driver_memory_mb": 0,
+    "supervise": False,
+    "unlimited": False,
+    "elastic": None,
+}
 
-
-_MORE = frozenset(
-    {
-        "sizing",
-        "executor_cores",
-        "executor_memory_mb",
-        "executor_limit",
-        "driver",
-        "driver_cores",
-        "driver_memory_mb",
-        "supervise",
-    }
-)
+_MORE = frozenset(_NOTHING_MORE)
 
 
 def _says_more(command: SubmitApp) -> bool:
@@ -135,7 +135,7 @@ def _more(state: ClusterState, command: SubmitApp) -> _More:
 
 def _request(state: ClusterState, command: SubmitApp, cores: int, more: _More) -> Resources:
     """What the app holds: for its executors (semantics A1, A2, S5; nothing yet if unlimited) and for its driver."""
-    if not more:
+    if more is _NOTHING_MORE:
         return requested_resources(state.settings, cores, command.memory_per_task_mb)
     memory_mb = more["executor_memory_mb"]
     if more["unlimited"]:

@@ -68,7 +68,7 @@ class Turn:
     def record(self, event: Event, cause: str = "") -> None:
         """Fold one event."""
         self.state.apply(event, at=self.at, cause=cause)
-        self.entries.append(Entry(event, cause))
+        self.entries.append(tuple.__new__(Entry, (event, cause)))
 
 
 def decisions(state: ClusterState, at: int, first: Stage = Stage.ADMISSIONS) -> Iterator[Event]:

@@ -219,9 +219,8 @@ class Worklist:
     def close_command(self, apps: Sequence[str]) -> StoreCommand:
         """The first step of `forget`, to be sent along with other commands; the second is `sweep` with its answer."""
         keys = self._keys
-        places = [
-            place for app in apps for place in (keys.tasks(app), keys.begun(app), keys.secrets(app), self._queue(app))
-        ]
+        places = [keys.tasks(app) for app in apps]
+        places += [place for app in apps for place in (self._queue(app), keys.begun(app), keys.secrets(app))]
         return ("EVAL", worklist_lua.CLOSE, len(places), *places)
 
     def sweep(self, apps: Sequence[str], made: Sequence[int], keep_output_s: int = KEPT_S) -> None:

@@ -177,20 +177,28 @@ end
 """Keeps what running tasks have printed so far, if they are the executor's to run."""
 
 CLOSE = """
+local apps = #KEYS / 4
 local made = {}
-for i = 1, #KEYS, 4 do
-  local tasks, begun, secrets, queue = KEYS[i], KEYS[i+1], KEYS[i+2], KEYS[i+3]
-  redis.call('DEL', queue, begun, secrets)
-  local filled = -1
-  if redis.call('EXISTS', tasks) == 1 then
-    redis.call('HSET', tasks, 'forgotten', 1)
-    filled = tonumber(redis.call('HGET', tasks, 'filled') or 0)
+for first = 1, apps, 1000 do
+  local last = math.min(first + 999, apps)
+  local began = redis.call('EXISTS', unpack(KEYS, first, last)) > 0
+  for app = first, last do
+    local tasks, filled = KEYS[app], -1
+    if began and redis.call('EXISTS', tasks) == 1 then
+      redis.call('HSET', tasks, 'forgotten', 1)
+      filled = tonumber(redis.call('HGET', tasks, 'filled') or 0)
+    end
+    made[app] = filled
   end
-  made[#made + 1] = filled
+end
+for first = apps + 1, #KEYS, 1000 do
+  redis.call('DEL', unpack(KEYS, first, math.min(first + 999, #KEYS)))
 end
 return made
 """
-"""Shuts the work of apps (four KEYS each) for good. -> how many jobs were made for each, -1 if none ever began."""
+"""Shuts the work of apps for good. KEYS: the tasks of each, then three more of each.
+
+-> how many jobs were made for each, -1 if none ever began."""
 
 SWEEP = """
 local tasks, output, queue, queues, rq_workers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

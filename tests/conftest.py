@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 from redis import Redis
 
-from fairlog.store import EmbeddedStore
+from fairlog.store import EmbeddedStore, bundled_server
+from tests.integration.servers import Servers
 
 REDIS_SERVER = shutil.which("redis-server")
 
@@ -55,6 +56,16 @@ def connection(store: EmbeddedStore) -> Iterator[Redis]:
     """A connection to `store` that speaks bytes."""
     with Redis.from_url(store.url) as connected:
         yield connected
+
+
+@pytest.fixture(params=["embedded", "redis-server"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    """Servers of the test's own, which it may stop, demote and kill."""
+    if request.param == "redis-server" and REDIS_SERVER is None:
+        pytest.skip("no redis-server on the PATH")
+    made = Servers(bundled_server() if request.param == "embedded" else Path(str(REDIS_SERVER)), tmp_path)
+    with made.stack:
+        yield made
 
 
 @pytest.fixture

@@ -21,7 +21,11 @@ PURE = (
     ("decide", "grants", "views"),
     ("turn", "simulate"),
 )
-IMPURE = (("underway", "notify", "logs"), ("eventlog", "doorbell", "client", "worklist", "worklist_lua"), ("service",))
+IMPURE = (
+    ("underway", "notify", "logs", "outage"),
+    ("eventlog", "doorbell", "client", "worklist", "worklist_lua"),
+    ("service",),
+)
 LEVEL = {f"scheduler.{module}": level for level, layer in enumerate(PURE + IMPURE) for module in layer}
 LEVEL |= {"workers": 100, "recovery": 100, "fairlog": 200}
 OUTSIDE = {"time", "datetime", "random", "secrets", "uuid", "os", "socket", "subprocess", "threading", "redis", "rq"}

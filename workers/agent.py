@@ -24,6 +24,7 @@ from scheduler.client import Client
 from scheduler.commands import (
     Command,
     DrainWorker,
+    EndApp,
     EndedDriver,
     EndedExecutor,
     RegisterWorker,
@@ -38,6 +39,7 @@ from scheduler.grants import Grant, diff, is_driver
 from scheduler.keys import Keys
 from scheduler.logs import log_to_stderr
 from scheduler.notify import ALIVE, READY, STOPPING, notify
+from scheduler.outage import Outage
 from scheduler.worklist import Worklist
 from workers.executor import ExecutorSpec
 from workers.nursery import Nursery, NurseryLost
@@ -71,7 +73,6 @@ _REPEAT_S = 5
 _SILENCE_S = 2
 """How long an executor may be gone without a note: its nursery is killing what it left behind."""
 _REGISTER_S = 5
-_PAUSE_S = 0.1
 _PAGE, _PAGES = 1_000, 50
 """How far back in the log the agent looks for why its worker is out."""
 _log = structlog.get_logger()
@@ -111,23 +112,26 @@ class Agent:
         self._unsent: list[Command] = []
         self._stop = False
         self._draining: Literal["no", "asked", "yes"] = "no"
-        self._pause_s = _PAUSE_S
+        self._outage = Outage(worker=offer.worker)
+        self._unsaid = True
+        """Whether the log may not know what runs here: we or the store were away, and it may have lost our word."""
 
     def serve(self) -> None:
         """Tick until `stop`, through any outage of the store; end the executors if they are to end with the agent.
 
         Raises: CommandRejected if the master refuses the worker.
         """
+        bell: DoorbellWorker | None = None
         try:
             while not self._stop:
                 try:
-                    bell = DoorbellWorker(self._keys.worker_queue(self.offer.worker), self._store, self._answer)
+                    queue = self._keys.worker_queue(self.offer.worker)
+                    bell = bell or DoorbellWorker(queue, self._store, self._answer)
                     bell.work_until_stopped(lambda: self._stop)
                 except RedisError as error:
                     notify(ALIVE)
-                    _log.warning("the store does not answer", worker=self.offer.worker, error=str(error))
-                    time.sleep(self._pause_s)
-                    self._pause_s = min(2.0, 2 * self._pause_s)
+                    self._unsaid = True
+                    time.sleep(self._outage.goes_on(error))
         finally:
             notify(STOPPING)
             self.close()
@@ -135,7 +139,7 @@ class Agent:
     def _answer(self) -> None:
         notify(ALIVE)
         self.tick()
-        self._pause_s = _PAUSE_S
+        self._outage.is_over()
         if self._draining != "no":
             self._drain()
 
@@ -208,6 +212,10 @@ class Agent:
                 self._report(granted)
                 return
             granted, revoked = self._read_grants()
+        if self._unsaid:
+            running = (executor for executor in self._running if executor in granted and not is_driver(executor))
+            self._unsent += [StartedExecutor(executor=executor) for executor in running]
+            self._unsaid = False
         for grant in diff(granted, {**self._running, **self._ended}).start:
             self._start_executor(grant)
         for executor in revoked:
@@ -347,14 +355,20 @@ class Agent:
                 self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
 
     def _report_end(self, executor: str, note: ExitNote) -> None:
+        """Say how it ended. A store that failed over may have lost its last words and what it did before them.
+
+        So the end of its app is said again, and it is done only if no task of the app waits (semantics S6).
+        """
         if is_driver(executor):
             self._client.notify(EndedDriver(driver=executor, reason=note.reason, exit_code=note.exit_code))
             return
-        if not note.done:
-            self._work.put_back(note.app, executor)
-        self._client.notify(
-            EndedExecutor(executor=executor, reason=note.reason, exit_code=note.exit_code, done=note.done)
-        )
+        if note.verdict is not None:
+            self._client.notify(EndApp(app=note.app, reason=note.verdict, detail=note.detail))
+            done = note.done
+        else:
+            came_back, tasks = self._work.put_back(note.app, executor), self._work.progress(note.app)
+            done = note.done and tasks.tasks > 0 and not (came_back or tasks.queued)
+        self._client.notify(EndedExecutor(executor=executor, reason=note.reason, exit_code=note.exit_code, done=done))
 
 
 def _bury(holder: Holder) -> ExitNote:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 from redis.exceptions import RedisError
 
+from scheduler.outage import Outage
 from scheduler.worklist import Begun, Completion, Worklist
 from workers.crew import Crew
 from workers.executor import STOPPED, ExecutorSpec, live, on_child, wakeup_pipe
@@ -39,6 +40,8 @@ class Driver:
         self._crew = Crew(self._grant, spec.grace_s)
         self._stop = False
         self._next_show_s = 0.0
+        self._tail = b""
+        """What it has printed, where the store does not have it yet."""
         self._wakeup = wakeup_pipe()
 
     def work_off(self) -> ExitNote:
@@ -47,15 +50,19 @@ class Driver:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, on_child)
         begun = False
+        outage = Outage(driver=self._grant.executor)
         while not self._stop and not self._crew.ended:
+            quiet_s = self._crew.quiet_s()
             try:
                 if not begun:
                     self._begin()
                     begun = True
                 self._look_at_store()
+                outage.is_over()
             except RedisError as error:
-                _log.warning("the store does not answer", driver=self._grant.executor, error=str(error))
-            self._wait(self._crew.quiet_s())
+                quiet_s = min(quiet_s, outage.goes_on(error))
+                self._next_show_s = 0.0
+            self._wait(quiet_s)
             self._crew.reap()
             self._crew.enforce()
         ended = self._crew.ended[0] if self._crew.ended else None
@@ -75,8 +82,10 @@ class Driver:
         self._next_show_s = now_s + _SHOW_S
         if not self._work.is_granted(self._worker, self._grant.executor):
             self._stop = True
-        for tail in self._crew.news().values():
-            self._work.keep_driver_output(self._grant.app, tail)
+        self._tail = next(iter(self._crew.news().values()), self._tail)
+        if self._tail:
+            self._work.keep_driver_output(self._grant.app, self._tail)
+            self._tail = b""
 
     def _keep_end(self, ended: Completion | None) -> None:
         try:

@@ -29,9 +29,10 @@ from rq.worker import SimpleWorker, WorkerStatus
 from scheduler.client import Client
 from scheduler.commands import EndApp, ReportBacklog
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.eventlog import connect
+from scheduler.eventlog import ANSWER_S, connect
 from scheduler.grants import Grant
 from scheduler.keys import Keys
+from scheduler.outage import Outage
 from scheduler.worklist import Worklist
 from workers.crew import Crew
 from workers.processes import become_subreaper, die_with_parent
@@ -93,7 +94,14 @@ class Executor(SimpleWorker):
         self._said: ReportBacklog | None = None
         self._to_say: ReportBacklog | None = None
         self._next_word_s = 0.0
+        self._tails: dict[int, bytes] = {}
+        """What tasks have printed, where the store does not have it yet."""
         self._wakeup = wakeup_pipe()
+
+    @property
+    def connection_timeout(self) -> int:
+        """How long RQ lets the store take for an answer, at least."""
+        return ANSWER_S
 
     def _set_ip_address(self, connection: Redis) -> None:  # noqa: ARG002 - RQ's signature
         """RQ lists all clients of the store to find its own address: dear, and nobody asks for it."""
@@ -104,18 +112,19 @@ class Executor(SimpleWorker):
         signal.signal(signal.SIGTERM, self._on_stop_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, on_child)
-        outage_s = 0.0
+        outage = Outage(executor=self._spec.grant.executor)
         while True:
             self._crew.reap()
             self._crew.enforce()
+            outage_s = 0.0
             try:
+                if outage:
+                    self.heartbeat()
                 ended = self._turn()
-                outage_s = 0.0
+                outage.is_over()
             except RedisError as error:
-                if not outage_s:
-                    _log.warning("the store does not answer", executor=self._spec.grant.executor, error=str(error))
-                outage_s = min(2.0, 2 * outage_s or 0.1)
-                ended = None
+                outage_s = outage.goes_on(error)
+                self._said = ended = None
             if ended is not None or self._stop_requested:
                 return self._finish(ended or "killed")
             if outage_s or len(self._crew) or self._idle:
@@ -201,9 +210,10 @@ class Executor(SimpleWorker):
         if now_s < self._next_show_s:
             return
         self._next_show_s = now_s + _SHOW_S
-        tails = self._crew.news()
-        if tails:
-            self._work.keep_output(self._spec.grant.app, self._spec.grant.executor, tails)
+        self._tails |= self._crew.news()
+        if self._tails:
+            self._work.keep_output(self._spec.grant.app, self._spec.grant.executor, self._tails)
+            self._tails.clear()
 
     def _keep_alive(self) -> None:
         if time.monotonic() < self._next_beat_s:
@@ -212,6 +222,7 @@ class Executor(SimpleWorker):
             self.heartbeat()
         else:
             self._state = WorkerStatus.BUSY
+            self.connection.delete(self.key)
             self.register_birth()  # type: ignore[no-untyped-call]
         self._next_beat_s = time.monotonic() + _BEAT_S
 
@@ -241,8 +252,11 @@ class Executor(SimpleWorker):
             self.connection.delete(self.key)
         except RedisError as error:
             _log.warning("the store did not hear of the end", executor=grant.executor, error=str(error))
-        exit_code = 0 if reason == "exited" else STOPPED
-        return ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=reason == "exited")
+        exit_code, done = (0, True) if reason == "exited" else (STOPPED, False)
+        note = ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=done)
+        if self._verdict is None:
+            return note
+        return note.model_copy(update={"verdict": self._verdict.reason, "detail": self._verdict.detail})
 
 
 def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -> int:

@@ -27,7 +27,7 @@ class Holder(NamedTuple):
 
 
 class ExitNote(BaseModel):
-    """How an executor ended: what its agent reports."""
+    """How an executor ended: what its agent reports. With a `verdict` the app is over, and `detail` says why."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,6 +35,8 @@ class ExitNote(BaseModel):
     reason: Literal["exited", "failed", "killed"]
     exit_code: int | None = None
     done: bool = False
+    verdict: Literal["finished", "failed"] | None = None
+    detail: str = ""
 
 
 class RunDir:

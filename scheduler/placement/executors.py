@@ -19,28 +19,34 @@ Counts = list[tuple[str, int]]
 
 def allocation(app: App, number: int, worker: str, cores: int, memory_mb: int) -> ExecutorAllocated:
     """The event that grants the app its executor of that number."""
-    name = app.spec.app
-    return ExecutorAllocated(app=name, executor=f"{name}.{number}", worker=worker, cores=cores, memory_mb=memory_mb)
+    return _allocation(app.spec.app, number, worker, Resources(cores, memory_mb))
 
 
 def allocations(app: App, counts: Counts, size: Resources, locality: Locality | None = None) -> list[ExecutorAllocated]:
     """One event an executor; numbers count up per app from 0 and are never used again (semantics P6)."""
-    name, number, (cores, memory_mb) = app.spec.app, app.next_executor, size
+    name, number = app.spec.app, app.next_executor
     granted = []
     for worker, count in counts:
         for _ in range(count):
-            granted.append(
-                ExecutorAllocated(
-                    app=name,
-                    executor=f"{name}.{number}",
-                    worker=worker,
-                    cores=cores,
-                    memory_mb=memory_mb,
-                    locality=locality,
-                )
-            )
+            granted.append(_allocation(name, number, worker, size, locality))
             number += 1
     return granted
+
+
+def _allocation(
+    app: str, number: int, worker: str, size: Resources, locality: Locality | None = None
+) -> ExecutorAllocated:
+    cores, memory_mb = size
+    return ExecutorAllocated.of(
+        {
+            "app": app,
+            "executor": f"{app}.{number}",
+            "worker": worker,
+            "cores": cores,
+            "memory_mb": memory_mb,
+            "locality": locality,
+        }
+    )
 
 
 def room_for(free: Shape, size: Resources) -> int:

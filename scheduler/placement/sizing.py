@@ -27,13 +27,12 @@ def sizes_to_try(fleet: Fleet, left: int) -> tuple[int, ...]:
     From the size that the fleet's free cores and the app's size call for, by halves, down to the
     minimum executor; none while no worker is usable (S1).
     """
-    sizes, with_at_least = fleet.sizes, fleet.usable()
-    usable = with_at_least[-1]
+    sizes, usable = fleet.sizes, fleet.usable
     if not usable:
         return ()
     smallest = len(sizes) - 1
     for index in range(smallest):
-        if left >= usable * sizes[index] and 2 * with_at_least[index] > usable:
+        if left >= usable * sizes[index] and 2 * fleet.usable_with(index) > usable:
             return sizes[index:]
     return sizes[smallest:]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -101,6 +102,40 @@ class Shell:
         )
         assert "Traceback" not in done.stderr, done.stderr
         return Answer(done.returncode, done.stdout, done.stderr)
+
+
+class Service:
+    """A `fairlog` process that is started as systemd would: what it says is heard, what it logs is kept."""
+
+    def __init__(self, shell: Shell, *arguments: str) -> None:
+        name = "-".join(arguments[:1])
+        self.log = shell.home / f"{name}.log"
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._line.bind(str(shell.home / f"{name}.socket"))
+        self._line.settimeout(60)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fairlog", *arguments],
+                env={**shell.env, "NOTIFY_SOCKET": str(shell.home / f"{name}.socket"), "FAIRLOG_LOG_FORMAT": "json"},
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+
+    def hear(self, what: str) -> None:
+        """Return once it has said `what`."""
+        while self._line.recv(100).decode() != what:
+            pass
+
+    def entries(self) -> list[dict[str, object]]:
+        """What it has logged so far."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def end(self) -> None:
+        """Have nothing of it left."""
+        self.process.kill()
+        self.process.wait()
+        self._line.close()
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -6,14 +6,12 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fairlog.store import EmbeddedStore
-from tests.integration.cli_rig import ROOT, Shell, wait_until
+from tests.integration.cli_rig import Service, Shell, wait_until
 
 HOST = socket.gethostname()
 
@@ -23,40 +21,6 @@ def shell(store: EmbeddedStore, tmp_path: Path) -> Shell:
     shell = Shell(tmp_path / "home")
     shell.env |= {"FAIRLOG_STORE": store.url, "FAIRLOG_CLUSTER": f"background-{os.getpid()}-{tmp_path.name}"}
     return shell
-
-
-class Service:
-    """A `fairlog` process that is started as systemd would: what it says is heard, what it logs is kept."""
-
-    def __init__(self, shell: Shell, *arguments: str) -> None:
-        name = "-".join(arguments[:1])
-        self.log = shell.home / f"{name}.log"
-        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._line.bind(str(shell.home / f"{name}.socket"))
-        self._line.settimeout(60)
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "fairlog", *arguments],
-                env={**shell.env, "NOTIFY_SOCKET": str(shell.home / f"{name}.socket"), "FAIRLOG_LOG_FORMAT": "json"},
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-            )
-
-    def hear(self, what: str) -> None:
-        """Return once it has said `what`."""
-        while self._line.recv(100).decode() != what:
-            pass
-
-    def entries(self) -> list[dict[str, object]]:
-        """What it has logged so far."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
-
-    def end(self) -> None:
-        """Have nothing of it left."""
-        self.process.kill()
-        self.process.wait()
-        self._line.close()
 
 
 def test_a_service_says_when_it_is_ready_alive_and_stopping_and_health_checks_see_it(shell: Shell) -> None:

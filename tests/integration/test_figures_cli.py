@@ -94,7 +94,7 @@ def test_a_statement_as_a_table_and_as_json_say_the_same(store: EmbeddedStore) -
         (["statement", "--company", "tiny", "--month", "2031-05"], 1, "the log says nothing about 2031-05"),
         (["statement", "--company", "tiny", "--month", "2031-13"], 2, "write it YYYY-MM"),
         (["statement", "--company", "tiny", "--month", "1970-01", "--csv", "--json"], 2, "exclude each other"),
-        (["fairness", "--from", "yesterday"], 2, "neither a position nor a time"),
+        (["fairness", "--from", "yesterday"], 2, "neither a position of the log, from 1 on, nor a time"),
         (["fairness", "--from", "999"], 1, "the log holds nothing in that span"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

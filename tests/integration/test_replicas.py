@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from pathlib import Path
-from typing import Any
-from uuid import uuid4
-
 import pytest
 from redis import Redis
-from redis.exceptions import RedisError
 
-from fairlog.store import bundled_server
 from recovery.rebuild import rebuild
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
@@ -23,81 +12,17 @@ from scheduler.errors import NotReplicated, UnsuitableStore
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
 from scheduler.service import Scheduler
-from tests.conftest import REDIS_SERVER
+from tests.integration.servers import Servers, replication, until
 
 ACME = RegisterCompany(company="acme")
-
-
-class Servers:
-    """Store servers on ports of this machine, until the test is over."""
-
-    def __init__(self, program: Path, folder: Path) -> None:
-        self.program = program
-        self.folder = folder
-        self.stack = ExitStack()
-
-    def start(self, *settings: str) -> int:
-        """Start a durable server with these settings; its port, once it answers."""
-        durable = ("--appendonly", "yes", "--appendfsync", "always", "--save", "")
-        return self._run(*durable, "--repl-diskless-sync-delay", "0", *settings)
-
-    def watch(self, primary: int) -> int:
-        """Start a sentinel of the service `fairlog` at the port `primary`; its port."""
-        file = self.folder / f"sentinel-{uuid4().hex}.conf"
-        file.write_text(
-            f"sentinel monitor fairlog 127.0.0.1 {primary} 1\nsentinel down-after-milliseconds fairlog 1000\n"
-        )
-        return self._run(str(file), "--sentinel")
-
-    def _run(self, *arguments: str) -> int:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port: int = free.getsockname()[1]
-        folder = self.folder / str(port)
-        folder.mkdir()
-        first = [arguments[0]] if arguments[0].endswith(".conf") else []
-        process = subprocess.Popen(
-            [self.program, *first, "--port", str(port), "--dir", str(folder), *arguments[len(first) :]],
-            stdout=subprocess.DEVNULL,
-        )
-        self.stack.callback(process.wait)
-        self.stack.callback(process.kill)
-        with Redis(port=port) as connection:
-            until(lambda: bool(connection.ping()))
-        return port
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Return once it holds; a store that does not answer yet does not."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with suppress(RedisError):
-            if holds():
-                return
-        time.sleep(0.02)
-    raise AssertionError("it never held")
-
-
-@pytest.fixture(params=["embedded", "redis-server"])
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
-    if request.param == "redis-server" and REDIS_SERVER is None:
-        pytest.skip("no redis-server on the PATH")
-    made = Servers(bundled_server() if request.param == "embedded" else Path(str(REDIS_SERVER)), tmp_path)
-    with made.stack:
-        yield made
 
 
 @pytest.fixture
 def primary(servers: Servers) -> int:
     """The port of a store that one replica follows."""
     port = servers.start()
-    replica = servers.start("--replicaof", "127.0.0.1", str(port))
-    with Redis(port=replica) as connection:
-        until(lambda: _info(connection)["master_link_status"] == "up")
+    servers.replica_of(port)
     return port
-
-
-def _info(connection: Redis) -> Any:
-    return connection.info("replication")
 
 
 def _master(url: str, *, replicas: int) -> Scheduler:
@@ -113,7 +38,7 @@ def test_a_command_is_acknowledged_once_the_replica_has_it(primary: int) -> None
     client.notify(ACME)
     assert master.turn() == 1
     with Redis(port=primary) as connection:
-        offset = _info(connection)["slave0"]["offset"]
+        offset = replication(connection)["slave0"]["offset"]
         assert offset > 0
     assert "acme" in master.state.companies
 
@@ -153,13 +78,12 @@ def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_ov
 ) -> None:
     sentinel = servers.watch(primary)
     with Redis(port=sentinel) as asked:
-        until(lambda: int(asked.sentinel_master("fairlog")["num-slaves"]) == 1)
         store = connect(f"redis+sentinel://127.0.0.1:{sentinel}/fairlog")
-        first = _info(store)["master_replid"]
+        first = replication(store)["master_replid"]
         store.set("before", 1)
         until(lambda: int(store.wait(1, 100)) == 1)
         until(lambda: bool(asked.execute_command("SENTINEL", "FAILOVER", "fairlog")))
-    until(lambda: bool(store.set("after", 1)) and _info(store)["master_replid"] != first)
+    until(lambda: bool(store.set("after", 1)) and replication(store)["master_replid"] != first)
     assert store.get("before") == b"1"
 
 

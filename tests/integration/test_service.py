@@ -328,6 +328,7 @@ def test_a_new_master_brings_grants_in_line_with_the_log(scheduler: Scheduler, c
     client.store.hset(keys.grants("w1"), "stray.0", "{}")
     client.store.hdel(keys.grants("w1"), "a.0")
     client.store.hset(keys.grants("gone"), "stray.1", "{}")
+    client.store.zadd(keys.heartbeats, {"gone": 1})
     master(client.store, keys, "second")
     assert client.store.hgetall(keys.grants("w1")) == due
     assert not client.store.exists(keys.grants("gone"))

@@ -60,7 +60,7 @@ def test_what_was_acknowledged_survives_a_killed_server(own: EmbeddedStore) -> N
             connection.rpush("numbers", number)
     _kill(own)
     assert own.pid is None
-    own.restart()
+    own.start()
     with Redis.from_url(own.url) as connection:
         assert connection.lrange("numbers", 0, -1) == [b"%d" % number for number in range(100)]
 

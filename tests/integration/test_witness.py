@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -145,3 +146,53 @@ def test_a_past_that_never_was_is_refused(written: EmbeddedStore, arguments: lis
     answer = run(written, *arguments)
     assert answer.exit_code
     assert sentence in answer.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", "a2"),
+        ("fairness",),
+        ("statement", "--company", "acme", "--month", "1970-01"),
+        ("whatif", "--set", "placement=pack"),
+        ("audit", "--from", "1970-01-01T00:00:03"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_export_says_what_the_store_says_and_needs_none(
+    written: EmbeddedStore, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(run(written, "log", "--json").output)
+    answer = CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"}).invoke(cli, [*arguments, str(file), "--json"])
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.output) == said(written, *arguments)
+
+
+def test_a_damaged_export_is_refused_with_the_file_and_the_position(written: EmbeddedStore, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(run(written, "log", "--json").output.replace('"a2"', '"a3"', 1))
+    answer = CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"}).invoke(cli, ["fairness", str(file)])
+    altered = next(record.seq for record in LOG if '"a2"' in record.data)
+    assert answer.exit_code == 1
+    assert f"{file}: log position {altered}: " in answer.output
+
+
+def test_the_log_is_printed_between_times(written: EmbeddedStore) -> None:
+    begins, ends = LOG[3].at, LOG[-4].at
+    times = [datetime.fromtimestamp(at / 1000, UTC).isoformat() for at in (begins, ends)]
+    printed = run(written, "log", "--from", times[0], "--to", times[1], "--json").output.splitlines()
+    assert [json.loads(line)["seq"] for line in printed] == [r.seq for r in LOG if begins <= r.at <= ends]
+
+
+def test_an_audit_between_times_names_only_what_lies_there(written: EmbeddedStore, tmp_path: Path) -> None:
+    """The chain is broken at an entry and stays so; its position tells which spans have to say so."""
+    file = tmp_path / "log.jsonl"
+    file.write_text(run(written, "log", "--json").output.replace('"a2"', '"a3"', 1))
+    altered = next(record for record in LOG if '"a2"' in record.data)
+    before, then = (datetime.fromtimestamp(at / 1000, UTC).isoformat() for at in (altered.at - 1, altered.at))
+    runner = CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"})
+    codes = [runner.invoke(cli, ["audit", str(file), *span]).exit_code for span in (("--to", before), ("--to", then))]
+    assert codes == [0, 1]
+    late = runner.invoke(cli, ["audit", str(file), "--from", "2031-01-01"])
+    assert (late.exit_code, "before --from 2031-01-01" in late.output) == (1, True)

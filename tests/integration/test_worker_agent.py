@@ -25,6 +25,7 @@ from scheduler.worklist import Worklist
 from tests.integration.worker_rig import processes_of, wait_until
 from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy, make_offers
+from workers.rundir import ExitNote, RunDir
 
 SLEEP = ("sleep", "600")
 ROOT = Path(__file__).parents[2]
@@ -260,8 +261,43 @@ def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_h
         ring(cluster)
     inbox: Any = cluster.connection.xrange(cluster.keys.inbox)
     os.kill(master.pid, signal.SIGCONT)
-    assert sum(b'"EndApp"' in fields[b"command"] for _, fields in inbox) == 1
+    assert not any(b'"StartedExecutor"' in fields[b"command"] for _, fields in inbox)
     assert cluster.end_of(app)["state"] == "finished"
+
+
+def test_the_end_of_an_app_is_said_again_if_the_store_has_lost_it(cluster: Cluster, tmp_path: Path) -> None:
+    agent = cluster.agent(cluster.offer(outlive_agent=True))
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    master = cluster.processes[0]
+    os.kill(agent.pid, signal.SIGSTOP)
+    os.kill(master.pid, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the note of the end")
+    assert cluster.connection.xtrim(cluster.keys.inbox, maxlen=0) >= 1
+    os.kill(master.pid, signal.SIGCONT)
+    os.kill(agent.pid, signal.SIGCONT)
+    assert cluster.end_of(app)["state"] == "finished"
+
+
+def test_an_executor_that_found_no_task_left_is_replaced_if_the_store_has_lost_what_it_did(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
+    agent.tick()
+    app = cluster.submit(("true",))
+    wait_until(cluster.granted_cores, "the grant")
+    files = RunDir(tmp_path / "run", "w1")
+    os.close(files.claim_executor(f"{app}.0") or -1)
+    files.write_exit(f"{app}.0", ExitNote(app=app, reason="exited", exit_code=0, done=True))
+
+    def ends() -> bool:
+        agent.tick()
+        return bool(cluster.app(app)["state"] == "finished")
+
+    wait_until(ends, f"the end of {app}")
+    agent.close()
+    assert {state.executor for state in cluster.work.states(app)} == {f"{app}.1"}
 
 
 def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_started_again(

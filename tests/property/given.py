@@ -42,6 +42,8 @@ class _Turn(Turn):
         self.before = before
 
     def record(self, event: Event, cause: str = "") -> None:
+        assert list(event.__dict__) == list(type(event).model_fields)
+        assert type(event).model_validate(event.__dict__) == event
         self.before(self.state, event)
         super().record(event, cause)
         self.state.check()

@@ -134,7 +134,10 @@ def test_the_fleet_counts_sorts_and_forgets_like_a_plain_list(
     usable = [free for free in workers.values() if free[0] >= 2 and free[1] >= 2048]
     assert fleet.live_workers() == workers
     assert (fleet.total_cores, fleet.total_memory_mb) == (32 * len(workers), 32768 * len(workers))
-    assert fleet.usable() == [sum(free[0] >= size for free in usable) for size in (8, 4, 2)]
+    assert [fleet.usable_with(index) for index in range(3)] == [
+        sum(free[0] >= size for free in usable) for size in (8, 4, 2)
+    ]
+    assert fleet.usable == len(usable)
     for cores in (2, 4, 8):
         assert fleet.least_memory_mb(cores) == min((free[1] for free in usable if free[0] >= cores), default=None)
     cores, memory_mb = data.draw(SHAPES)

@@ -19,7 +19,7 @@ from fairlog.options import (
     read_size,
     read_text,
 )
-from fairlog.session import patient, without_password
+from fairlog.session import without_password
 from fairlog.verbs_cluster import read_value
 from scheduler.events import AppRegistered, ClusterConfigured, CompanyRegistered, encode
 
@@ -120,12 +120,6 @@ def test_what_was_appended_to_a_long_output_is_found() -> None:
 def test_a_password_in_the_stores_url_is_not_shown() -> None:
     assert without_password("redis://ann:secret@host:1/0") == "redis://ann:***@host:1/0"
     assert without_password("unix:///run/store.sock") == "unix:///run/store.sock"
-
-
-def test_an_answer_is_waited_for_only_so_long() -> None:
-    assert patient("redis://host") == "redis://host?socket_timeout=10"
-    assert patient("redis://host?db=1") == "redis://host?db=1&socket_timeout=10"
-    assert patient("redis://host?socket_timeout=1") == "redis://host?socket_timeout=1"
 
 
 def test_sizes_times_and_shares_are_shown_as_people_write_them() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from recovery.bounds import OPEN, Bound
 from recovery.fairness import By, Fairness
-from recovery.span import OPEN, Bound, measure
+from recovery.span import measure
 from recovery.statement import Usages, statement
 from scheduler.commands import EndApp, KillApp
 from scheduler.errors import InvalidCommand

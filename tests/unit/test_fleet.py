@@ -20,7 +20,7 @@ def fleet(**free: tuple[int, int]) -> Fleet:
 def test_a_worker_is_usable_with_the_minimum_executors_cores_and_memory_free() -> None:
     """Semantics S1."""
     workers = fleet(w1=(4, 2048), w2=(3, 65536), w3=(64, 2047), w4=(16, 2048), w5=(15, 9999))
-    assert workers.usable() == [1, 2, 3]
+    assert [workers.usable_with(index) for index in range(3)] == [1, 2, 3]
 
 
 def test_totals_are_those_of_the_offers_not_of_what_is_free() -> None:
@@ -72,13 +72,13 @@ def test_a_worker_that_moved_is_found_where_it_went_and_nowhere_else() -> None:
     workers = fleet(w1=(16, 4096), w2=(16, 4096))
     workers.move("w1", (16, 4096), (0, 512))
     assert workers.live_workers() == {"w1": (0, 512), "w2": (16, 4096)}
-    assert workers.usable() == [1, 1, 1]
+    assert [workers.usable_with(index) for index in range(3)] == [1, 1, 1]
     workers.move("w1", (0, 512), (8, 4096))
-    assert workers.usable() == [1, 2, 2]
+    assert [workers.usable_with(index) for index in range(3)] == [1, 2, 2]
 
 
 def test_other_executor_sizes_count_the_same_workers_anew() -> None:
     workers = fleet(w1=(2, 1024), w2=(16, 4096))
-    assert workers.usable() == [1, 1, 1]
+    assert [workers.usable_with(index) for index in range(3)] == [1, 1, 1]
     workers.configure([8, 4, 2], Resources(2, 1024))
-    assert workers.usable() == [1, 1, 2]
+    assert [workers.usable_with(index) for index in range(3)] == [1, 1, 2]

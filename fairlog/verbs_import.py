@@ -1,0 +1,40 @@
+"""The verb that takes in a log which another cluster has exported: import."""
+
+from __future__ import annotations
+
+from typing import IO
+
+import click
+
+from fairlog import render
+from fairlog.options import EXPORT, Place, as_json, place_options
+
+
+@click.command("import")
+@click.argument("file", type=EXPORT, default="-")
+@as_json
+@place_options()
+@click.pass_obj
+def import_(place: Place, *, file: IO[str], as_json: bool) -> None:
+    """Make an exported log the log of a cluster that has none.
+
+    FILE (- or nothing is stdin) is a log as `fairlog log --json` wrote it, from its first entry on. Every entry is
+    checked and folded on the way; it becomes the log all at once, so an import that was interrupted changes nothing
+    and can be begun again. No master may have been started yet. Without a --store it is the data of the next `up`.
+    Tasks of apps that had not ended run again.
+    """
+    if file.isatty():
+        raise click.UsageError("name a FILE, or give the log on standard input")
+    from fairlog.sources import exported  # noqa: PLC0415 (help needs none of it)
+    from fairlog.verbs_backup import empty_place  # noqa: PLC0415 (likewise)
+    from recovery.adopt import adopt, left_behind  # noqa: PLC0415 (likewise)
+
+    with empty_place(place) as log:
+        if (come := left_behind(log)) is not None:
+            click.echo(f"An import that had come to position {come} did not end: this one begins anew.", err=True)
+        end = adopt(log, render.counted(exported(file)))
+        cluster = log.keys.cluster
+    if as_json:
+        render.print_json({"cluster": cluster, **end._asdict()})
+    else:
+        click.echo(f"{end.seq} log entries imported into the cluster {cluster}, digest {end.digest}")

@@ -1,0 +1,195 @@
+"""The verb that plays the log: replay."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlog import render
+from fairlog.options import as_json, on_log, span_options
+from recovery.bounds import Bound
+from recovery.playback import Playback, pending_apps, told
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from recovery.playback import Frame
+    from scheduler.events import Record
+    from scheduler.state import ClusterState
+
+LONGEST_PAUSE_S = 2.0
+SHOWN_EVERY_S = 0.1
+"""A frame that comes sooner behind one that was shown is left out of a live view."""
+_LAST = 8
+"""How many of the last events a live view shows."""
+_NAMED = 6
+"""How many companies a line names."""
+_BAR = 24
+_SPEED = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)x?", re.ASCII)
+
+
+def read_speed(text: str) -> float:
+    """How many times as fast as it was, written `60`, `0.5` or `60x`.
+
+    Raises: click.BadParameter naming the right form.
+    """
+    found = _SPEED.fullmatch(text)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{text[:40]!r} is not a speed above 0: write it like 60, 0.5 or 60x")
+    return float(found[1])
+
+
+@click.command()
+@span_options
+@click.option("--speed", type=read_speed, metavar="X", help="X times as fast as it was.  [default on a terminal: 1]")
+@as_json
+@on_log
+def replay(records: Iterator[Record], *, first: Bound, last: Bound, speed: float | None, as_json: bool) -> None:
+    """Play the log as a live view: shares, queue, workers and decisions.
+
+    At the log's own pace, or X times as fast; where nothing happened for longer, 2 s are waited. Where output is no
+    terminal, a line for each turn is printed, and with --json an object on a line; as fast as can be without --speed.
+    FILE (- is stdin) is a log as `fairlog log --json` wrote it; no store is needed then.
+    """
+    playback = Playback(records, last)
+    for _ in render.counted(playback.wind(first)):
+        pass
+    if as_json or not sys.stdout.isatty():
+        show, pace = _json if as_json else _line, Pace(speed or math.inf)
+        for frame in playback.frames():
+            pace.wait(frame)
+            click.echo(show(frame))
+    else:
+        _live(playback.frames(), speed or 1.0)
+
+
+class Pace:
+    """When frames are due at that speed; time without any is cut to `LONGEST_PAUSE_S`."""
+
+    def __init__(
+        self,
+        speed: float,
+        pause: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.speed, self.pause, self.now = speed, pause, now
+        self._due = now()
+        self._next_in = 0.0
+        self._shown = -math.inf
+
+    def wait(self, frame: Frame) -> None:
+        """Return when the frame is due."""
+        self._due += self._next_in
+        self._next_in = 0.0
+        if frame.next_at is not None:
+            self._next_in = min(LONGEST_PAUSE_S, (frame.next_at - frame.at) / 1000 / self.speed)
+        if (early := self._due - self.now()) > 0:
+            self.pause(early)
+
+    def is_worth_showing(self, frame: Frame) -> bool:
+        """Whether the frame stands for a while, or nothing was shown for that long; the last one always is."""
+        now = self.now()
+        shown = frame.next_at is None or self._next_in >= SHOWN_EVERY_S or now - self._shown >= SHOWN_EVERY_S
+        self._shown = now if shown else self._shown
+        return shown
+
+
+def _json(frame: Frame) -> str:
+    return json.dumps(frame.as_json(), separators=(",", ":"))
+
+
+def _line(frame: Frame) -> str:
+    """The frame in one line: position, time, queue, cores, the companies that hold most, and what happened."""
+    state = frame.state
+    held = [f"{name} {render.percent(share)}" for name, share in _shares(state)[:_NAMED] if _part(share)]
+    words = [text for _, event in frame.happened if (text := told(event))]
+    parts = [f"{frame.seq:>7}", render.moment(frame.at), _queue(state), ", ".join(held) or "nobody holds anything"]
+    return "  ".join([*parts, "; ".join(words)]).rstrip()
+
+
+def _queue(state: ClusterState) -> str:
+    granted = f"{state.balance.granted_cores} of {state.fleet.total_cores} cores granted"
+    return f"{len(state.queue.arrivals)} pending, {len(state.waiting)} admitted, {granted}"
+
+
+def _shares(state: ClusterState) -> list[tuple[str, str]]:
+    """(company, share "n/d"), the largest first."""
+    shares = [(name, str(state.queue.share(name))) for name in state.companies]
+    return sorted(shares, key=lambda each: (-_part(each[1]), each[0]))
+
+
+def _part(share: str) -> float:
+    numerator, denominator = (int(part) for part in share.split("/"))
+    return numerator / denominator if denominator else math.inf
+
+
+def _live(frames: Iterator[Frame], speed: float) -> None:
+    """Draw the frames on the terminal, each in the place of the one before; the last one stays."""
+    from rich.console import Console  # noqa: PLC0415 (only terminals need it)
+    from rich.live import Live  # noqa: PLC0415 (likewise)
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    last: deque[str] = deque(maxlen=_LAST)
+    pace = Pace(speed)
+    with Live(console=console, auto_refresh=False) as live:
+        for frame in frames:
+            pace.wait(frame)
+            last.extend(f"{seq:>7}  {text}" for seq, event in frame.happened if (text := told(event)))
+            if pace.is_worth_showing(frame):
+                live.update(_picture(frame, last, speed, console.height), refresh=True)
+
+
+def _picture(frame: Frame, last: Iterable[str], speed: float, height: int) -> RenderableType:
+    """What a terminal of so many lines shows of a frame: the companies that hold most, the busiest workers."""
+    from rich.console import Group  # noqa: PLC0415 (only terminals need it)
+    from rich.text import Text  # noqa: PLC0415 (likewise)
+
+    state = frame.state
+    room = max(2, (height - _LAST - 10) // 2)
+    pending = pending_apps(state)
+    companies = []
+    for name, share in _shares(state):
+        held = state.companies[name].balance
+        bar = f"{_bar(_part(share))} {render.percent(share):>6}"
+        companies.append((name, bar, held.requested_cores, held.granted_cores, pending[name]))
+    workers = []
+    for worker in sorted(state.workers.values(), key=lambda worker: (worker.free_cores - worker.cores, worker.id)):
+        granted = worker.cores - worker.free_cores
+        bar = f"{_bar(granted / worker.cores)} {granted:>3} of {worker.cores}"
+        workers.append((worker.id, bar, worker.status, len(worker.executors)))
+    return Group(
+        Text(f"{render.moment(frame.at)}  position {frame.seq}  {speed:g} times as fast", style="bold"),
+        Text(_queue(state)),
+        Text(),
+        _table(("COMPANY", "SHARE OF QUOTA", "OCCUPIED", "GRANTED", "PENDING"), companies, room, "companies"),
+        Text(),
+        _table(("WORKER", "CORES GRANTED", "STATUS", "EXECUTORS"), workers, room, "workers"),
+        Text(),
+        *(Text(line, no_wrap=True, overflow="ellipsis") for line in last),
+    )
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int, of: str) -> RenderableType:
+    from rich.table import Table  # noqa: PLC0415 (only terminals need it)
+
+    more = len(rows) - room
+    caption = f"and {more} more {of}" if more > 0 else None
+    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
+    for number, name in enumerate(columns):
+        right = bool(rows) and isinstance(rows[0][number], int)
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for row in rows[:room]:
+        table.add_row(*(str(cell) for cell in row))
+    return table
+
+
+def _bar(part: float) -> str:
+    return f"{'█' * round(_BAR * min(1.0, part)):<{_BAR}}"

@@ -1,0 +1,41 @@
+"""Where a span of the log begins or ends: at a position, or at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from scheduler.events import Record
+
+
+class Bound(NamedTuple):
+    """One end of a span: a position in the log, or a time in ms; both ends belong to it."""
+
+    seq: int | None = None
+    at: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.seq or 1) if self.at is None else datetime.fromtimestamp(self.at / 1000, UTC).isoformat()
+
+    def reached(self, record: Record) -> bool:
+        """Whether a span that begins here has begun with this entry."""
+        return record.at >= self.at if self.at is not None else record.seq >= (self.seq or 1)
+
+    def passed(self, record: Record) -> bool:
+        """Whether a span that ends here has ended before this entry."""
+        return (self.seq is not None and record.seq > self.seq) or (self.at is not None and record.at > self.at)
+
+
+OPEN = Bound()
+
+
+def up_to(records: Iterable[Record], last: Bound) -> Iterator[Record]:
+    """The records up to that bound, not one more read than it takes to know."""
+    for record in records:
+        if last.passed(record):
+            return
+        yield record
+        if record.seq == last.seq:
+            return

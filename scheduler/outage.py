@@ -1,0 +1,106 @@
+"""While the store is away: which of its errors pass, what they mean in words, how often to ask and what to say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from redis.exceptions import (
+    BusyLoadingError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import TimeoutError as StoreTimeoutError
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""How long to wait before the store is asked again, the last one for as long as it takes."""
+
+_IN_WORDS: Mapping[str, str] = {
+    "LOADING": "the store is still reading its data from disk",
+    "READONLY": "the server is a replica, not the store's primary, or not yet",
+    "MASTERDOWN": "the server is a replica that has lost its primary",
+    "NOREPLICAS": "the store has fewer replicas than its min-replicas-to-write asks for",
+    "OOM": "the store is out of memory and refuses to write: raise its maxmemory, or make room in it",
+    "MISCONF": "the store cannot write to its disk: make room there, or see its own log",
+    "UNBLOCKED": "the server has become a replica",
+    "CLUSTERDOWN": "the store is down",
+    "TRYAGAIN": "the store is being moved",
+    "BUSY": "the store is busy with a script",
+}
+"""What the store answers while it cannot do as it is told, by the first word, and in ours. All of it passes."""
+_WORD = re.compile(rf"\b({'|'.join(_IN_WORDS)})\b")
+_CLASSES = {
+    BusyLoadingError: "LOADING",
+    MasterDownError: "MASTERDOWN",
+    OutOfMemoryError: "OOM",
+    ReadOnlyError: "READONLY",
+}
+"""Those that redis-py takes the first word off."""
+
+
+def passes(error: RedisError) -> bool:
+    """Whether the same may be asked of the store again later: it is away, or will not do so now.
+
+    After an error of the connection what was asked may have been done; after any other one, nothing was.
+    """
+    return isinstance(error, StoreConnectionError | StoreTimeoutError) or _word(error) in _IN_WORDS
+
+
+def is_there(error: RedisError) -> bool:
+    """Whether somebody answered, if only to say that it cannot be done now."""
+    return isinstance(error, BusyLoadingError | ResponseError)
+
+
+def in_words(error: RedisError) -> str:
+    """What the error means, for people."""
+    said = _IN_WORDS.get(_word(error))
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, StoreConnectionError | StoreTimeoutError):
+        said = said or "the store does not answer"
+    return f"the store does not answer as it should: {text}" if said is None else f"{said} ({text})"
+
+
+class Outage:
+    """Says once that the store is away, and once that it is back; `about` names the one that says so."""
+
+    def __init__(self, **about: str) -> None:
+        self._about = about
+        self._failures = 0
+
+    def __bool__(self) -> bool:
+        """Whether the store is away."""
+        return self._failures > 0
+
+    def goes_on(self, error: RedisError) -> float:
+        """For how many seconds to leave the store alone now."""
+        if not self._failures:
+            _log().warning("the store is away", **self._about, error=in_words(error))
+        self._failures += 1
+        return BACK_OFF_S[min(self._failures, len(BACK_OFF_S)) - 1]
+
+    def is_over(self) -> None:
+        """The store has done what it was asked for."""
+        if self._failures:
+            self._failures = 0
+            _log().info("the store is back", **self._about)
+
+
+def _log() -> FilteringBoundLogger:
+    import structlog  # noqa: PLC0415 (takes long to load, and verbs that only wait for the store have no log)
+
+    logger: FilteringBoundLogger = structlog.get_logger()
+    return logger
+
+
+def _word(error: RedisError) -> str:
+    """The word that the store's answer began with; in a pipeline redis-py puts words of its own before it."""
+    found = _WORD.search(str(error)) if isinstance(error, ResponseError) else None
+    return _CLASSES.get(type(error)) or (found[1] if found else "")

@@ -1,0 +1,146 @@
+"""`python -m tests.chaos`: a cluster of real processes under load and under fire, and whether its promises held.
+
+Exits with 1, names what contradicts a promise and says the seed again if anything does.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlog.render import log_json, print_json, print_table
+from tests.chaos.checker import PROMISES, Evidence, Violation, check
+from tests.chaos.faults import draw
+from tests.chaos.rig import Rig
+
+_LINE_EVERY_S = 10.0
+_SHOWN = 20
+
+
+def _progress() -> Callable[[str], None]:
+    """What says how far the run is: one line that changes on a terminal, a line now and then elsewhere."""
+    terminal, said_s = sys.stderr.isatty(), 0.0
+
+    def say(sentence: str) -> None:
+        nonlocal said_s
+        now = time.monotonic()
+        if terminal and now - said_s >= 0.2:
+            click.echo(f"\r\x1b[K{sentence}", nl=False, err=True)
+            said_s = now
+        elif not terminal and now - said_s >= _LINE_EVERY_S:
+            click.echo(sentence, err=True)
+            said_s = now
+
+    return say
+
+
+def _report(evidence: Evidence, violations: list[Violation], rig: Rig, run: dict[str, Any]) -> dict[str, Any]:
+    lines = evidence.lines
+    settled = {phase: {line.id for line in lines if line.phase == phase} for phase in ("ok", "fail")}
+    executors = {trace.executor for trace in evidence.traces}
+    begun = [(trace.app, trace.task) for trace in evidence.traces if trace.what == "begin"]
+    ends = [data["reason"] for _, data in evidence.ends.values()]
+    return {
+        **run,
+        "faults": dict(sorted(rig.inflicted.items())),
+        "commands": {
+            "sent": len(evidence.sent),
+            "acknowledged": len(settled["ok"]),
+            "refused": len(settled["fail"]),
+            "unknown": len(evidence.sent.keys() - settled["ok"] - settled["fail"]),
+        },
+        "apps": {reason: ends.count(reason) for reason in ("finished", "failed", "killed")},
+        "tasks": {"begun": len(begun), "begun_again": len(begun) - len(set(begun)), "executors": len(executors)},
+        "log": {
+            "events": len(evidence.records),
+            "elections": sum(record.type == "MasterElected" for record in evidence.records),
+            "workers_lost": sum(data["reason"] == "lost" for _, data in evidence.of_type("WorkerRemoved")),
+        },
+        "violations": [violation._asdict() for violation in violations],
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    counts = [
+        (what, f"{name}: {count}")
+        for what in ("commands", "apps", "tasks", "log")
+        for name, count in report[what].items()
+    ]
+    print_table(["what", "count"], counts, empty="")
+    click.echo()
+    print_table(["fault", "times"], list(report["faults"].items()), empty="no faults")
+    click.echo()
+    broken = dict.fromkeys(PROMISES, 0)
+    for violation in report["violations"]:
+        broken[violation["promise"]] += 1
+    print_table(["promise", "broken"], list(broken.items()), empty="")
+    for violation in report["violations"][:_SHOWN]:
+        click.echo(f"BROKEN: {violation['promise']}: {violation['what']}")
+    if len(report["violations"]) > _SHOWN:
+        click.echo(f"… and {len(report['violations']) - _SHOWN} more")
+
+
+def _keep(evidence: Evidence, folder: Path) -> None:
+    """Write the log beside the histories and traces."""
+    with (folder / "log.jsonl").open("w") as file:
+        file.writelines(f"{log_json(record)}\n" for record in evidence.records)
+
+
+@click.command()
+@click.option("--seconds", type=click.FloatRange(1), default=300, show_default=True, help="How long faults come.")
+@click.option("--seed", type=int, help="Draws the faults.  [default: a new one]")
+@click.option("--replicated", is_flag=True, help="Three store servers with sentinels instead of the embedded one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--keep", type=click.Path(path_type=Path), help="A new folder to keep everything in.")
+def main(*, seconds: float, seed: int | None, replicated: bool, as_json: bool, keep: Path | None) -> None:
+    """Run a cluster of real processes under load, kill and stop them at random, and check every promise afterwards."""
+    drawn = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+    options = " --replicated" if replicated else ""
+    again = f"python -m tests.chaos --seconds {seconds:g} --seed {drawn}{options}"
+    click.echo(again, err=True)
+    folder = keep or Path(tempfile.mkdtemp(prefix="fairlog-chaos-"))
+    folder.mkdir(exist_ok=True)
+    faults = draw(drawn, seconds, replicated=replicated)
+    progress = _progress()
+    began_s = time.monotonic()
+    with (folder / "faults.log").open("w") as told:
+
+        def tell(sentence: str) -> None:
+            told.write(f"{time.time():.3f} {sentence}\n")
+            told.flush()
+
+        with Rig(folder, drawn, replicated=replicated, say=tell) as rig:
+            rig.run(faults, seconds, progress)
+            rig.settle(progress)
+            evidence = rig.evidence()
+    violations = check(evidence)
+    run = {"seed": drawn, "seconds": seconds, "replicated": replicated, "took_s": round(time.monotonic() - began_s, 1)}
+    report = _report(evidence, violations, rig, run)
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)
+    if as_json:
+        print_json(report)
+    else:
+        _print(report)
+    if violations:
+        _keep(evidence, folder)
+        click.echo(
+            f"{len(violations)} violations; histories, traces and logs lie in {folder}; again: {again}", err=True
+        )
+        sys.exit(1)
+    if keep is None:
+        shutil.rmtree(folder)
+    else:
+        _keep(evidence, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Whether the promises held: from what clients were told, what the log says and what tasks did, and nothing else.
+
+Each promise is a function that names what contradicts it. What the log grants is summed up anew here, in the
+plainest way, so that a mistake in the fold shows; `recovery.audit` beside it works out every decision again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from recovery.audit import Audit
+from scheduler.events import Record
+from tests.chaos.history import Line, Trace
+from tests.chaos.tenant import REFUSED
+
+Data = dict[str, Any]
+
+
+class Violation(NamedTuple):
+    """A promise that was broken, and by what."""
+
+    promise: str
+    what: str
+
+
+class Evidence:
+    """All that a run left behind: the clients' histories, the log, the traces of tasks, and tasks that still run."""
+
+    def __init__(
+        self, lines: Sequence[Line], records: Sequence[Record], traces: Sequence[Trace], running: Sequence[str] = ()
+    ) -> None:
+        self.lines = lines
+        self.records = records
+        self.traces = traces
+        self.running = running
+
+    @cached_property
+    def log(self) -> list[tuple[Record, Data]]:
+        """Every entry of the log with its data."""
+        return [(record, record.as_json()["data"]) for record in self.records]
+
+    def of_type(self, *types: str) -> Iterator[tuple[Record, Data]]:
+        """The entries of these types with their data."""
+        return ((record, data) for record, data in self.log if record.type in types)
+
+    @cached_property
+    def by_cause(self) -> dict[str, list[Record]]:
+        """Command -> the entries that it caused."""
+        found: dict[str, list[Record]] = defaultdict(list)
+        for record in self.records:
+            if record.cause:
+                found[record.cause].append(record)
+        return found
+
+    @cached_property
+    def sent(self) -> dict[str, Mapping[str, Any]]:
+        """Every command that a client has sent, by its id."""
+        return {line.id: line.command for line in self.lines if line.phase == "invoke"}
+
+    @cached_property
+    def ends(self) -> dict[str, tuple[Record, Data]]:
+        """App -> its end."""
+        return {data["app"]: (record, data) for record, data in self.of_type("AppRemoved")}
+
+
+def check(evidence: Evidence) -> list[Violation]:
+    """Everything that contradicts a promise, promise by promise."""
+    return [Violation(promise, what) for promise, find in PROMISES.items() for what in find(evidence)]
+
+
+def _lost_acknowledgements(evidence: Evidence) -> Iterator[str]:
+    for line in evidence.lines:
+        if line.phase == "ok":
+            held = evidence.records[line.seq - 1] if 0 < line.seq <= len(evidence.records) else None
+            if evidence.sent[line.id]["type"] == "SubmitApp" and not line.seq:
+                yield f"command {line.id} was acknowledged without a place in the log"
+            elif line.seq and (held is None or held.cause != line.id):
+                yield f"command {line.id} was acknowledged at log position {line.seq}, which does not hold it"
+
+
+def _refused_but_done(evidence: Evidence) -> Iterator[str]:
+    refused = {line.id: line.error for line in evidence.lines if line.phase == "fail"}
+    for command, why in refused.items():
+        for record in evidence.by_cause.get(command, ()):
+            yield f"command {command} was refused ({why}), but caused {record.type} at log position {record.seq}"
+        if why.startswith("InternalError"):
+            yield f"command {command} made the master fail: {why}"
+    for line in evidence.lines:
+        if line.phase == "ok" and evidence.sent[line.id].get("name") == REFUSED:
+            yield f"command {line.id} was acknowledged, but had to be refused"
+
+
+def _done_twice(evidence: Evidence) -> Iterator[str]:
+    for command, records in evidence.by_cause.items():
+        turns = sorted({record.turn for record in records})
+        if len(turns) > 1:
+            yield f"command {command} was carried out in the turns {', '.join(map(str, turns))}"
+
+
+def _never_sent(evidence: Evidence) -> Iterator[str]:
+    for record, data in evidence.of_type("AppRegistered"):
+        sent = evidence.sent.get(record.cause)
+        if sent is None or sent.get("app") != data["app"]:
+            yield f"log position {record.seq}: nobody submitted {data['app']} by command {record.cause or 'none'}"
+
+
+def _deviations(evidence: Evidence) -> Iterator[str]:
+    for found in Audit().deviations(evidence.records):
+        yield f"log position {found.seq}: {found.rule}: {found.done}; due: {found.due}"
+
+
+def _cores_promised_twice(evidence: Evidence) -> Iterator[str]:
+    offers: dict[str, tuple[int, int]] = {}
+    held: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for record, data in evidence.log:
+        worker = data.get("worker", "")
+        match record.type:
+            case "WorkerRegistered" | "WorkerChanged":
+                offers[worker] = data["cores"], data["memory_mb"]
+            case "WorkerRemoved":
+                if held.pop(worker, None):
+                    yield f"log position {record.seq}: {worker} is removed, but holds grants"
+                offers.pop(worker, None)
+            case "ExecutorAllocated" | "DriverAllocated":
+                held[worker][data.get("executor") or data["driver"]] = data["cores"], data["memory_mb"]
+            case "ExecutorRemoved" | "DriverRemoved":
+                held[worker].pop(data.get("executor") or data["driver"], None)
+            case _:
+                continue
+        cores, memory_mb = (sum(grant[part] for grant in held[worker].values()) for part in (0, 1))
+        offered = offers.get(worker, (0, 0))
+        if cores > offered[0] or memory_mb > offered[1]:
+            yield (
+                f"log position {record.seq}: {worker} is granted {cores} cores and {memory_mb} MiB "
+                f"of {offered[0]} and {offered[1]}"
+            )
+
+
+def _skipped_tasks(evidence: Evidence) -> Iterator[str]:
+    ended: dict[str, set[int]] = defaultdict(set)
+    for trace in evidence.traces:
+        if trace.what == "end":
+            ended[trace.app].add(trace.task)
+    for _, data in evidence.of_type("AppRegistered"):
+        app = data["app"]
+        if app in evidence.ends and evidence.ends[app][1]["reason"] == "finished":
+            missing = sorted(set(range(data["tasks"])) - ended[app])
+            if missing:
+                yield f"{app} finished, but of its {data['tasks']} tasks {missing} never ran to their end"
+
+
+def _twins(evidence: Evidence) -> Iterator[str]:
+    processes: dict[str, set[int]] = defaultdict(set)
+    for trace in evidence.traces:
+        processes[trace.executor].add(trace.process)
+        if trace.what == "twice":
+            yield f"task {trace.task} of {trace.app} ran twice at once under {trace.executor}"
+    for executor, found in processes.items():
+        if len(found) > 1:
+            yield f"{executor} was the processes {', '.join(map(str, sorted(found)))}"
+
+
+def _never_granted(evidence: Evidence) -> Iterator[str]:
+    granted = {data["executor"]: record.at for record, data in evidence.of_type("ExecutorAllocated")}
+    for trace in evidence.traces:
+        if trace.executor not in granted:
+            yield f"task {trace.task} of {trace.app} ran under {trace.executor}, which the log never granted"
+        elif trace.at_ms < granted[trace.executor]:
+            yield f"task {trace.task} of {trace.app} ran under {trace.executor} before it was granted"
+
+
+def _ran_on(evidence: Evidence) -> Iterator[str]:
+    gone = {
+        data["executor"]: record
+        for record, data in evidence.of_type("ExecutorRemoved")
+        if data["reason"] != "lost"  # its worker is cut off and cannot say what it still runs (semantics W2, W4)
+    }
+    for trace in evidence.traces:
+        removed = gone.get(trace.executor)
+        if removed is not None and trace.at_ms > removed.at:
+            late_ms = trace.at_ms - removed.at
+            yield (
+                f"task {trace.task} of {trace.app} still ran under {trace.executor} {late_ms} ms after log position "
+                f"{removed.seq} said that it was gone"
+            )
+    for task in evidence.running:
+        yield f"{task} still runs, though every app has ended"
+
+
+def _wrong_ends(evidence: Evidence) -> Iterator[str]:
+    asked = {command["app"] for command in evidence.sent.values() if command["type"] == "KillApp"}
+    for _, data in evidence.of_type("AppRegistered"):
+        app, how = data["app"], data["name"]
+        if app not in evidence.ends:
+            yield f"{app} never ended"
+            continue
+        end = evidence.ends[app][1]
+        reason, detail = end["reason"], end["detail"]
+        if reason == "killed" and app not in asked:
+            yield f"{app} was killed, which nobody asked for"
+        elif reason == "failed" and how != "fails":
+            yield f"{app} failed, but its command does not: {detail}"
+        elif reason == "finished" and how == "fails":
+            yield f"{app} finished, but its command fails"
+    left: dict[str, str] = {}
+    for record, data in evidence.of_type("ExecutorAllocated", "ExecutorRemoved"):
+        if record.type == "ExecutorAllocated":
+            left[data["executor"]] = data["worker"]
+        else:
+            left.pop(data["executor"], None)
+    for executor, worker in left.items():
+        yield f"{executor} still holds its grant on {worker} at the end"
+
+
+def _lost_too_early(evidence: Evidence) -> Iterator[str]:
+    timeout_ms = elected_at = 0
+    for record, data in evidence.log:
+        match record.type:
+            case "ClusterConfigured":
+                timeout_ms = 1000 * int(data["worker_timeout_s"])
+            case "MasterElected":
+                elected_at = record.at
+            case "WorkerRemoved" if data["reason"] == "lost":
+                watched_ms = record.at - elected_at
+                if watched_ms < timeout_ms or record.at - data["last_seen"] < timeout_ms:
+                    yield (
+                        f"log position {record.seq}: {data['worker']} is declared lost {watched_ms} ms after an "
+                        f"election, last seen {record.at - data['last_seen']} ms ago, timeout {timeout_ms} ms"
+                    )
+            case _:
+                pass
+
+
+PROMISES: dict[str, Callable[[Evidence], Iterator[str]]] = {
+    "what was acknowledged is in the log": _lost_acknowledgements,
+    "what was refused left nothing": _refused_but_done,
+    "no command was carried out twice": _done_twice,
+    "nothing is in the log that nobody asked for": _never_sent,
+    "the log is whole, and every decision follows from it": _deviations,
+    "no core was promised twice": _cores_promised_twice,
+    "no task was skipped": _skipped_tasks,
+    "no executor ran twice": _twins,
+    "nothing ran that was not granted": _never_granted,
+    "nothing ran on that was said to be gone": _ran_on,
+    "every app ended as it should": _wrong_ends,
+    "no worker was declared lost too early": _lost_too_early,
+}

@@ -1,0 +1,299 @@
+"""A whole cluster of real processes, and the hand that kills, stops and restarts them while clients keep it busy."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import psutil
+from redis.exceptions import RedisError
+
+from fairlog.child import Child
+from recovery.lease import members
+from recovery.rebuild import fold
+from scheduler.client import Client
+from scheduler.commands import ConfigureCluster, RegisterCompany
+from scheduler.errors import CommandRejected, NoMaster
+from scheduler.eventlog import GENESIS, EventLog, Position, connect
+from scheduler.events import Record
+from scheduler.keys import Keys
+from scheduler.state import ClusterState
+from tests.chaos.checker import Evidence
+from tests.chaos.faults import Fault
+from tests.chaos.history import read_history, read_traces
+from tests.chaos.stores import Replicated, Single, Store
+from tests.chaos.tenant import Tenancy
+from workers.processes import kill_until_gone, send_signal, with_variable
+from workers.rundir import RunDir
+
+CLUSTER = "chaos"
+MASTERS, AGENTS, CLIENTS = 3, 3, 3
+OFFER = ("--cores", "8", "--memory", "4G")
+SETTINGS = {
+    "min_executor_cores": 2,
+    "min_executor_memory_mb": 512,
+    "max_executor_cores": 4,
+    "worker_timeout_s": 4,
+    "max_executor_failures": 1000,
+    "executor_idle_timeout_s": 2,
+}
+COMPANIES = ("acme", "bolt", "crux")
+LEASE_S = 1.5
+LOOK_S = 0.05
+STUCK_S = 90.0
+"""After so long without an entry in the log, whatever has not ended never will."""
+STOP_S = 20.0
+SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "stop": signal.SIGTERM}
+_MARK = "FAIRLOG_CHAOS"
+
+
+class Rig:
+    """The cluster in `folder`; a context manager that leaves no process behind. `say` gets what is done to whom."""
+
+    def __init__(self, folder: Path, seed: int, *, replicated: bool, say: Callable[[str], None]) -> None:
+        self.inflicted: Counter[str] = Counter()
+        self._folder = folder
+        self._say = say
+        self._traces = folder / "traces"
+        self._histories = folder / "histories"
+        self._logs = folder / "logs"
+        for made in (self._traces, self._histories, self._logs):
+            made.mkdir(parents=True)
+        self._store: Store = Replicated(folder / "store") if replicated else Single(folder / "store")
+        self._mark = uuid4().hex
+        os.environ[_MARK] = self._mark
+        self._masters = [self._fairlog(f"master-{n}", ["master", *self._master_options()]) for n in range(MASTERS)]
+        self._agents = [self._fairlog(f"worker-{n}", ["worker", *self._worker_options(n)]) for n in range(AGENTS)]
+        self._clients = [self._client(number, seed) for number in range(CLIENTS)]
+        self._held: dict[str, float] = {}
+        self._paused: dict[int, float] = {}
+        self._state = ClusterState()
+        self._position: Position = GENESIS
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _start(self) -> None:
+        self._store.start()
+        for child in (*self._masters, *self._agents):
+            child.start()
+        with connect(self._store.url) as store:
+            client = Client(store, CLUSTER, timeout_s=60)
+            client.send(ConfigureCluster(settings=SETTINGS))
+            for company in COMPANIES:
+                client.send(RegisterCompany(company=company, borrow=True))
+        for child in self._clients:
+            child.start()
+
+    def run(self, faults: Sequence[Fault], seconds: float, progress: Callable[[str], None]) -> None:
+        """Inflict `faults` when their time comes; returns after `seconds`, everything well again."""
+        began_s = time.monotonic()
+        due = list(reversed(faults))
+        while (at_s := time.monotonic() - began_s) < seconds:
+            while due and due[-1].at_s <= at_s:
+                self._inflict(due.pop())
+            self._tend()
+            progress(f"{at_s:.0f} of {seconds:.0f} s, {self._inflicted_so_far()}")
+            time.sleep(LOOK_S)
+        self._held.clear()
+        self._wake(time.monotonic() + 3600)
+        self._tend()
+
+    def settle(self, progress: Callable[[str], None]) -> None:
+        """Have the clients stop, and return once every app has ended and nothing is held, or nothing moves any more."""
+        for child in self._clients:
+            child.ask_to_stop()
+        for child in self._clients:
+            child.wait(time.monotonic() + 4 * STOP_S)
+        moved_s = time.monotonic()
+        while not self._is_quiet() and time.monotonic() - moved_s < STUCK_S:
+            self._tend(clients=False)
+            if self._read_on():
+                moved_s = time.monotonic()
+            left = sum(app.ended is None for app in self._state.apps.values())
+            progress(f"settling, {self._inflicted_so_far()}, log at {self._position.seq}, {left} apps left")
+            time.sleep(LOOK_S)
+
+    def evidence(self) -> Evidence:
+        """What the run has left behind."""
+        with connect(self._store.url) as store:
+            records: list[Record] = list(EventLog(store, Keys(CLUSTER)).read())
+        apps = {record.as_json()["data"]["app"] for record in records if record.type == "AppRegistered"}
+        running = [f"process {pid} of {app}" for app, pid in _task_processes() if app in apps]
+        return Evidence(
+            read_history(sorted(self._histories.iterdir())), records, list(read_traces(self._traces)), running
+        )
+
+    def _inflicted_so_far(self) -> str:
+        return f"{self.inflicted.total()} faults"
+
+    def _inflict(self, fault: Fault) -> None:
+        """Do what is due to one of those that it may be done to; nothing if there is none."""
+        victims = sorted(self._victims(fault.kind).items())
+        if not victims:
+            self.inflicted["none there"] += 1
+            return
+        name, pid = victims[int(fault.pick * len(victims))]
+        if pid in self._paused and fault.deed != "kill":
+            return
+        send_signal([pid], SIGNALS[fault.deed])
+        until = time.monotonic() + fault.hold_s
+        if fault.deed == "pause":
+            self._paused[pid] = until
+        else:
+            self._held[name] = until
+        self.inflicted[str(fault)] += 1
+        self._say(f"{fault}: {name} (process {pid}) for {fault.hold_s:.1f} s")
+
+    def _victims(self, kind: str) -> Mapping[str, int]:
+        match kind:
+            case "serving master" | "standby":
+                serving = self._serving()
+                masters = _pids(self._masters)
+                return {name: pid for name, pid in masters.items() if (pid == serving) == (kind == "serving master")}
+            case "agent":
+                return _pids(self._agents)
+            case "nursery":
+                return self._nurseries()
+            case "executor":
+                return self._executors()
+            case "client":
+                return _pids(self._clients)
+            case _:
+                return self._store.victims(kind)
+
+    def _serving(self) -> int | None:
+        """The process that has the lease; None while the store does not say so at once."""
+        with suppress(RedisError), connect(self._store.url) as store:
+            store.connection_pool.connection_kwargs["socket_timeout"] = 0.5
+            serving = members(store, Keys(CLUSTER))[0]
+            return serving.pid if serving is not None else None
+        return None
+
+    def _nurseries(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, pid in _pids(self._agents).items():
+            with suppress(psutil.Error):
+                found |= {f"{name}'s nursery": child.pid for child in psutil.Process(pid).children()}
+        return found
+
+    def _executors(self) -> dict[str, int]:
+        found = {}
+        for number in range(AGENTS):
+            files = RunDir(self._folder / "run", f"worker-{number}")
+            for holder in files.known():
+                if holder.pid and files.is_running(holder.executor):
+                    found[holder.executor] = holder.pid
+        return found
+
+    def _tend(self, *, clients: bool = True) -> None:
+        """Wake who has slept long enough, start again who was dead for long enough."""
+        now = time.monotonic()
+        self._wake(now)
+        self._store.tend(self._held)
+        for child in (*self._masters, *self._agents, *(self._clients if clients else ())):
+            if self._held.get(child.name, 0.0) <= now:
+                child.tend()
+
+    def _wake(self, now: float) -> None:
+        for pid in [pid for pid, until in self._paused.items() if until <= now]:
+            del self._paused[pid]
+            send_signal([pid], signal.SIGCONT)
+
+    def _read_on(self) -> bool:
+        """Fold what is new in the log; whether there was anything."""
+        before = self._position
+        with suppress(RedisError), connect(self._store.url) as store:
+            for record in EventLog(store, Keys(CLUSTER)).read(self._position):
+                fold(self._state, record)
+                self._position = Position(record.seq, record.digest)
+        return self._position != before
+
+    def _is_quiet(self) -> bool:
+        """Whether the inbox is empty, every app has ended, and the master says the same as the log."""
+        self._read_on()
+        state = self._state
+        if state.executors or any(app.ended is None for app in state.apps.values()) or not state.apps:
+            return False
+        with suppress(RedisError, NoMaster, CommandRejected), connect(self._store.url) as store:
+            if store.xlen(Keys(CLUSTER).inbox) or any(store.hlen(Keys(CLUSTER).grants(w)) for w in state.workers):
+                return False
+            apps: Any = Client(store, CLUSTER, timeout_s=5).view("apps", everything=True)
+            return len(apps) == len(state.apps) and not self._read_on()
+        return False
+
+    def _close(self) -> None:
+        """End everything that was started here, whatever state it is in."""
+        self._wake(time.monotonic() + 3600)
+        children = (*self._clients, *self._agents, *self._masters)
+        for child in children:
+            child.ask_to_stop()
+        deadline = time.monotonic() + STOP_S
+        for child in children:
+            child.wait(deadline)
+        self._store.stop()
+        kill_until_gone(lambda: with_variable(_MARK, self._mark))
+        kill_until_gone(lambda: [pid for _, pid in _task_processes(self._traces)])
+
+    def _master_options(self) -> list[str]:
+        return ["--lease", str(LEASE_S), "--replicas", str(self._store.replicas)]
+
+    def _worker_options(self, number: int) -> list[str]:
+        return ["--id", f"worker-{number}", *OFFER, "--run-dir", str(self._folder / "run")]
+
+    def _fairlog(self, name: str, arguments: Sequence[str]) -> Child:
+        where = ["--store", self._store.url, "--cluster", CLUSTER, "--end-with", str(os.getpid())]
+        return self._child(name, ["-m", "fairlog", *arguments, *where])
+
+    def _client(self, number: int, seed: int) -> Child:
+        name = f"client-{number}"
+        tenancy = Tenancy(
+            url=self._store.url,
+            cluster=CLUSTER,
+            number=number,
+            company=COMPANIES[number % len(COMPANIES)],
+            seed=seed,
+            history=str(self._histories / name),
+            traces=str(self._traces),
+            parent=os.getpid(),
+        )
+        return self._child(name, ["-m", "tests.chaos.tenant", json.dumps(tenancy._asdict())])
+
+    def _child(self, name: str, arguments: Sequence[str]) -> Child:
+        return Child(name, [sys.executable, *arguments], self._logs / f"{name}.log")
+
+
+def _pids(children: Sequence[Child]) -> dict[str, int]:
+    return {child.name: child.pid for child in children if child.pid is not None}
+
+
+def _task_processes(folder: Path | None = None) -> list[tuple[str, int]]:
+    """(app, process) of every task that runs on this machine, or in `folder` alone."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            app = process.environ().get("FAIRLOG_APP_ID")
+            ended = process.status() == psutil.STATUS_ZOMBIE
+            if app is not None and not ended and (folder is None or process.cwd() == str(folder)):
+                found.append((app, process.pid))
+    return found

@@ -1,0 +1,199 @@
+"""What chaos is brought to: the embedded server alone, or a primary with two replicas and three sentinels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from fairlog.child import Child
+from fairlog.store import _END_WITH_PARENT, EmbeddedStore, bundled_server
+
+_ANSWER_S = 1.0
+_UP_S = 30.0
+_SERVICE = "fairlog"
+
+
+class Store(Protocol):
+    """What the rig needs of a store."""
+
+    url: str
+    replicas: int
+
+    def start(self) -> None:
+        """Return once it can be used."""
+
+    def victims(self, kind: str) -> Mapping[str, int]:
+        """Name -> process of each `store`, `replica` or `sentinel` that may be hit now."""
+
+    def tend(self, held: Mapping[str, float]) -> None:
+        """Start again what has died, but nothing that is `held` until a later time."""
+
+    def stop(self) -> None:
+        """End it all."""
+
+
+class Single:
+    """The embedded server."""
+
+    replicas = 0
+
+    def __init__(self, folder: Path) -> None:
+        self._store = EmbeddedStore(folder)
+        self.url = self._store.url
+
+    def start(self) -> None:
+        """Return once it answers."""
+        self._store.start()
+
+    def victims(self, kind: str) -> Mapping[str, int]:
+        """The server."""
+        pid = self._store.pid
+        return {"store": pid} if kind == "store" and pid is not None else {}
+
+    def tend(self, held: Mapping[str, float]) -> None:
+        """Start the server again once it is not held any more."""
+        if self._store.pid is None and held.get("store", 0.0) <= time.monotonic():
+            self._store.tend()
+
+    def stop(self) -> None:
+        """End the server."""
+        self._store.stop()
+
+
+class Replicated:
+    """One primary, two replicas, three sentinels on ports of this machine. A commit counts once one replica has it.
+
+    No server is hit before all three are well again: two at once are more than one replica's copy can survive.
+    """
+
+    replicas = 1
+
+    def __init__(self, folder: Path) -> None:
+        self._program = shutil.which("redis-server") or str(bundled_server())
+        self._folder = folder
+        self._servers = {f"store-{number}": _free_port() for number in (1, 2, 3)}
+        self._sentinels = {f"sentinel-{number}": _free_port() for number in (1, 2, 3)}
+        self._first = next(iter(self._servers.values()))
+        places = ",".join(f"127.0.0.1:{port}" for port in self._sentinels.values())
+        self.url = f"redis+sentinel://{places}/{_SERVICE}"
+        self._children: dict[str, Child] = {}
+
+    def start(self) -> None:
+        """Return once all three servers have the same, and the sentinels know each other."""
+        for name, port in self._servers.items():
+            self._launch(name, port, self._durable(port))
+        for name, port in self._sentinels.items():
+            self._launch(name, port, self._watch(), "--sentinel")
+        deadline = time.monotonic() + _UP_S
+        while not (self._primary() and self._sentinels_agree()):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the replicated store does not come up")
+            time.sleep(0.1)
+
+    def victims(self, kind: str) -> Mapping[str, int]:
+        """The primary, the replicas or the sentinels; no server while one of them is not well."""
+        if kind == "sentinel":
+            return self._pids(self._sentinels)
+        primary = self._primary()
+        if primary is None:
+            return {}
+        pids = self._pids(self._servers)
+        return {name: pid for name, pid in pids.items() if (name == primary) == (kind == "store")}
+
+    def tend(self, held: Mapping[str, float]) -> None:
+        """Start the servers and sentinels again that are not held any more."""
+        for name, child in self._children.items():
+            if held.get(name, 0.0) <= time.monotonic():
+                child.tend()
+
+    def stop(self) -> None:
+        """End all of them."""
+        for child in self._children.values():
+            if child.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGCONT)
+            child.ask_to_stop()
+        for child in self._children.values():
+            child.wait(time.monotonic() + 5)
+
+    def _pids(self, names: Mapping[str, int]) -> dict[str, int]:
+        return {name: pid for name in names if (pid := self._children[name].pid) is not None}
+
+    def _launch(self, name: str, port: int, settings: str, *options: str) -> None:
+        folder = self._folder / name
+        folder.mkdir(parents=True)
+        config = folder / "server.conf"
+        config.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n{settings}")
+        command = [self._program, str(config), *options]
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
+        self._children[name] = Child(name, command, folder / "log")
+        self._children[name].start()
+
+    def _durable(self, port: int) -> str:
+        follow = "" if port == self._first else f"replicaof 127.0.0.1 {self._first}\n"
+        return (
+            "appendonly yes\nappendfsync always\nno-appendfsync-on-rewrite no\nmaxmemory-policy noeviction\n"
+            f'save ""\nrepl-diskless-sync-delay 0\nrepl-timeout 5\n{follow}'
+        )
+
+    def _watch(self) -> str:
+        return (
+            f"sentinel monitor {_SERVICE} 127.0.0.1 {self._first} 2\n"
+            f"sentinel down-after-milliseconds {_SERVICE} 1000\nsentinel failover-timeout {_SERVICE} 6000\n"
+        )
+
+    def _primary(self) -> str | None:
+        """The name of the primary, if the two others follow it and have the same as it."""
+        roles = {name: self._asked(port) for name, port in self._servers.items()}
+        primaries = [name for name, role in roles.items() if role.get("role") == "master"]
+        if len(primaries) != 1:
+            return None
+        followers = [role for name, role in roles.items() if name != primaries[0]]
+        well = all(
+            role.get("master_link_status") == "up" and role.get("master_port") == self._servers[primaries[0]]
+            for role in followers
+        )
+        return primaries[0] if well else None
+
+    def _sentinels_agree(self) -> bool:
+        for port in self._sentinels.values():
+            try:
+                with _asking(port) as sentinel:
+                    seen: Any = sentinel.sentinel_master(_SERVICE)
+            except RedisError:
+                return False
+            if int(seen["num-slaves"]) != 2 or int(seen["num-other-sentinels"]) != 2:
+                return False
+        return True
+
+    def _asked(self, port: int) -> dict[str, Any]:
+        try:
+            with _asking(port) as server:
+                found: dict[str, Any] = server.info("replication")
+                return found
+        except RedisError:
+            return {}
+
+
+def _asking(port: int) -> Redis:
+    return Redis(port=port, socket_timeout=_ANSWER_S, retry=Retry(NoBackoff(), 0))
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port

@@ -1,0 +1,161 @@
+"""A client as a process of its own: submits apps, kills some, asks for what must be refused, and writes down all of it.
+
+Run as `python -m tests.chaos.tenant`, with a `Tenancy` as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from redis.exceptions import RedisError
+
+from fairlog.parent import end_with
+from scheduler.client import Client
+from scheduler.commands import COMMAND, Command, KillApp, KillExecutors, ScaleApp, SubmitApp
+from scheduler.errors import CommandRejected, NoMaster
+from tests.chaos.history import History, Line
+
+REFUSED = "refused"
+"""The name of an app whose submission must be refused."""
+OPEN_APPS = 4
+"""How many apps of its own a client has under way at once."""
+ANSWER_S = 4.0
+ATTEMPTS = 3
+PAUSE_S = 0.25
+DIES = 0.04
+"""How often a client dies in the middle of a command, so many seconds after it began at most:"""
+DIES_WITHIN_S = 0.005
+HOW = ("ok", "ok", "ok", "ok", "ok", "ok", "fails", "fails-once")
+TASK = Path(__file__).with_name("task.sh")
+
+
+class Tenancy(NamedTuple):
+    """What a client is told: where the cluster is, its own number, and where histories and traces go."""
+
+    url: str
+    cluster: str
+    number: int
+    company: str
+    seed: int
+    history: str
+    traces: str
+    parent: int
+
+
+class Tenant:
+    """The client; `run` is its life."""
+
+    def __init__(self, tenancy: Tenancy) -> None:
+        self._tenancy = tenancy
+        self._history = History(Path(tenancy.history))
+        self._life = uuid4().hex[:6]
+        self._draw = random.Random(f"{tenancy.seed} {tenancy.number} {self._life}")
+        self._client = Client(tenancy.url, tenancy.cluster, timeout_s=ANSWER_S)
+        self._apps = 0
+        self._open: list[str] = []
+        self._stopped = False
+
+    def stop(self, *_: object) -> None:
+        """End after the command under way."""
+        self._stopped = True
+
+    def run(self) -> None:
+        """Send commands until told to stop; the first one is, half of the time, the last one of the life before."""
+        unsettled = self._history.unsettled()
+        if unsettled is not None and self._draw.random() < 0.5:
+            self._carry_out(COMMAND.validate_json(json.dumps(dict(unsettled.command))), unsettled.id)
+        while not self._stopped:
+            time.sleep(self._draw.uniform(0, 2 * PAUSE_S))
+            if len(self._open) < OPEN_APPS:
+                self._carry_out(self._command(), uuid4().hex)
+            else:
+                self._look()
+
+    def _command(self) -> Command:
+        odds = self._draw.random()
+        if self._open and odds < 0.1:
+            return KillApp(app=self._draw.choice(self._open))
+        if self._open and odds < 0.15:
+            return ScaleApp(app=self._draw.choice(self._open), executors=self._draw.choice((1, 2, None)))
+        if self._open and odds < 0.2:
+            app = self._draw.choice(self._open)
+            return KillExecutors(app=app, executors=(f"{app}.0", f"{app}.1"))
+        if odds < 0.25:
+            return self._submission(company="nobody", how=REFUSED)
+        return self._submission(company=self._tenancy.company, how=self._draw.choice(HOW))
+
+    def _submission(self, *, company: str, how: str) -> SubmitApp:
+        self._apps += 1
+        seconds = f"{self._draw.uniform(0.1, 1.5):.2f}"
+        elastic = (1, 3) if self._draw.random() < 0.15 else None
+        return SubmitApp(
+            app=f"app-{self._tenancy.number}-{self._life}-{self._apps}",
+            company=company,
+            user=self._draw.choice(("ann", "bob")),
+            name=how,
+            cores=self._draw.choice((2, 4, 6, 8)),
+            memory_per_task_mb=128,
+            tasks=self._draw.randint(1, 10),
+            command=("/bin/sh", str(TASK), how, seconds),
+            cwd=self._tenancy.traces,
+            retries=1 if how == "fails-once" else 0,
+            elastic=elastic,
+        )
+
+    def _carry_out(self, command: Command, identity: str) -> None:
+        """Send `command`, again under the same id as long as nobody knows whether it was carried out.
+
+        Now and then the process is ended meanwhile, by the default action of SIGALRM.
+        """
+        if isinstance(command, SubmitApp) and command.name != REFUSED:
+            self._open.append(command.app)
+        for _ in range(ATTEMPTS):
+            self._history.write(Line(identity, "invoke", command.model_dump(mode="json")))
+            if self._draw.random() < DIES:
+                signal.setitimer(signal.ITIMER_REAL, self._draw.uniform(0, DIES_WITHIN_S) + 1e-6)
+            try:
+                receipt = self._client.send(command, command_id=identity)
+            except CommandRejected as refusal:
+                self._history.write(Line(identity, "fail", error=f"{type(refusal).__name__}: {refusal}"))
+                return
+            except (NoMaster, RedisError) as error:
+                self._history.write(Line(identity, "unknown", error=f"{type(error).__name__}: {error}"))
+                time.sleep(PAUSE_S)
+            else:
+                self._history.write(Line(identity, "ok", seq=receipt.seq))
+                return
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _look(self) -> None:
+        """Forget the apps that are over, or that never came to be."""
+        for app in list(self._open):
+            try:
+                found: dict[str, Any] = self._client.view("app", app=app)
+            except CommandRejected:
+                self._open.remove(app)
+            except (NoMaster, RedisError):
+                time.sleep(PAUSE_S)
+            else:
+                if found["state"] in {"finished", "failed", "killed"}:
+                    self._open.remove(app)
+
+
+def main() -> None:
+    """Be the client that the command line describes."""
+    tenancy = Tenancy(**json.loads(sys.argv[1]))
+    end_with(tenancy.parent)
+    tenant = Tenant(tenancy)
+    signal.signal(signal.SIGTERM, tenant.stop)
+    tenant.run()
+
+
+if __name__ == "__main__":
+    main()

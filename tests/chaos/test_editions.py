@@ -1,0 +1,48 @@
+"""The short editions of `make chaos`: real processes under load, killed, stopped and restarted, and every promise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SEED = 1
+AT_MOST_S = 400
+"""A run that has not ended by then hangs; an ordinary one takes some ten seconds more than its faults."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="its tasks tell of themselves from /proc"),
+]
+
+
+def chaos(folder: Path, *options: str) -> dict[str, Any]:
+    """The report of a run that broke no promise."""
+    command = [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--json", "--keep", str(folder / "kept")]
+    done = subprocess.run(
+        [*command, *options], cwd=ROOT, capture_output=True, text=True, timeout=AT_MOST_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert report["violations"] == []
+    return report
+
+
+def test_every_process_may_be_killed_at_every_moment(tmp_path: Path) -> None:
+    report = chaos(tmp_path, "--seconds", "50")
+    hit = {fault.partition(" ")[2] for fault in report["faults"]}
+    assert hit >= {"serving master", "standby", "agent", "executor", "client", "store"}
+    assert report["commands"]["acknowledged"] > 0
+    assert report["apps"]["finished"] > 0
+    assert report["log"]["elections"] > 1
+
+
+def test_the_primary_store_may_be_killed_under_two_replicas(tmp_path: Path) -> None:
+    report = chaos(tmp_path, "--seconds", "25", "--replicated")
+    assert "kill store" in report["faults"]
+    assert report["apps"]["finished"] > 0

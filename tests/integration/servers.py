@@ -1,0 +1,100 @@
+"""Store servers of a test's own, on ports of this machine: primaries, replicas, sentinels."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction")
+
+
+class Servers:
+    """Store servers, until the test is over."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        self.program = program
+        self.folder = folder
+        self.stack = ExitStack()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._commands: dict[int, Sequence[str]] = {}
+
+    def start(self, *settings: str) -> int:
+        """Start a durable server with these settings; its port, once it answers."""
+        return self._run(*DURABLE, "--repl-diskless-sync-delay", "0", *settings)
+
+    def replica_of(self, primary: int, *settings: str) -> int:
+        """Start a replica of the server at that port; its port, once it has all of it."""
+        port = self.start("--replicaof", "127.0.0.1", str(primary), *settings)
+        with Redis(port=port) as connection:
+            until(lambda: replication(connection)["master_link_status"] == "up")
+        return port
+
+    def watch(self, primary: int) -> int:
+        """Start a sentinel of the service `fairlog` at the port `primary`; its port, once it knows a replica."""
+        file = self.folder / f"sentinel-{uuid4().hex}.conf"
+        file.write_text(
+            f"sentinel monitor fairlog 127.0.0.1 {primary} 1\nsentinel down-after-milliseconds fairlog 500\n"
+            "sentinel failover-timeout fairlog 5000\n"
+        )
+        port = self._run(str(file), "--sentinel")
+        with Redis(port=port) as asked:
+            asked.execute_command("SENTINEL", "DEBUG", "INFO-PERIOD", "100", "PUBLISH-PERIOD", "100")
+            until(lambda: int(asked.sentinel_master("fairlog")["num-slaves"]) >= 1)
+        return port
+
+    def kill(self, port: int) -> None:
+        """End the server at once; what it has acknowledged lies on its disk."""
+        self._processes[port].kill()
+        self._processes[port].wait()
+
+    def signal(self, port: int, number: signal.Signals) -> None:
+        """Send the server a signal."""
+        self._processes[port].send_signal(number)
+
+    def launch(self, port: int, *settings: str) -> None:
+        """Start a killed server again, on its data; returns before it answers."""
+        process = subprocess.Popen([*self._commands[port], *settings], stdout=subprocess.DEVNULL)
+        self._processes[port] = process
+        self.stack.callback(process.wait)
+        self.stack.callback(process.kill)
+
+    def _run(self, *arguments: str) -> int:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port: int = free.getsockname()[1]
+        folder = self.folder / str(port)
+        folder.mkdir()
+        first = [arguments[0]] if arguments[0].endswith(".conf") else []
+        self._commands[port] = [
+            *(str(self.program), *first, "--port", str(port), "--dir", str(folder)),
+            *arguments[len(first) :],
+        ]
+        self.launch(port)
+        with Redis(port=port) as connection:
+            until(lambda: bool(connection.ping()))
+        return port
+
+
+def replication(connection: Redis) -> Any:
+    """What the server says of its replication."""
+    return connection.info("replication")
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Return once it holds; a store that does not answer yet does not."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with suppress(RedisError):
+            if holds():
+                return
+        time.sleep(0.02)
+    raise AssertionError("it never held")

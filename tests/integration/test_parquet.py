@@ -1,0 +1,144 @@
+"""The log as Parquet: what is read back is what the log says, each fact in a column of its type."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+from click.testing import CliRunner, Result
+from pyarrow import parquet
+
+from fairlog.cli import cli
+from fairlog.parquet import TEXT, TRUTH, WHOLE
+from fairlog.store import EmbeddedStore
+from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.events import EVENT_TYPES, AppRegistered, Record
+from scheduler.keys import Keys
+from tests.property.given import recorded
+from tests.property.histories import played, seeded
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+NAMED = {"has_driver": "driver"}
+"""Columns that are called otherwise than the fact: of two facts of one name."""
+LOG = recorded(played(seeded(7, 60)))
+
+
+@pytest.fixture
+def written(store: EmbeddedStore, connection: Redis) -> EmbeddedStore:
+    """A store with the log of a random history."""
+    log, position = EventLog(connection, Keys("default")), GENESIS
+    for _, group in groupby(LOG, key=lambda record: record.turn):
+        turn = list(group)
+        log.commit(position, turn)
+        position = Position(turn[-1].seq, turn[-1].digest)
+    return store
+
+
+def run(store: EmbeddedStore, *arguments: object) -> Result:
+    return CliRunner(env={"HOME": "/nowhere"}).invoke(cli, ["--store", store.url, "log", *map(str, arguments)])
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = parquet.read_table(file).to_pylist()
+    return found
+
+
+def test_every_entry_is_a_row_with_what_its_event_says(written: EmbeddedStore, tmp_path: Path) -> None:
+    file = tmp_path / "log.parquet"
+    answer = run(written, "--parquet", file)
+    assert (answer.exit_code, answer.output) == (0, f"{len(LOG)} log entries written to {file}\n")
+    found = rows(file)
+    assert [
+        Record(
+            *(row["seq"], row["type"], row["v"], round(row["at"].timestamp() * 1000), row["turn"]),
+            *(row["cause"] or "", row["data"], row["digest"]),
+        )
+        for row in found
+    ] == LOG
+    for row in found:
+        said = json.loads(row["data"])
+        for name in (*TEXT, *WHOLE, *TRUTH):
+            if (name != "app" or "app" in said) and (name != "driver" or row["type"] != "AppRegistered"):
+                assert row[name] == said.get(NAMED.get(name, name) if row["type"] == "AppRegistered" else name)
+    assert {row["app"] for row in found if row["type"] == "ExecutorChanged"} <= {
+        row["app"] for row in found if row["company"]
+    }
+    shares = [row["share"] for row in found if row["type"] == "AppAdmitted"]
+    assert any(shares)
+    assert all(isinstance(share, float) for share in shares)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
+
+
+def test_times_are_times_in_utc(written: EmbeddedStore, tmp_path: Path) -> None:
+    run(written, "--parquet", tmp_path / "p", "--to", 1)
+    assert rows(tmp_path / "p")[0]["at"] == datetime.fromtimestamp(LOG[0].at / 1000, UTC)
+    assert str(parquet.read_schema(tmp_path / "p").field("at").type) == "timestamp[ms, tz=UTC]"
+
+
+def test_a_span_and_an_app_are_chosen_as_when_the_log_is_printed(written: EmbeddedStore, tmp_path: Path) -> None:
+    app = next(json.loads(record.data)["app"] for record in LOG if record.type == "AppAdmitted")
+    options = ("--from", 5, "--to", len(LOG) - 3, "--app", app)
+    run(written, "--parquet", tmp_path / "p", *options)
+    printed = [json.loads(line)["seq"] for line in run(written, *options, "--json").output.splitlines()]
+    assert [row["seq"] for row in rows(tmp_path / "p")] == printed
+
+
+def test_a_damaged_log_leaves_the_file_that_was_there(
+    written: EmbeddedStore, connection: Redis, tmp_path: Path
+) -> None:
+    file = tmp_path / "log.parquet"
+    run(written, "--parquet", file, "--to", 3)
+    connection.xdel(Keys("default").log, "9-0")
+    answer = run(written, "--parquet", file)
+    assert (answer.exit_code, "log position 9" in answer.output) == (1, True)
+    assert len(rows(file)) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
+
+
+def test_without_its_library_one_sentence_says_what_to_install(
+    written: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlog.parquet.find_spec", lambda _: None)
+    answer = run(written, "--parquet", tmp_path / "p")
+    assert answer.output == "Error: --parquet needs pyarrow: pip install 'fairlog[parquet]'\n"
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--json",), 2, "--parquet and --json exclude each other"),
+        (("--follow",), 2, "--parquet and --follow exclude each other"),
+        (("--app", "nobody"), 1, "no app 'nobody' is known"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_no_file_is_left(
+    written: EmbeddedStore, tmp_path: Path, options: tuple[str, ...], code: int, said: str
+) -> None:
+    answer = run(written, "--parquet", tmp_path / "p", *options)
+    assert (answer.exit_code, said in answer.output) == (code, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_column_is_a_fact_that_some_event_states_in_that_type() -> None:
+    kinds = dict.fromkeys(TEXT, str) | dict.fromkeys(WHOLE, int) | dict.fromkeys(TRUTH, bool)
+    for name, kind in kinds.items():
+        field = NAMED.get(name, name)
+        models = [model for model in EVENT_TYPES.values() if field in model.model_fields]
+        models = [model for model in models if field != "driver" or (model is AppRegistered) == (kind is bool)]
+        stated = [model.model_fields[field].annotation for model in models]
+        assert stated, name
+        for annotation in stated:
+            assert all(each is kind or isinstance(each, kind) for each in _leaves(annotation)), (name, annotation)
+
+
+def _leaves(annotation: object) -> list[object]:
+    """The types, and values of literals, that an annotation is made of, None apart."""
+    parts = get_args(annotation)
+    return [leaf for part in parts for leaf in _leaves(part)] if parts else [annotation][annotation is type(None) :]
