@@ -96,18 +96,21 @@ class Fleet:
         return self._usable
 
     def usable_with(self, index: int) -> int:
-        """How many usable workers (semantics S1) have at least the size of that index free."""
-        self._settle()
+        """How many usable workers have at least the size of that index free."""
+        if self._moved:
+            self._settle()
         return sum(self._usable_by_rank[len(self.sizes) - index :])
 
     def most_free_cores(self) -> int:
         """The most cores that any live worker has free."""
-        self._settle()
+        if self._moved:
+            self._settle()
         return self._by_cores[-1][0] if self._by_cores else 0
 
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory among usable workers with at least `cores` free, None without any (semantics S3)."""
-        self._settle()
+        if self._moved:
+            self._settle()
         by_memory = self._by_memory
         for index in range(bisect_left(by_memory, (self._minimum.memory_mb, 0)), len(by_memory)):
             memory_mb, free_cores = by_memory[index]
@@ -120,7 +123,8 @@ class Fleet:
 
         Lazy: only the workers that the caller takes are looked at. The fleet must not change meanwhile.
         """
-        self._settle()
+        if self._moved:
+            self._settle()
         by, largest_first = WORKER_SELECTIONS[selection]
         least, other_least = (memory_mb, cores) if by == "memory" else (cores, memory_mb)
         ranked = self._by_memory if by == "memory" else self._by_cores
@@ -140,7 +144,8 @@ class Fleet:
 
     def live_workers(self) -> dict[str, Shape]:
         """Every live worker's free cores and memory, for checks."""
-        self._settle()
+        if self._moved:
+            self._settle()
         return {worker: shape for shape, workers in self._workers.items() for worker in workers}
 
     def _settle(self) -> None:
