@@ -197,4 +197,9 @@ class Master:
             _log.warning("could not release the lease", error=str(error))
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
-        return self.follower.give(lambda _: self._keep_lease())
+        return self.follower.give(self._while_it_folds)
+
+    def _while_it_folds(self, seq: int) -> None:
+        if self.worker.stopping:
+            raise StaleLog(f"told to stop at log position {seq}")
+        self._keep_lease()
