@@ -8,7 +8,7 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from scheduler.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
 from scheduler.events import GENESIS_DIGEST, Record
 from scheduler.outage import passes
+from scheduler.primacy import Primacy
 from scheduler.reading import Fact, Raw, facts, raws, record
 from scheduler.underway import UnderWay
 
@@ -85,6 +86,8 @@ class Position(NamedTuple):
 
 
 GENESIS = Position(0, GENESIS_DIGEST)
+Archived = Callable[[int], Sequence[Raw]]
+"""The entries right behind a position that were moved out of the store, some of them; none if none were."""
 
 
 def connect(url: str) -> Redis:
@@ -181,11 +184,13 @@ class _Servers(Sentinel):
 class CommitUnderWay:
     """A commit that was sent and not answered yet."""
 
-    def __init__(self, sent: UnderWay, arguments: Sequence[str | int], after: Position, replicas: int) -> None:
+    def __init__(
+        self, sent: UnderWay, arguments: Sequence[str | int], after: Position, reached: Callable[[UnderWay], None]
+    ) -> None:
         self._sent = sent
         self._arguments = arguments
         self._after = after
-        self._replicas = replicas
+        self._reached = reached
         self._sent_s = time.monotonic()
 
     @property
@@ -203,7 +208,7 @@ class CommitUnderWay:
         if isinstance(answer, NoScriptError):
             answer = self._sent.ask("EVAL", COMMIT_LUA, *self._arguments)
         if not isinstance(answer, RedisError) and answer[0]:
-            await_replicas(self._sent, self._replicas)
+            self._reached(self._sent)
         self._sent.release()
         if isinstance(answer, RedisError):
             raise answer
@@ -215,33 +220,18 @@ class CommitUnderWay:
         self._sent.abandon()
 
 
-def await_replicas(sent: UnderWay, replicas: int) -> None:
-    """Return once `replicas` replicas have on disk what was written over the connection of `sent`.
-
-    A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
-
-    Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
-    """
-    reached = replicas
-    for _ in range(REPLICATED_WITHIN_S if replicas else 0):
-        answer = sent.ask("WAITAOF", 0, replicas, 1000)
-        if isinstance(answer, ResponseError):
-            answer = [0, sent.ask("WAIT", replicas, 1000)]
-        reached = int(answer[1])
-        if reached >= replicas:
-            return
-    if replicas:
-        sent.abandon()
-        raise NotReplicated(reached, replicas)
-
-
 class EventLog:
-    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it."""
+    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it.
 
-    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0) -> None:
+    Where the stream begins behind what a reader asks for, the entries before are those that `archived` gives.
+    """
+
+    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0, archived: Archived = lambda _: ()) -> None:
         self.store = store
         self.keys = keys
         self.replicas = replicas
+        self._archived = archived
+        self._primacy = Primacy(store)
         self._commit: Script = store.register_script(COMMIT_LUA)
 
     def head(self) -> Position:
@@ -288,7 +278,7 @@ class EventLog:
             self._append_changes(changes, keys, arguments)
         rest = (len(keys), *keys, *arguments)
         sent = UnderWay(self.store, [("EVALSHA", self._commit.sha, *rest)])
-        return CommitUnderWay(sent, rest, after, self.replicas)
+        return CommitUnderWay(sent, rest, after, self._await_replicas)
 
     def facts(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Fact]:
         """What the entries behind `after` tell, up to position `to`, each checked to follow from the one before.
@@ -316,7 +306,12 @@ class EventLog:
         asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", self.keys.log, last)])
         (answer,) = asked.answers()
         pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer or ()]
-        return [fact for page in pages for fact in facts(raws(page), *after)]
+        return [fact for page in pages for fact in facts(self._filled(after.seq, raws(page)), *after)]
+
+    def at(self, seq: int) -> Position | None:
+        """The position of entry `seq`, which is not checked; None if the log has no such entry."""
+        page = next(self._pages(b"%d" % (seq - 1), seq), ()) if seq > 0 else ()
+        return Position(seq, page[0][-1].decode(errors="replace")) if page and page[0][0] == b"%d" % seq else None
 
     def entries(self) -> Iterator[Raw]:
         """Every entry as it lies there, nothing checked."""
@@ -331,8 +326,11 @@ class EventLog:
         if to is None or int(last) < to:
             self.check_tail(int(last))
 
-    def _pages(self, last: bytes, to: int | None = None) -> Iterator[list[Raw]]:
-        """The entries behind position `last`; while the caller works on a page, the store looks for the next one."""
+    def _pages(self, last: bytes, to: int | None = None) -> Iterator[Sequence[Raw]]:
+        """The entries behind position `last`; while the caller works on a page, the store looks for the next one.
+
+        Where the store has none right behind, those that were archived come first.
+        """
         end = "+" if to is None else f"{to}-0"
         under_way: UnderWay | None = self._ask(last, end)
         try:
@@ -340,11 +338,24 @@ class EventLog:
                 (found,) = under_way.answers()
                 page = raws(found)
                 under_way = self._ask(page[-1][0], end) if len(page) == PAGE else None
+                yield from self._archived_before(page, _seq(last), to)
                 if page:
+                    last = page[-1][0]
                     yield page
         finally:
             if under_way is not None:
                 under_way.abandon()
+
+    def _archived_before(self, page: Sequence[Raw], last: int, to: int | None) -> Iterator[Sequence[Raw]]:
+        """What was archived of the entries behind `last`, up to `to`, that the store's next `page` lacks."""
+        until = _seq(page[0][0]) - 1 if page else to or 0
+        while last < until and (older := self._archived(last)):
+            yield older[: until - last]
+            last += len(older)
+
+    def _filled(self, seq: int, page: Sequence[Raw]) -> Sequence[Raw]:
+        """The page if it goes on right behind `seq`; otherwise what was archived there, if anything was."""
+        return next(self._archived_before(page, seq, None), page)
 
     def _ask(self, last: bytes, end: str) -> UnderWay:
         return UnderWay(self.store, [("XRANGE", self.keys.log, b"(%b-0" % last, end, "COUNT", PAGE)])
@@ -364,8 +375,7 @@ class EventLog:
 
     def holds(self, position: Position) -> bool:
         """Whether the log has that entry, with that digest; a failover may have lost it, and others have come since."""
-        entries: Any = self.store.xrange(self.keys.log, min=f"{position.seq}-0", max=f"{position.seq}-0")
-        return bool(entries) and _digest(entries[0][1]) == position.digest
+        return self.at(position.seq) == position
 
     def ends_with(self, position: Position) -> bool:
         """Whether the log's last entry is `position`: how a commit without an answer is settled.
@@ -377,9 +387,33 @@ class EventLog:
         if self.replicas:
             sent = UnderWay(self.store, [("SET", self.keys.settled, position.seq)])
             sent.read()
-            await_replicas(sent, self.replicas)
+            self._await_replicas(sent)
             sent.release()
         return True
+
+    def _await_replicas(self, sent: UnderWay) -> None:
+        """Return once the replicas have on disk what was written over the connection of `sent`, to the primary.
+
+        A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
+
+        Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
+        """
+        if not self.replicas:
+            return
+        reached = 0
+        for _ in range(REPLICATED_WITHIN_S):
+            answer = sent.ask("WAITAOF", 0, self.replicas, 1000)
+            if isinstance(answer, ResponseError) and "unknown command" in str(answer):
+                answer = sent.ask("WAIT", self.replicas, 1000)
+            if isinstance(answer, RedisError):
+                sent.abandon()
+                raise answer
+            reached = int(answer[1]) if isinstance(answer, list) else int(answer)
+            if reached >= self.replicas:
+                self._primacy.confirm(sent)
+                return
+        sent.abandon()
+        raise NotReplicated(reached, self.replicas)
 
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
         for what, workers in (("leave", changes.left), ("join", changes.joined)):

@@ -17,6 +17,7 @@ from scheduler.commands import RegisterCompany, SubmitApp
 from scheduler.errors import NotReplicated, UnsuitableStore
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
+from scheduler.primacy import Primacy, _Server
 from scheduler.service import Scheduler
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, replication, until
@@ -79,6 +80,56 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
     master.log.replicas = 2
     with pytest.raises(NotReplicated, match="on 1 replicas of the store instead of 2"):
         master.log.ends_with(master.position)
+
+
+def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_replica_still_follows_it(
+    servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.service.BACK_OFF_S", (0.01,))
+    with Redis(port=servers.replica_of(primary)) as successor:
+        master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+        master.take_over()
+        client = Client(f"redis://127.0.0.1:{primary}", "replicated")
+        successor.replicaof("NO", "ONE")
+        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        with pytest.raises(StoreConnectionError, match=r"not the store's primary any more: 127\.0\.0\.1:"):
+            master.turn()
+        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        master.turn()
+        assert not client.store.exists(client.keys.reply("one"))
+        successor.replicaof("127.0.0.1", str(primary))
+        until(lambda: replication(successor)["master_link_status"] == "up")
+        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        assert master.turn() == 1
+        assert client.store.llen(client.keys.reply("one")) == 1
+
+
+def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_know(
+    servers: Servers, primary: int
+) -> None:
+    ports = [servers.replica_of(primary), servers.replica_of(primary)]
+    with Redis(port=ports[0]) as successor, Redis(port=ports[1]) as other:
+        successor.replicaof("NO", "ONE")
+        other.replicaof("127.0.0.1", str(ports[0]))
+        until(lambda: replication(other)["master_link_status"] == "up")
+        master = _master(f"redis://127.0.0.1:{ports[0]}", replicas=1)
+        monitored = Primacy(master.log.store)
+        monitored._followers = {_Server("127.0.0.1", primary): None}
+        master.log._primacy = monitored
+        master.take_over()
+    assert master.state.master == "first"
+
+
+def test_a_replica_that_is_gone_holds_up_nobody_while_enough_others_are_there(servers: Servers, primary: int) -> None:
+    gone = servers.replica_of(primary)
+    master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+    master.take_over()
+    with Redis(port=primary) as connection:
+        until(lambda: replication(connection)["slave1"]["state"] == "online")
+        servers.kill(gone)
+        until(lambda: replication(connection)["connected_slaves"] == 1)
+    Client(f"redis://127.0.0.1:{primary}", "replicated").notify(ACME)
+    assert master.turn() == 1
 
 
 def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_over(

@@ -267,30 +267,35 @@ def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_h
 
 
 def test_the_end_of_an_app_is_said_again_if_the_store_has_lost_it(cluster: Cluster, tmp_path: Path) -> None:
-    agent = cluster.agent(cluster.offer(outlive_agent=True))
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
     wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    agent.kill()
+    agent.wait()
     master = cluster.processes[0]
-    os.kill(agent.pid, signal.SIGSTOP)
     os.kill(master.pid, signal.SIGSTOP)
     (tmp_path / "go").touch()
     wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the note of the end")
     assert cluster.connection.xtrim(cluster.keys.inbox, maxlen=0) >= 1
+    cluster.connection.delete(cluster.keys.tasks(app), cluster.keys.begun(app))
     os.kill(master.pid, signal.SIGCONT)
-    os.kill(agent.pid, signal.SIGCONT)
+    cluster.agent(offer)
     assert cluster.end_of(app)["state"] == "finished"
 
 
 def test_an_executor_that_found_no_task_left_is_replaced_if_the_store_has_lost_what_it_did(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
-    agent.tick()
+    before = Agent(cluster.store.url, cluster.name, cluster.offer())
+    before.tick()
+    before.close()
     app = cluster.submit(("true",))
     wait_until(cluster.granted_cores, "the grant")
     files = RunDir(tmp_path / "run", "w1")
     os.close(files.claim_executor(f"{app}.0") or -1)
     files.write_exit(f"{app}.0", ExitNote(app=app, reason="exited", exit_code=0, done=True))
+    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
 
     def ends() -> bool:
         agent.tick()
