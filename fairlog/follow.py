@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from redis.exceptions import RedisError
 
+from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, PAGE, EventLog, Position
 from scheduler.outage import in_words, is_there, passes
 
@@ -22,6 +24,8 @@ SAY_S = 1.0
 """An outage shorter than that is not worth a word."""
 _RETRY_S = 0.2
 _PROBE = 256
+_SEEN = 10_000
+"""How far back a follower finds where the log went another way."""
 T = TypeVar("T")
 
 
@@ -33,19 +37,38 @@ def position_of(log: EventLog, seq: int) -> Position:
 def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[Record | None]:
     """The records behind `after` as they are committed, for ever; None whenever none came for `wait_s`.
 
+    Where a store that failed over has lost some of them, that is said, and what has come in their place follows.
+
     Raises: UnreadableRecord as `EventLog.read`, redis-py's errors if the store is away for a minute.
     """
     block_ms = int(wait_s * 1000)
+    seen: deque[Position] = deque([after], maxlen=_SEEN)
 
     def page() -> list[Record]:
-        return list(islice(log.read(after), PAGE))
+        found = list(islice(log.read(after), PAGE))
+        if not found and after != GENESIS and not log.holds(after):
+            raise UnreadableRecord(after.seq, "the entry that was read there is gone")
+        return found
 
     def wait() -> object:
         return log.store.xread({log.keys.log: f"{after.seq}-0"}, count=1, block=block_ms)
 
+    def last_kept() -> Position:
+        return next((position for position in reversed(seen) if position == GENESIS or log.holds(position)), after)
+
     while True:
-        for record in patiently(page):
+        try:
+            records = patiently(page)
+        except UnreadableRecord:
+            kept = patiently(last_kept)
+            if kept == after:
+                raise
+            click.echo(f"the store has lost the log behind {kept.seq}; going on with what came instead", err=True)
+            after = kept
+            continue
+        for record in records:
             after = Position(record.seq, record.digest)
+            seen.append(after)
             yield record
         patiently(wait)
         yield None

@@ -143,7 +143,7 @@ class Master:
 
     def _keep_what_was_folded(self) -> None:
         """Let the follower go on from the scheduler's state, if that is no half of a turn and ahead of its own."""
-        state, position = self.scheduler.state, self.scheduler.position
+        state, position = self.scheduler.put_down()
         if state.head == position.seq > self.follower.position.seq:
             self.follower.resume(state, position)
 

@@ -179,10 +179,15 @@ class EndApp(_Request):
 
 
 class StartedExecutor(_Request):
-    """A worker's word that an executor's processes are up."""
+    """A worker's word that an executor's processes are up.
+
+    Here and below, `worker` is the one that says so: where a store that failed over has lost a tail of the log, an
+    executor of the same id may have been granted to another one since.
+    """
 
     type: Literal["StartedExecutor"] = "StartedExecutor"
     executor: str
+    worker: str = ""
 
 
 class EndedExecutor(_Request):
@@ -190,6 +195,7 @@ class EndedExecutor(_Request):
 
     type: Literal["EndedExecutor"] = "EndedExecutor"
     executor: str
+    worker: str = ""
     reason: Literal["exited", "failed", "killed"]
     exit_code: int | None = None
     done: bool = False
@@ -210,6 +216,7 @@ class EndedDriver(_Request):
 
     type: Literal["EndedDriver"] = "EndedDriver"
     driver: str
+    worker: str = ""
     reason: Literal["exited", "failed", "killed"]
     exit_code: int | None = None
 

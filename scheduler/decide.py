@@ -275,7 +275,13 @@ def is_full(state: ClusterState, unheld_cores: int = 0, unheld_mb: int = 0) -> b
 
 def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:
     executor = _executor(state, command.executor)
-    return [ExecutorChanged(executor=executor.id)] if executor.status == "starting" else []
+    starting = executor.status == "starting" and _is_its_worker(executor, command.worker)
+    return [ExecutorChanged(executor=executor.id)] if starting else []
+
+
+def _is_its_worker(held: Executor, worker: str) -> bool:
+    """Whether the log grants the executor or driver to the worker that speaks of it; one that gives no name may."""
+    return worker in {"", held.worker}
 
 
 def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
@@ -286,6 +292,8 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
         raise InvalidCommand(f"an executor that found no task left has exited, it has not {command.reason}")
+    if not _is_its_worker(executor, command.worker):
+        return []
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
@@ -315,6 +323,8 @@ def _driver_ended(state: ClusterState, command: EndedDriver) -> list[Event]:
     A driver that left without an exit code has failed.
     """
     driver = _driver(state, command.driver)
+    if not _is_its_worker(driver, command.worker):
+        return []
     app, worker = state.apps[driver.app], state.workers[driver.worker]
     events: list[Event] = [
         DriverRemoved(

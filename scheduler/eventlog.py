@@ -22,6 +22,7 @@ from redis.sentinel import MasterNotFoundError, Sentinel
 from scheduler.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
 from scheduler.events import GENESIS_DIGEST, Record
 from scheduler.outage import passes
+from scheduler.primacy import Primacy
 from scheduler.reading import Fact, Raw, facts, raws, record
 from scheduler.underway import UnderWay
 
@@ -183,11 +184,13 @@ class _Servers(Sentinel):
 class CommitUnderWay:
     """A commit that was sent and not answered yet."""
 
-    def __init__(self, sent: UnderWay, arguments: Sequence[str | int], after: Position, replicas: int) -> None:
+    def __init__(
+        self, sent: UnderWay, arguments: Sequence[str | int], after: Position, reached: Callable[[UnderWay], None]
+    ) -> None:
         self._sent = sent
         self._arguments = arguments
         self._after = after
-        self._replicas = replicas
+        self._reached = reached
         self._sent_s = time.monotonic()
 
     @property
@@ -205,7 +208,7 @@ class CommitUnderWay:
         if isinstance(answer, NoScriptError):
             answer = self._sent.ask("EVAL", COMMIT_LUA, *self._arguments)
         if not isinstance(answer, RedisError) and answer[0]:
-            await_replicas(self._sent, self._replicas)
+            self._reached(self._sent)
         self._sent.release()
         if isinstance(answer, RedisError):
             raise answer
@@ -215,26 +218,6 @@ class CommitUnderWay:
     def abandon(self) -> None:
         """Never mind the answer."""
         self._sent.abandon()
-
-
-def await_replicas(sent: UnderWay, replicas: int) -> None:
-    """Return once `replicas` replicas have on disk what was written over the connection of `sent`.
-
-    A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
-
-    Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
-    """
-    reached = replicas
-    for _ in range(REPLICATED_WITHIN_S if replicas else 0):
-        answer = sent.ask("WAITAOF", 0, replicas, 1000)
-        if isinstance(answer, ResponseError):
-            answer = [0, sent.ask("WAIT", replicas, 1000)]
-        reached = int(answer[1])
-        if reached >= replicas:
-            return
-    if replicas:
-        sent.abandon()
-        raise NotReplicated(reached, replicas)
 
 
 class EventLog:
@@ -248,6 +231,7 @@ class EventLog:
         self.keys = keys
         self.replicas = replicas
         self._archived = archived
+        self._primacy = Primacy(store)
         self._commit: Script = store.register_script(COMMIT_LUA)
 
     def head(self) -> Position:
@@ -294,7 +278,7 @@ class EventLog:
             self._append_changes(changes, keys, arguments)
         rest = (len(keys), *keys, *arguments)
         sent = UnderWay(self.store, [("EVALSHA", self._commit.sha, *rest)])
-        return CommitUnderWay(sent, rest, after, self.replicas)
+        return CommitUnderWay(sent, rest, after, self._await_replicas)
 
     def facts(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Fact]:
         """What the entries behind `after` tell, up to position `to`, each checked to follow from the one before.
@@ -403,9 +387,33 @@ class EventLog:
         if self.replicas:
             sent = UnderWay(self.store, [("SET", self.keys.settled, position.seq)])
             sent.read()
-            await_replicas(sent, self.replicas)
+            self._await_replicas(sent)
             sent.release()
         return True
+
+    def _await_replicas(self, sent: UnderWay) -> None:
+        """Return once the replicas have on disk what was written over the connection of `sent`, to the primary.
+
+        A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
+
+        Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
+        """
+        if not self.replicas:
+            return
+        reached = 0
+        for _ in range(REPLICATED_WITHIN_S):
+            answer = sent.ask("WAITAOF", 0, self.replicas, 1000)
+            if isinstance(answer, ResponseError) and "unknown command" in str(answer):
+                answer = sent.ask("WAIT", self.replicas, 1000)
+            if isinstance(answer, RedisError):
+                sent.abandon()
+                raise answer
+            reached = int(answer[1]) if isinstance(answer, list) else int(answer)
+            if reached >= self.replicas:
+                self._primacy.confirm(sent)
+                return
+        sent.abandon()
+        raise NotReplicated(reached, self.replicas)
 
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
         for what, workers in (("leave", changes.left), ("join", changes.joined)):

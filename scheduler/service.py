@@ -203,6 +203,12 @@ class Scheduler:
         if self._under_way is None and self.log.head() != self.position:
             self._fold_again_as_master()
 
+    def put_down(self) -> tuple[ClusterState, Position]:
+        """What it has folded, and the position that this should be at; the scheduler is left with nothing."""
+        found = self.state, self.position
+        self.state, self.position = ClusterState(), GENESIS
+        return found
+
     def _unless_refused(self, action: Callable[[], int]) -> int | None:
         """What `action` returns; None if a commit was refused and the log was folded again.
 

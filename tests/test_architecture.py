@@ -23,6 +23,7 @@ PURE = (
 )
 IMPURE = (
     ("underway", "notify", "logs", "outage"),
+    ("primacy",),
     ("eventlog", "doorbell", "client", "worklist", "worklist_lua"),
     ("service",),
 )

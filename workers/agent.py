@@ -200,7 +200,8 @@ class Agent:
         self._look()
         alive = bool(self._beat([self._keys.heartbeats], [self.offer.worker]))
         granted, revoked = self._read_grants()
-        for executor in diff(granted, self._running).stop:
+        rightful = {executor: grant for executor, grant in granted.items() if self._is_what_runs(grant)}
+        for executor in diff(rightful, self._running).stop:
             self._stop_executor(executor)
         if not alive and self._registered and not self._removed:
             self._removed = self._was_removed()
@@ -208,20 +209,25 @@ class Agent:
             self._report(granted)
             return
         if not (alive and self._registered):
-            if any(executor not in granted for executor in self._running) or not self._register():
+            if any(executor not in rightful for executor in self._running) or not self._register():
                 self._report(granted)
                 return
             granted, revoked = self._read_grants()
         if self._unsaid:
             running = (executor for executor in self._running if executor in granted and not is_driver(executor))
-            self._unsent += [StartedExecutor(executor=executor) for executor in running]
-            self._unsaid = False
+            self._unsent += [StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running]
         for grant in diff(granted, {**self._running, **self._ended}).start:
             self._start_executor(grant)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
                 self._ended[executor] = _Ended(ExitNote(app=executor.rpartition(".")[0], reason="killed"), 0)
         self._report({**granted, **revoked})
+        self._unsaid = False
+
+    def _is_what_runs(self, grant: Grant) -> bool:
+        """Whether nothing else runs under its id: a store that failed over may have lost a grant, and given it anew."""
+        holder = self._running.get(grant.executor)
+        return holder is None or not holder.cores or (holder.cores, holder.memory_mb) == (grant.cores, grant.memory_mb)
 
     def _look(self) -> None:
         """What runs here and what has ended, as the lock files tell it."""
@@ -327,7 +333,7 @@ class Agent:
         if pid is not None:
             self._running[grant.executor] = Holder(grant.executor, grant.app, pid)
             if grant.role == "executor":
-                self._unsent.append(StartedExecutor(executor=grant.executor))
+                self._unsent.append(StartedExecutor(executor=grant.executor, worker=offer.worker))
 
     def _stop_executor(self, executor: str) -> None:
         """TERM, which it passes on to its tasks; KILL to all of it once the grace period is long over."""
@@ -359,8 +365,9 @@ class Agent:
 
         So the end of its app is said again, and it is done only if no task of the app waits (semantics S6).
         """
+        worker, reason, exit_code = self.offer.worker, note.reason, note.exit_code
         if is_driver(executor):
-            self._client.notify(EndedDriver(driver=executor, reason=note.reason, exit_code=note.exit_code))
+            self._client.notify(EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code))
             return
         if note.verdict is not None:
             self._client.notify(EndApp(app=note.app, reason=note.verdict, detail=note.detail))
@@ -368,7 +375,9 @@ class Agent:
         else:
             came_back, tasks = self._work.put_back(note.app, executor), self._work.progress(note.app)
             done = note.done and tasks.tasks > 0 and not (came_back or tasks.queued)
-        self._client.notify(EndedExecutor(executor=executor, reason=note.reason, exit_code=note.exit_code, done=done))
+        self._client.notify(
+            EndedExecutor(executor=executor, worker=worker, reason=reason, exit_code=exit_code, done=done)
+        )
 
 
 def _bury(holder: Holder) -> ExitNote:

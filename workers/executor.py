@@ -125,6 +125,7 @@ class Executor(SimpleWorker):
             except RedisError as error:
                 outage_s = outage.goes_on(error)
                 self._said = ended = None
+                self._filled = False
             if ended is not None or self._stop_requested:
                 return self._finish(ended or "killed")
             if outage_s or len(self._crew) or self._idle:
@@ -267,7 +268,7 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
-    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid()))
+    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid(), grant.cores, grant.memory_mb))
     if spec.pin:
         cpus = files.claim_cpus(grant.cores)
         if cpus:

@@ -19,11 +19,13 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Holder(NamedTuple):
-    """The process that holds an executor's lock, and the app that it works for; `pid` 0 while not known yet."""
+    """The process that holds an executor's lock, the app that it works for and its size; 0 while not known yet."""
 
     executor: str
     app: str
     pid: int
+    cores: int = 0
+    memory_mb: int = 0
 
 
 class ExitNote(BaseModel):
@@ -73,7 +75,9 @@ class RunDir:
     def name_holder(self, lock: int, holder: Holder) -> None:
         """Write down, in the lock file itself, who holds the lock."""
         os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps({"app": holder.app, "pid": holder.pid}).encode(), 0)
+        said = holder._asdict()
+        del said["executor"]
+        os.pwrite(lock, json.dumps(said).encode(), 0)
 
     def known(self) -> list[Holder]:
         """The executors that have files here, running or not, in the order of their ids' file names."""
@@ -156,7 +160,8 @@ class RunDir:
             stored = json.loads(path.read_text())
         except (FileNotFoundError, ValueError):
             return Holder(executor, executor.rpartition(".")[0], 0)
-        return Holder(executor, str(stored["app"]), int(stored["pid"]))
+        size = int(stored.get("cores", 0)), int(stored.get("memory_mb", 0))
+        return Holder(executor, str(stored["app"]), int(stored["pid"]), *size)
 
 
 def _lock(path: Path) -> int | None:

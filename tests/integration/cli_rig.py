@@ -107,8 +107,8 @@ class Shell:
 class Service:
     """A `fairlog` process that is started as systemd would: what it says is heard, what it logs is kept."""
 
-    def __init__(self, shell: Shell, *arguments: str) -> None:
-        name = "-".join(arguments[:1])
+    def __init__(self, shell: Shell, *arguments: str, name: str = "") -> None:
+        name = name or arguments[0]
         self.log = shell.home / f"{name}.log"
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._line.bind(str(shell.home / f"{name}.socket"))

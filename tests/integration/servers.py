@@ -39,8 +39,8 @@ class Servers:
             until(lambda: replication(connection)["master_link_status"] == "up")
         return port
 
-    def watch(self, primary: int) -> int:
-        """Start a sentinel of the service `fairlog` at the port `primary`; its port, once it knows a replica."""
+    def watch(self, primary: int, *, replicas: int = 1) -> int:
+        """Start a sentinel of the service `fairlog` at the port `primary`; its port, once it knows its replicas."""
         file = self.folder / f"sentinel-{uuid4().hex}.conf"
         file.write_text(
             f"sentinel monitor fairlog 127.0.0.1 {primary} 1\nsentinel down-after-milliseconds fairlog 500\n"
@@ -49,7 +49,7 @@ class Servers:
         port = self._run(str(file), "--sentinel")
         with Redis(port=port) as asked:
             asked.execute_command("SENTINEL", "DEBUG", "INFO-PERIOD", "100", "PUBLISH-PERIOD", "100")
-            until(lambda: int(asked.sentinel_master("fairlog")["num-slaves"]) >= 1)
+            until(lambda: int(asked.sentinel_master("fairlog")["num-slaves"]) >= replicas)
         return port
 
     def kill(self, port: int) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+from pathlib import Path
+from uuid import uuid4
+
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from recovery.rebuild import rebuild
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany
+from scheduler.commands import RegisterCompany, SubmitApp
 from scheduler.errors import NotReplicated, UnsuitableStore
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
+from scheduler.primacy import Primacy, _Server
 from scheduler.service import Scheduler
+from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, replication, until
+from tests.integration.worker_rig import processes_of
 
 ACME = RegisterCompany(company="acme")
 
@@ -73,6 +82,56 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
         master.log.ends_with(master.position)
 
 
+def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_replica_still_follows_it(
+    servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.service.BACK_OFF_S", (0.01,))
+    with Redis(port=servers.replica_of(primary)) as successor:
+        master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+        master.take_over()
+        client = Client(f"redis://127.0.0.1:{primary}", "replicated")
+        successor.replicaof("NO", "ONE")
+        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        with pytest.raises(StoreConnectionError, match=r"not the store's primary any more: 127\.0\.0\.1:"):
+            master.turn()
+        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        master.turn()
+        assert not client.store.exists(client.keys.reply("one"))
+        successor.replicaof("127.0.0.1", str(primary))
+        until(lambda: replication(successor)["master_link_status"] == "up")
+        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        assert master.turn() == 1
+        assert client.store.llen(client.keys.reply("one")) == 1
+
+
+def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_know(
+    servers: Servers, primary: int
+) -> None:
+    ports = [servers.replica_of(primary), servers.replica_of(primary)]
+    with Redis(port=ports[0]) as successor, Redis(port=ports[1]) as other:
+        successor.replicaof("NO", "ONE")
+        other.replicaof("127.0.0.1", str(ports[0]))
+        until(lambda: replication(other)["master_link_status"] == "up")
+        master = _master(f"redis://127.0.0.1:{ports[0]}", replicas=1)
+        monitored = Primacy(master.log.store)
+        monitored._followers = {_Server("127.0.0.1", primary): None}
+        master.log._primacy = monitored
+        master.take_over()
+    assert master.state.master == "first"
+
+
+def test_a_replica_that_is_gone_holds_up_nobody_while_enough_others_are_there(servers: Servers, primary: int) -> None:
+    gone = servers.replica_of(primary)
+    master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+    master.take_over()
+    with Redis(port=primary) as connection:
+        until(lambda: replication(connection)["slave1"]["state"] == "online")
+        servers.kill(gone)
+        until(lambda: replication(connection)["connected_slaves"] == 1)
+    Client(f"redis://127.0.0.1:{primary}", "replicated").notify(ACME)
+    assert master.turn() == 1
+
+
 def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_over(
     servers: Servers, primary: int
 ) -> None:
@@ -87,7 +146,94 @@ def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_ov
     assert store.get("before") == b"1"
 
 
+def test_of_several_servers_the_one_that_says_it_is_primary_is_the_store(servers: Servers) -> None:
+    old = servers.start()
+    new = servers.replica_of(old)
+    store = connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}/0")
+    with Redis(port=old) as first, Redis(port=new) as second:
+        store.set("before", 1)
+        until(lambda: second.get("before") == b"1")
+        second.replicaof("NO", "ONE")
+        with pytest.raises(StoreConnectionError, match=f"127.0.0.1:{old} and 127.0.0.1:{new} each say that they are"):
+            connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
+        first.replicaof("127.0.0.1", str(new))
+        until(lambda: bool(store.set("after", 1)))
+        assert second.get("after") == b"1"
+    servers.kill(new)
+    with pytest.raises(StoreConnectionError, match=r"none of .* says that it is the store's primary \(Error 111"):
+        connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
+
+
+def test_a_server_that_hangs_counts_as_away(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients would otherwise wait for it for ever, and not go where it has failed over to."""
+    monkeypatch.setattr("scheduler.eventlog.ANSWER_S", 0.2)
+    port = servers.start()
+    store = connect(f"redis://127.0.0.1:{port}")
+    assert store.ping()
+    servers.signal(port, signal.SIGSTOP)
+    with pytest.raises(StoreTimeoutError):
+        store.blpop(["nothing"], 0.1)
+
+
 @pytest.mark.parametrize("url", ["redis+sentinel://", "redis+sentinel://h:1", "redis+sentinel://h/s", "mysql://h/s"])
 def test_a_url_that_names_no_store_is_refused_saying_what_would(url: str) -> None:
     with pytest.raises(UnsuitableStore, match=r"redis\+sentinel://"):
         connect(url)
+
+
+def _masters_follow(master: Service) -> bool:
+    return any(entry["event"] == "what was followed is not in the log any more" for entry in master.entries())
+
+
+def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowledged_is_not(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """The replicas are stopped while the primary goes on; then all die, and the primary alone has what came last."""
+    primary = servers.start()
+    replicas = [servers.replica_of(primary), servers.replica_of(primary)]
+    url = f"redis+sentinel://127.0.0.1:{servers.watch(primary, replicas=2)}/fairlog"
+    shell = Shell(tmp_path / "home")
+    shell.env |= {"FAIRLOG_STORE": url, "FAIRLOG_REPLICAS": "1"}
+    first = Service(shell, "master", "--lease", "1")
+    first.hear("READY=1")
+    client = Client(url, timeout_s=60)
+    until(lambda: bool(client.store.exists(client.keys.lease)))
+    second = Service(shell, "master", "--lease", "1", name="second")
+    worker = Service(shell, "worker", "--id", "w", "--cores", "8", "--memory", "8G", "--no-outlive")
+    kept, lost = (f"{name}-{uuid4().hex[:8]}" for name in ("kept", "lost"))
+    try:
+        worker.hear("READY=1")
+        client.send(ACME)
+        client.send(_gated(kept, tmp_path))
+        until((tmp_path / f"{kept}.begun").exists)
+        for replica in replicas:
+            servers.signal(replica, signal.SIGSTOP)
+        client.notify(_gated(lost, tmp_path))
+        until((tmp_path / f"{lost}.begun").exists)
+        last = EventLog(client.store, client.keys).head()
+        servers.kill(primary)
+        for replica in replicas:
+            servers.kill(replica)
+            servers.launch(replica)
+        client.send(RegisterCompany(company="afterwards"))
+        until(lambda: not processes_of(lost))
+        (tmp_path / "gate").touch()
+        until(lambda: client.view("app", app=kept)["state"] == "finished")
+        log = EventLog(client.store, client.keys)
+        assert log.head() != last
+        state, _ = rebuild(log, whole=True)
+        assert (lost in state.apps, sorted(state.companies)) == (False, ["acme", "afterwards"])
+        until(lambda: _masters_follow(first) and _masters_follow(second))
+        assert sorted(state.workers) == ["w"]
+        assert not any(record.type == "WorkerRemoved" for record in log.read())
+        assert first.process.poll() is second.process.poll() is worker.process.poll() is None
+    finally:
+        for service in (first, second, worker):
+            service.end()
+
+
+def _gated(name: str, folder: Path) -> SubmitApp:
+    script = f"touch {name}.begun; while ! test -e gate; do sleep 0.05; done"
+    return SubmitApp(
+        app=name, company="acme", user="ann", cores=4, tasks=1, command=("sh", "-c", script), cwd=str(folder)
+    )

@@ -266,30 +266,35 @@ def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_h
 
 
 def test_the_end_of_an_app_is_said_again_if_the_store_has_lost_it(cluster: Cluster, tmp_path: Path) -> None:
-    agent = cluster.agent(cluster.offer(outlive_agent=True))
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
     wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    agent.kill()
+    agent.wait()
     master = cluster.processes[0]
-    os.kill(agent.pid, signal.SIGSTOP)
     os.kill(master.pid, signal.SIGSTOP)
     (tmp_path / "go").touch()
     wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the note of the end")
     assert cluster.connection.xtrim(cluster.keys.inbox, maxlen=0) >= 1
+    cluster.connection.delete(cluster.keys.tasks(app), cluster.keys.begun(app))
     os.kill(master.pid, signal.SIGCONT)
-    os.kill(agent.pid, signal.SIGCONT)
+    cluster.agent(offer)
     assert cluster.end_of(app)["state"] == "finished"
 
 
 def test_an_executor_that_found_no_task_left_is_replaced_if_the_store_has_lost_what_it_did(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
-    agent.tick()
+    before = Agent(cluster.store.url, cluster.name, cluster.offer())
+    before.tick()
+    before.close()
     app = cluster.submit(("true",))
     wait_until(cluster.granted_cores, "the grant")
     files = RunDir(tmp_path / "run", "w1")
     os.close(files.claim_executor(f"{app}.0") or -1)
     files.write_exit(f"{app}.0", ExitNote(app=app, reason="exited", exit_code=0, done=True))
+    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
 
     def ends() -> bool:
         agent.tick()
@@ -317,6 +322,17 @@ def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_
     agent.wait()
     cluster.agent()
     wait_until(lambda: len(processes_of(app)) == 4, "the tasks to run again")
+
+
+def test_an_executor_of_another_size_than_the_log_grants_is_stopped_and_replaced(cluster: Cluster) -> None:
+    """A failover lost its grant, and the log has since granted another one of that id."""
+    cluster.agent()
+    app = cluster.submit(SLEEP)
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    grants, executor = cluster.keys.grants("w1"), f"{app}.0"
+    stored: Any = cluster.connection.hget(grants, executor)
+    cluster.connection.hset(grants, executor, json.dumps({**json.loads(stored), "cores": 2}))
+    wait_until(lambda: [each["executor"] for each in cluster.app(app)["executors"]] == [f"{app}.1"], "another executor")
 
 
 def test_a_restart_of_the_store_loses_neither_tasks_nor_the_worker(tmp_path: Path) -> None:

@@ -185,6 +185,18 @@ def test_an_executor_that_the_log_does_not_grant_is_refused(command: StartedExec
         decide(fold(RUNNING), command)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [StartedExecutor(executor="a1.0", worker="w2"), EndedExecutor(executor="a1.0", worker="w2", reason="exited")],
+)
+def test_word_of_an_executor_from_a_worker_that_the_log_does_not_grant_it_to_changes_nothing(
+    command: StartedExecutor | EndedExecutor,
+) -> None:
+    state = fold(RUNNING)
+    assert decide(state, command) == []
+    assert decide(state, command.model_copy(update={"worker": "w1"})) != []
+
+
 def test_the_same_end_of_an_executor_twice_is_refused() -> None:
     state = fold([*RUNNING, removed("a1.0", "exited")])
     with pytest.raises(UnknownExecutor):

@@ -1,0 +1,119 @@
+"""Whether a store's server is still its primary: asked after each commit that replicas were to have.
+
+A primary that hangs is replaced, and may wake up. For a moment one of its replicas still follows it and has all
+that it writes, while another one has been made primary and knows nothing of that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.connection import SSLConnection
+from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.underway import UnderWay
+
+_ASK_S = 0.5
+
+
+class _Server(NamedTuple):
+    host: str
+    port: int
+
+
+class Primacy:
+    """What is known of the replicas of `store`: one that does not follow the primary any more is asked why."""
+
+    def __init__(self, store: Redis) -> None:
+        self._store = store
+        self._followers: dict[_Server, None] = {}
+        self._begun = False
+
+    def confirm(self, sent: UnderWay) -> None:
+        """Return if the server that `sent` is connected to has not been replaced as far as anybody says.
+
+        Raises: redis-py's ConnectionError otherwise, every connection given up: the next one finds the primary.
+        """
+        answer = sent.ask("INFO", "replication")
+        if isinstance(answer, RedisError):
+            sent.abandon()
+            raise answer
+        ours = _fields(answer.decode())
+        if ours["role"] != "master":
+            self._give_up(sent, "it has become a replica")
+        attached = dict.fromkeys(_attached(ours))
+        if not self._begun:
+            self._followers = dict.fromkeys(_announced(self._store))
+            self._begun = True
+        for server in [server for server in self._followers if server not in attached]:
+            if _has_replaced(self._asked(server), ours):
+                self._give_up(sent, f"{server.host}:{server.port} is primary now")
+            del self._followers[server]
+        self._followers |= attached
+
+    def _asked(self, server: _Server) -> dict[str, str]:
+        """What `server` says of itself; nothing if it does not answer at once: then it cannot have been heard of."""
+        pool = self._store.connection_pool
+        known = {
+            name: value
+            for name, value in pool.connection_kwargs.items()
+            if name in {"username", "password"} or name.startswith("ssl_")
+        }
+        with Redis(
+            **known,
+            host=server.host,
+            port=server.port,
+            ssl=issubclass(pool.connection_class, SSLConnection),
+            socket_timeout=_ASK_S,
+            socket_connect_timeout=_ASK_S,
+            retry=Retry(NoBackoff(), 0),
+        ) as asked:
+            try:
+                return {name: str(value) for name, value in asked.info("replication").items()}
+            except RedisError:
+                return {}
+
+    def _give_up(self, sent: UnderWay, why: str) -> NoReturn:
+        sent.abandon()
+        self._store.connection_pool.disconnect()
+        raise StoreConnectionError(f"the server is not the store's primary any more: {why}")
+
+
+def _has_replaced(theirs: dict[str, str], ours: dict[str, str]) -> bool:
+    """Whether another server is primary in our place: not we ourselves, nor the one that we have replaced."""
+    return theirs.get("role") == "master" and theirs["master_replid"] not in {
+        ours["master_replid"],
+        ours["master_replid2"],
+    }
+
+
+def _fields(text: str) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def _attached(ours: dict[str, str]) -> Iterator[_Server]:
+    """The replicas that follow, from lines like `slave0:ip=127.0.0.1,port=6380,state=online,…`."""
+    for name, said in ours.items():
+        if name.startswith("slave") and said.startswith("ip="):
+            parts = dict(part.split("=", 1) for part in said.split(","))
+            yield _Server(parts["ip"], int(parts["port"]))
+
+
+def _announced(store: Redis) -> Iterator[_Server]:
+    """The replicas that the sentinels know of; without sentinels, the servers that the URL names."""
+    pool: Any = store.connection_pool
+    manager = getattr(pool, "sentinel_manager", None)
+    for asked in manager.sentinels if manager is not None else ():
+        try:
+            for replica in asked.sentinel_slaves(pool.service_name):
+                yield _Server(str(replica["ip"]), int(replica["port"]))
+        except RedisError:
+            said = asked.connection_pool.connection_kwargs
+            yield _Server(str(said["host"]), int(said["port"]))

@@ -1,0 +1,60 @@
+"""Following the log from the command line, also where a failover takes some of it away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairlog.follow import follow
+from scheduler.errors import UnreadableRecord
+from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.events import CompanyRegistered, encode
+from scheduler.keys import Keys
+
+if TYPE_CHECKING:
+    import fakeredis
+
+
+@pytest.fixture
+def log(fake: fakeredis.FakeRedis) -> EventLog:
+    return EventLog(fake, Keys())
+
+
+def write(log: EventLog, *companies: str) -> None:
+    for company in companies:
+        seq, digest = log.head()
+        event = CompanyRegistered(company=company, cores=None, memory_mb=None, part=None)
+        record = encode(event, seq=seq + 1, at=1, turn=seq + 1, cause="", previous=digest)
+        log.commit(Position(seq, digest), [record])
+
+
+def lose(log: EventLog, entries: int) -> None:
+    held: Any = log.store.xrange(log.keys.log)
+    log.store.delete(log.keys.log)
+    for entry, fields in held[:-entries]:
+        log.store.xadd(log.keys.log, fields, id=entry)
+
+
+@pytest.mark.parametrize("instead", [("x",), ("x", "y"), ("x", "y", "z")])
+def test_what_comes_in_the_place_of_a_lost_tail_follows(
+    log: EventLog, instead: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the log is shorter than what was seen of it by now, as long, or longer."""
+    write(log, "a", "b", "c", "d")
+    following = follow(log, GENESIS, wait_s=0.01)
+    seen = [next(following) for _ in range(5)]
+    assert seen[-1] is None
+    lose(log, 2)
+    write(log, *instead)
+    found = [record.as_json()["data"]["company"] for record in (next(following) for _ in instead) if record]
+    assert found == list(instead)
+    assert capsys.readouterr().err == "the store has lost the log behind 2; going on with what came instead\n"
+
+
+def test_an_entry_that_cannot_be_read_ends_the_following(log: EventLog) -> None:
+    write(log, "a", "b")
+    log.store.xadd(log.keys.log, {"type": "Nonsense"}, id="3-0")
+    following = follow(log, GENESIS, wait_s=0.01)
+    with pytest.raises(UnreadableRecord, match=r"^log position 3: "):
+        list(zip(range(9), following, strict=False))
