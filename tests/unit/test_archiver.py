@@ -10,8 +10,8 @@ import pytest
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from recovery import archiver
-from recovery.archive import archived_to
-from recovery.archiver import Archiver, is_due, run
+from recovery.archiver import CLAIMED_S, Archiver, claim, is_due, run
+from recovery.files import Unreachable
 from scheduler.eventlog import EventLog, connect
 from scheduler.events import ClusterConfigured
 from tests.property.given import Cluster, recorded
@@ -58,11 +58,19 @@ def test_it_moves_what_the_settings_in_the_log_say_and_then_nothing_is_due(log: 
     assert not log.store.exists(KEYS.archiving)
 
 
-def test_while_one_is_at_it_others_leave_it_alone(log: EventLog) -> None:
-    log.store.set(KEYS.archiving, "another")
-    assert run(log, os.getppid()) == 0
-    assert archived_to(log.store, KEYS).seq == 0
-    assert log.store.get(KEYS.archiving) == b"another"
+def test_while_one_is_at_it_others_leave_it_alone_but_not_for_ever(log: EventLog) -> None:
+    assert claim(log)
+    assert not claim(log)
+    assert 0 < log.store.ttl(KEYS.archiving) <= CLAIMED_S
+    run(log, os.getppid())
+    assert claim(log)
+
+
+def test_one_that_fails_is_not_followed_by_the_next_at_once(log: EventLog) -> None:
+    assert claim(log)
+    with pytest.raises(Unreachable, match="nowhere://x/prod cannot be reached"):
+        run(log, os.getppid(), "nowhere://x")
+    assert not claim(log)
 
 
 def test_it_ends_with_the_master_that_started_it(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +79,6 @@ def test_it_ends_with_the_master_that_started_it(log: EventLog, monkeypatch: pyt
     with pytest.raises(SystemExit):
         run(log, gone)
     assert list(log.read()) == RECORDS
-    assert not log.store.exists(KEYS.archiving)
 
 
 def test_a_master_that_is_not_told_to_archive_asks_the_store_nothing() -> None:
