@@ -31,6 +31,7 @@ class Keys:
         self.snapshotting = f"{self.prefix}snapshotting"
         self.draft = f"{self.prefix}draft"
         self.settled = f"{self.prefix}settled"
+        self.probe = f"{self.prefix}probe"
         self.master_queue = f"fairlog.{cluster}.master"
 
     def grants(self, worker: str) -> str:
