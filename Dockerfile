@@ -2,7 +2,7 @@ FROM python:3.13-slim AS build
 WORKDIR /src
 RUN python -m venv /opt/fairlog
 COPY . .
-RUN /opt/fairlog/bin/pip install --no-cache-dir .
+RUN /opt/fairlog/bin/pip install --no-cache-dir '.[archive]'
 
 FROM python:3.13-slim
 COPY --from=build /opt/fairlog /opt/fairlog

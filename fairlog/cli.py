@@ -48,6 +48,7 @@ VERBS = {
     "log": ("verbs_log", "Print the log, one line per event, its chain of digests checked."),
     "backup": ("verbs_backup", "Copy the log into a file, while the cluster runs."),
     "restore": ("verbs_backup", "Make a backup the log of a cluster that has none."),
+    "archive": ("verbs_backup", "Move old entries of the log out of the store, into compressed files."),
     "import": ("verbs_import", "Make an exported log the log of a cluster that has none."),
     "explain": ("verbs_witness", "Tell why an app waits, and why it was admitted and placed as it was."),
     "audit": ("verbs_witness", "Work out every decision anew, and name what deviates from the rules."),

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from redis.exceptions import RedisError
@@ -27,15 +27,11 @@ _PROBE = 256
 _SEEN = 10_000
 """How far back a follower finds where the log went another way."""
 T = TypeVar("T")
-_Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 def position_of(log: EventLog, seq: int) -> Position:
     """The position of entry `seq`, from which reading goes on behind it; the log's end if it is not that long."""
-    if seq <= 0:
-        return GENESIS
-    found = cast("_Entries", log.store.xrange(log.keys.log, min=f"{seq}-0", max=f"{seq}-0"))
-    return Position(seq, found[0][1].get(b"digest", b"").decode(errors="replace")) if found else log.head()
+    return GENESIS if seq <= 0 else log.at(seq) or log.head()
 
 
 def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[Record | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -18,7 +18,7 @@ from recovery.bounds import OPEN, Bound
 
 if TYPE_CHECKING:
     from fairlog.session import Session
-    from scheduler.events import Record
+    from fairlog.sources import Source
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +40,8 @@ class Place:
     cluster: str | None = None
     data: Path | None = None
     unsafe_store: bool = False
+    archive: str = ""
+    """Where the archived part of the log is, if not where the log says."""
     at: Bound | None = None
     """The log position, or the time, whose state is asked for; None = now."""
 
@@ -178,6 +180,12 @@ _PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
         "The data folder of the `up` that is meant; otherwise the one started last.",
     ),
     (
+        ("--archive",),
+        "FAIRLOG_ARCHIVE",
+        {"metavar": "URL"},
+        "Where the archived part of the log is, if it has moved since.",
+    ),
+    (
         ("--cluster",),
         "FAIRLOG_CLUSTER",
         {"metavar": "NAME"},
@@ -249,8 +257,8 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def on_log(function: Callable[Concatenate[Iterator[Record], P], R]) -> Callable[P, R]:
-    """A verb that gets the records of the log that is meant as its first argument, each checked as it is read.
+def on_log(function: Callable[Concatenate[Source, P], R]) -> Callable[P, R]:
+    """A verb that gets the log that is meant as its first argument: its records, each checked as it is read.
 
     They are those of its argument FILE, as `fairlog log --json` writes them, or else of the cluster that the command
     line means; up to `--at` where the verb shows the past.
@@ -258,10 +266,10 @@ def on_log(function: Callable[Concatenate[Iterator[Record], P], R]) -> Callable[
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from fairlog.sources import records  # noqa: PLC0415 (help and wrong usage need no store)
+        from fairlog.sources import Source  # noqa: PLC0415 (help and wrong usage need no store)
 
         file = cast("IO[str] | None", kwargs.pop("file"))
-        return function(records(click.get_current_context(), file), *args, **kwargs)
+        return function(Source(click.get_current_context(), file), *args, **kwargs)
 
     return click.argument("file", type=EXPORT, required=False)(place_options()(cast("Callable[P, R]", run)))
 

@@ -8,12 +8,13 @@ from urllib.parse import urlsplit, urlunsplit
 from redis.exceptions import RedisError
 
 from fairlog.running import find_running
+from recovery.archive import open_log
 from recovery.bounds import OPEN, Bound, up_to
 from recovery.lease import Member, members
 from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
-from scheduler.eventlog import SENTINEL, EventLog, check_store, connect
+from scheduler.eventlog import SENTINEL, check_store, connect
 from scheduler.keys import Keys
 from scheduler.outage import in_words
 from scheduler.state import ClusterState
@@ -54,7 +55,8 @@ class Session:
         self.keys = Keys(self.cluster)
         self.store = connect(self.url)
         self.client = Client(self.store, self.cluster)
-        self.log = EventLog(self.store, self.keys)
+        self.log = open_log(self.store, self.keys, elsewhere=place.archive)
+        self.place = place
         self.at = place.at
         self._unsafe = place.unsafe_store
         try:

@@ -1,12 +1,12 @@
-"""The verbs that take a cluster out of its store and bring it back: backup, restore."""
+"""The verbs that take the log out of its store, all of it or what is old, and back: backup, restore, archive."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,24 +16,28 @@ from fairlog.running import default_data, find_running
 
 if TYPE_CHECKING:
     from fairlog.session import Session
-    from recovery.backup import Header
+    from recovery.backup import Copied
+    from recovery.segment import Segment
     from scheduler.eventlog import EventLog
 
 
 @click.command()
 @click.argument("url", type=read_text)
+@click.option("--whole", is_flag=True, help="Copy what was archived, too: the file needs no archive then.")
 @as_json
 @on_cluster
-def backup(session: Session, *, url: str, as_json: bool) -> None:
+def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
     """Copy the log into a file, while the cluster runs.
 
-    What was acknowledged before is in it. URL is a path or file://, and where fsspec is installed other places (s3://).
+    What was acknowledged before is in it, and the last snapshot. What was archived stays in the archive, which
+    has to be there when the file is restored. URL is a path, file:// or any other place (s3://) that fsspec knows.
     Values of --env are not in it, nor what tasks have printed.
     """
     from recovery.backup import backup as write  # noqa: PLC0415 (help needs none of it)
 
-    with _progress() as show:
-        _print(write(session.log, url, show), url, "backed up to", as_json=as_json)
+    elsewhere = session.place.archive
+    copied = write(session.log, url, whole=whole, elsewhere=elsewhere, watched=render.counted)
+    _print_copied(copied, url, "backed up to", as_json=as_json)
 
 
 @click.command()
@@ -45,12 +49,72 @@ def restore(place: Place, *, url: str, as_json: bool) -> None:
     """Make a backup the log of a cluster that has none.
 
     URL is the backup's file. No master may have been started yet. Without a --store it is the data of the next `up`.
-    Every entry is checked. Tasks of apps that had not ended run again.
+    Every entry is checked. Tasks of apps that had not ended run again. An archive that has moved is named by --archive.
     """
     from recovery.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
-    with empty_place(place) as log, _progress() as show:
-        _print(read(log, url, show), url, "restored from", as_json=as_json)
+    with empty_place(place) as log:
+        copied = read(log, url, elsewhere=place.archive, watched=render.counted)
+    _print_copied(copied, url, "restored from", as_json=as_json)
+
+
+@click.command()
+@click.argument("url", type=read_text, required=False)
+@click.option("--retain", type=click.IntRange(min=0), metavar="N", help="How many events stay in the store.")
+@click.option("--list", "listing", is_flag=True, help="Only list what was archived so far.")
+@click.option("--check", "checking", is_flag=True, help="Only read what was archived, and check all of it.")
+@as_json
+@on_cluster
+def archive(
+    session: Session, *, url: str | None, retain: int | None, listing: bool, checking: bool, as_json: bool
+) -> None:
+    """Move old entries of the log out of the store, into compressed files.
+
+    URL is a folder that masters and readers reach: a path, file:// or any other place (s3://) that fsspec knows;
+    without it the setting archive_url. --retain is otherwise the setting archive_retain_events. Each file is read back
+    and compared before its entries leave the store. Whatever reads the log reads both. Can be interrupted at any time.
+    """
+    if listing or checking:
+        _print_archive(session, checking=checking, as_json=as_json)
+        return
+    from recovery.archive import archive as move  # noqa: PLC0415 (help needs none of it)
+
+    settings = session.ask("settings")
+    place = _as_url(url) or session.place.archive or settings["archive_url"]
+    kept = settings["archive_retain_events"] if retain is None else retain
+    moved = list(move(session.log, place, retain=kept, watched=render.counted))
+    if as_json:
+        render.print_json([_segment(each) for each in moved])
+    elif moved:
+        click.echo(f"entries {moved[0].first} to {moved[-1].last} moved to {place}, in {len(moved)} segments")
+    else:
+        head = session.log.head().seq
+        click.echo(f"nothing to archive: of the {head} entries, the last {kept} stay in the store")
+
+
+def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
+    from recovery.archive import listed  # noqa: PLC0415 (help needs none of it)
+    from recovery.segment import check  # noqa: PLC0415 (likewise)
+
+    segments = [segment.under(session.place.archive) for segment in listed(session.store, session.keys)]
+    for segment in render.counted(segments, of="segments") if checking else ():
+        check(segment)
+    if as_json:
+        render.print_json([_segment(each) for each in segments])
+        return
+    rows = [(each.first, each.last, each.digest, each.url) for each in segments]
+    render.print_table(("FROM", "TO", "DIGEST", "SEGMENT"), rows, empty="Nothing was archived so far.")
+    if checking and segments:
+        click.echo(f"all {segments[-1].last} archived entries are there, and their chain of digests holds")
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {"from": segment.first, "to": segment.last, "digest": segment.digest, "segment": segment.url}
+
+
+def _as_url(place: str | None) -> str | None:
+    """The URL of a folder that may have been given by its path."""
+    return place if not place or "://" in place else Path(place).absolute().as_uri()
 
 
 @contextmanager
@@ -75,17 +139,12 @@ def empty_place(place: Place) -> Iterator[EventLog]:
         os.close(lock)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """What shows a position where a terminal is, and nothing elsewhere."""
-    shown = sys.stderr.isatty()
-    yield lambda seq: click.echo(f"\r{seq:,} entries", nl=False, err=True) if shown else None
-    if shown:
-        click.echo("\r", nl=False, err=True)
-
-
-def _print(header: Header, url: str, done: str, *, as_json: bool) -> None:
+def _print_copied(copied: Copied, url: str, done: str, *, as_json: bool) -> None:
+    said = copied.as_json()
     if as_json:
-        render.print_json({"url": url, **header._asdict()})
-    else:
-        click.echo(f"{header.seq} log entries of the cluster {header.cluster} {done} {url}")
+        render.print_json({"url": url, **said})
+        return
+    click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}")
+    if said["archived"]:
+        click.echo(f"the first {said['archived']} of them are in the archive, not in the file")
+    click.echo(f"the last one is of {render.moment(copied.at)} UTC; nothing that came later is in it")

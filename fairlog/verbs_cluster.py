@@ -127,7 +127,10 @@ def _warn_of_log(session: Session, percent: int) -> None:
     limit = int(memory.get("maxmemory") or memory.get("total_system_memory") or 0)
     if limit and taken * 100 > limit * percent:
         sizes = f"{render.size(taken >> 20)} of {render.size(limit >> 20)}"
-        click.echo(f"Warning: the log takes {sizes}, more than {percent}% of the store's memory", err=True)
+        click.echo(
+            f"Warning: the log takes {sizes}, more than {percent}% of the store's memory; see `fairlog archive`",
+            err=True,
+        )
 
 
 def _cluster_without_master(session: Session) -> dict[str, Any]:

@@ -22,9 +22,7 @@ from recovery.statement import statement as stated
 from scheduler.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from scheduler.events import Record
+    from fairlog.sources import Source
 
 _MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
 
@@ -53,7 +51,7 @@ def read_month(text: str) -> tuple[Bound, Bound]:
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page of charts.")
 @as_json
 @on_log
-def fairness(records: Iterator[Record], *, first: Bound, last: Bound, by: By, html: Path | None, as_json: bool) -> None:
+def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | None, as_json: bool) -> None:
     """Measure how fair a span of the log was to companies and users.
 
     Entitled is max-min by water-filling of quotas, capped by demand, over cores and memory (Dominant Resource
@@ -68,7 +66,7 @@ def fairness(records: Iterator[Record], *, first: Bound, last: Bound, by: By, ht
 
         fairness_page.check_extra()
     meter = Fairness(by=by)
-    state, span = measure(render.counted(records), meter, first=first, last=last)
+    state, span = measure(render.counted(source), meter, first=first, last=last)
     report = {"log": span.as_json(), **meter.report(state)}
     if html is not None:
         with whole_file(html) as draft:
@@ -136,7 +134,7 @@ def _number(value: float | None) -> str:
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the log's span and digest on every line.")
 @as_json
 @on_log
-def statement(records: Iterator[Record], *, company: str, month: str, as_csv: bool, as_json: bool) -> None:
+def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json: bool) -> None:
     """State what a company's apps held in a month, by user and app.
 
     Core-hours and GiB-hours: requested is what the apps held in the ledgers from admission to removal, granted what
@@ -148,7 +146,7 @@ def statement(records: Iterator[Record], *, company: str, month: str, as_csv: bo
     first, last = read_month(month)
     usages = Usages()
     try:
-        _, span = measure(render.counted(records), usages, first=first, last=last)
+        _, span = measure(render.counted(source), usages, first=first, last=last)
     except InvalidCommand:
         raise InvalidCommand(f"the log says nothing about {month}") from None
     if company not in usages.companies:

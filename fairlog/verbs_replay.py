@@ -21,8 +21,8 @@ from recovery.playback import Playback, pending_apps, told
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from fairlog.sources import Source
     from recovery.playback import Frame
-    from scheduler.events import Record
     from scheduler.state import ClusterState
 
 LONGEST_PAUSE_S = 2.0
@@ -52,14 +52,14 @@ def read_speed(text: str) -> float:
 @click.option("--speed", type=read_speed, metavar="X", help="X times as fast as it was.  [default on a terminal: 1]")
 @as_json
 @on_log
-def replay(records: Iterator[Record], *, first: Bound, last: Bound, speed: float | None, as_json: bool) -> None:
+def replay(source: Source, *, first: Bound, last: Bound, speed: float | None, as_json: bool) -> None:
     """Play the log as a live view: shares, queue, workers and decisions.
 
     At the log's own pace, or X times as fast; where nothing happened for longer, 2 s are waited. Where output is no
     terminal, a line for each turn is printed, and with --json an object on a line; as fast as can be without --speed.
     FILE (- is stdin) is a log as `fairlog log --json` wrote it; no store is needed then.
     """
-    playback = Playback(records, last)
+    playback = Playback(source, last)
     for _ in render.counted(playback.wind(first)):
         pass
     if as_json or not sys.stdout.isatty():

@@ -161,7 +161,14 @@ def master(place: Place, replicas: int, lease_s: float) -> None:
 
     url, cluster, _ = locate(place)
     log_to_stderr()
-    run_master(url, cluster, unsafe=place.unsafe_store, replicas=replicas, lease_s=lease_s)
+    run_master(
+        url,
+        cluster,
+        unsafe=place.unsafe_store,
+        replicas=replicas,
+        lease_s=lease_s,
+        archive_url=place.archive,
+    )
 
 
 @click.command()

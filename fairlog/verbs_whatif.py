@@ -20,8 +20,8 @@ from scheduler.errors import InvalidCommand
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from fairlog.sources import Source
     from recovery.whatif import Work
-    from scheduler.events import Record
 
 _WORKERS = re.compile(r"(\d{1,5})x(\d{1,7})x(\S+)", re.ASCII)
 _QUOTA = re.compile(r"(\d{1,12}),(\S+)", re.ASCII)
@@ -68,7 +68,7 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
 @as_json
 @on_log
 def whatif(
-    records: Iterator[Record],
+    source: Source,
     *,
     changes: tuple[tuple[str, str], ...],
     placement: str | None,
@@ -94,7 +94,7 @@ def whatif(
         settings["placement"] = placement
     rules = Rules(settings, dict(quotas), list(_added(add_workers)))
     if trace is None:
-        taken = list(turns(render.counted(records)))
+        taken = list(turns(render.counted(source)))
         check_rules(rules, taken)
         log = as_logged(taken)
         other = _run(rules, taken, work_of(log), follows=True)

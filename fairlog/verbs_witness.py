@@ -19,6 +19,7 @@ from scheduler.errors import InvalidCommand, UnknownCompany
 from scheduler.events import Record
 
 if TYPE_CHECKING:
+    from fairlog.sources import Source
     from recovery.chain import Garbled
 
 _NOWHERE = 1 << 63
@@ -29,14 +30,14 @@ _NOWHERE = 1 << 63
 @in_the_past
 @as_json
 @on_log
-def explain(records: Iterator[Record], *, app: str, as_json: bool) -> None:
+def explain(source: Source, *, app: str, as_json: bool) -> None:
     """Tell why an app waits, and why it was admitted and placed as it was.
 
     All of it is worked out from the log, with the numbers of the rules (docs/semantics.md): what it waits for, every
     company and user that could have been picked instead, and how its waiting time splits by cause. FILE (- is stdin)
     is a log as `fairlog log --json` wrote it; no store is needed then.
     """
-    told = tell(render.counted(records), app)
+    told = tell(render.counted(source), app, now=source.now_ms)
     if as_json:
         render.print_json(told)
     else:
@@ -50,23 +51,38 @@ def _print_story(told: dict[str, Any]) -> None:
         click.echo(f"waits     {waits['cause']} ({waits['rule']}): {waits['text']}")
     for each in told["waited"]["byCause"]:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
-    click.echo(f"waited    {told['waited']['ms']} ms in all")
+    click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['at'])}")
     if told["detail"]:
         click.echo(f"ended     {told['detail']}")
     if admission:
-        click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}; the candidates were")
-        rows = []
-        for user in admission["users"]:
-            company = next(each for each in admission["companies"] if each["company"] == user["company"])
-            part = "yes" if company["takesPart"] and user["passes"] else "no, capped"
-            last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
-            rows.append((company["company"], render.percent(company["share"]), part, *last))
-        columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")
-        render.print_table(columns, rows, empty="none but this one")
+        _print_admission(admission)
+    for driver in told["drivers"]:
+        size = f"{driver['cores']} cores, {render.size(driver['memory'])} on {driver['worker']}"
+        click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
+        click.echo(f"          {driver['why']['text']} ({driver['why']['rule']})")
     for executor in told["executors"]:
-        size = f"{executor['cores']} cores, {render.size(executor['memory'])} on {executor['worker']}"
+        size, why = (
+            f"{executor['cores']} cores, {render.size(executor['memory'])} on {executor['worker']}",
+            executor["why"],
+        )
         click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size}")
-        click.echo(f"          {executor['why']['size']} ({executor['why']['sizeRule']}); {executor['why']['workers']}")
+        for name in ("size", "memory", "workers"):
+            click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
+
+
+def _print_admission(admission: dict[str, Any]) -> None:
+    click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}")
+    for reason in admission["why"]:
+        click.echo(f"          {reason['text']} ({reason['rule']})")
+    click.echo("          the candidates were")
+    rows = []
+    for user in admission["users"]:
+        company = next(each for each in admission["companies"] if each["company"] == user["company"])
+        part = "yes" if company["takesPart"] and user["passes"] else "no, capped"
+        last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
+        rows.append((company["company"], render.percent(company["share"]), part, *last))
+    columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")
+    render.print_table(columns, rows, empty="none but this one")
 
 
 @click.command()

@@ -18,6 +18,7 @@ from scheduler.errors import UnreadableRecord
 from scheduler.events import (
     AppAdmitted,
     AppChanged,
+    AppRegistered,
     CompanyRegistered,
     DriverAllocated,
     Event,
@@ -26,6 +27,7 @@ from scheduler.events import (
     ExecutorRevoked,
     Record,
     WorkerChanged,
+    WorkerRegistered,
     WorkerRemoved,
     decode,
 )
@@ -33,7 +35,7 @@ from scheduler.state import ClusterState
 from scheduler.turn import Stage, decisions
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
-_CHECKED = (*_DECIDED, ExecutorRevoked)
+_CHECKED = (*_DECIDED, ExecutorRevoked, AppRegistered, CompanyRegistered, WorkerRegistered)
 CHAIN = "chain"
 """Stands for a rule's number where the chain of digests is broken, or an entry cannot be read."""
 
@@ -299,6 +301,16 @@ def _is_decommission(events: list[Event], state: ClusterState) -> bool:
     )
 
 
+def _is_known(state: ClusterState, event: AppRegistered | CompanyRegistered | WorkerRegistered) -> bool:
+    match event:
+        case AppRegistered():
+            return event.app in state.apps
+        case WorkerRegistered():
+            return event.worker in state.workers
+        case _:
+            return event.company in state.companies
+
+
 def _impossible(state: ClusterState, event: Event) -> str | None:
     """What would have to be so that the decision can be folded, "" if that was said already; None if it can be."""
     match event:
@@ -315,6 +327,8 @@ def _impossible(state: ClusterState, event: Event) -> str | None:
                 return ""
         case ExecutorRevoked():
             return None if event.executor in state.executors else "an executor that runs"
+        case AppRegistered() | CompanyRegistered() | WorkerRegistered():
+            return "an id that nobody has yet" if _is_known(state, event) else None
         case _:
             pass
     return None

@@ -1,32 +1,59 @@
-"""The log in one file, and back again: what is left to restore a cluster from when the store's disk is lost.
+"""A cluster in one file, and back again: what is left to restore it from when the store's disk is lost.
 
 State is the fold of the log, so a copy of the log is a copy of the cluster. It only ever grows: what it holds up to
-the position where it ends when a backup begins is consistent, whatever goes on meanwhile. A restored log is complete
-before it gets its name, so no master ever serves half of one.
+the position where it ends when a backup begins is consistent, whatever goes on meanwhile. What was archived is not
+copied again, unless that is asked for: the file lists the segments, and they have to be there when it is restored.
+The last snapshot comes along, so that the restored cluster is as quickly at work as the lost one would have been.
 
-The file is gzip over JSON lines: a header, then an entry of the log a line, with its digest.
+The file is gzip over JSON lines: a header, then an entry of the log a line, with its digest, then the parts of the
+snapshot in base64. Everything restored appears at once, when all of it was read and found good, so no master ever
+serves half of a log.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
-from collections.abc import Callable, Iterator
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
-from urllib.parse import unquote, urlsplit
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
+from recovery import snapshot as snapshots
+from recovery.archive import Watched, listed
+from recovery.files import names, opened, written
+from recovery.segment import Segment
+from recovery.snapshot import BadSnapshot, Snapshot
 from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import FIELDS, Record, read_record
 
-FORMAT = "fairlog backup 1"
+if TYPE_CHECKING:
+    from redis.client import Pipeline
+
+FORMATS = ("fairlog backup 1", "fairlog backup 2")
+"""What a header may call its file; the first is that of the versions that knew neither snapshot nor archive."""
 PAGE = 5_000
+DRAFT_KEPT_S = 3_600
+"""What a restore that died has left in the store is gone after that time."""
+
+PUBLISH_LUA = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+redis.call('DEL', KEYS[3], KEYS[4])
+redis.call('RENAME', KEYS[2], KEYS[1])
+redis.call('PERSIST', KEYS[1])
+if ARGV[1] ~= '' then
+  redis.call('RENAME', KEYS[5], KEYS[6])
+  redis.call('PERSIST', KEYS[6])
+  redis.call('LPUSH', KEYS[4], ARGV[1])
+end
+for n = 2, #ARGV do redis.call('RPUSH', KEYS[3], ARGV[n]) end
+return 1
+"""
+"""KEYS: log, its draft, archive, the list of snapshots, a snapshot's draft, that snapshot. ARGV: the snapshot's
+position (or empty), the archived segments."""
 
 
 class BadBackup(FairlogError):
@@ -34,94 +61,188 @@ class BadBackup(FairlogError):
 
 
 class Header(NamedTuple):
-    """What a backup says of itself: its cluster, and where the log ended."""
+    """What a backup says of itself: its cluster, where the log ends, what of it is archived, and its snapshot."""
 
     cluster: str
     seq: int
     digest: str
+    archive: Sequence[Segment] = ()
+    snapshot: Snapshot | None = None
+
+    @property
+    def after(self) -> Position:
+        """Where the archived part ends: the file holds the entries behind."""
+        return Position(self.archive[-1].last, self.archive[-1].digest) if self.archive else GENESIS
 
 
-def backup(log: EventLog, url: str, progress: Callable[[int], None] = lambda _: None) -> Header:
-    """Write the log as it stands now to the file `url`, which there is only once it is whole.
+class Copied(NamedTuple):
+    """What was backed up or restored: a log that ends at `seq`, at the time `at` (ms)."""
 
-    `progress` gets positions, now and then.
+    header: Header
+    at: int
 
-    Raises: BadBackup if there is nothing to back up, UnreadableRecord if the log is bad, OSError from the file.
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs; `archived` is how many of the entries are in the archive and not in the file."""
+        cluster, seq, digest, _, snapshot = self.header
+        return {
+            "cluster": cluster,
+            "seq": seq,
+            "digest": digest,
+            "at": self.at,
+            "archived": self.header.after.seq,
+            "snapshot": snapshot and snapshot.seq,
+        }
+
+
+def backup(log: EventLog, url: str, *, whole: bool = False, elsewhere: str = "", watched: Watched = iter) -> Copied:
+    """Write the log as it stands now to the file `url`, which is there only once it is whole.
+
+    With `whole` the archived entries are copied too; otherwise the archive has to be there, `elsewhere` if it has
+    moved. `watched` is given the records and gives them back.
+
+    Raises: BadBackup if there is nothing to back up, UnreadableRecord if the log is bad, Unreachable from the file.
     """
+    taken = _last_snapshot(log)
+    segments = [] if whole else listed(log.store, log.keys)
     seq, digest = log.head()
     if not seq:
         raise BadBackup(f"the log of the cluster {log.keys.cluster} is empty: there is nothing to back up")
-    header = Header(log.keys.cluster, seq, digest)
-    with _written(url) as file:
-        _write_line(file, {"format": FORMAT, **header._asdict()})
-        for record in log.read(to=seq):
+    _check_archive([segment.under(elsewhere) for segment in segments])
+    header = Header(log.keys.cluster, seq, digest, segments, taken and taken[0])
+    at = 0
+    with written(url, private=True) as raw, gzip.open(raw, "wb") as packed:
+        file = cast("IO[bytes]", packed)
+        said = header._asdict() | {
+            "archive": [segment._asdict() for segment in segments],
+            "snapshot": taken and taken[0]._asdict(),
+        }
+        _write_line(file, {"format": FORMATS[-1], **said})
+        for record in watched(log.read(header.after, to=seq)):
             fields = record._asdict()
             _write_line(file, [fields[name] for name in FIELDS])
-            if record.seq % PAGE == 0:
-                progress(record.seq)
-    progress(seq)
-    return header
+            at = record.at
+        for part in taken[1] if taken else ():
+            _write_line(file, b64encode(part).decode())
+    return Copied(header, at)
 
 
-def restore(log: EventLog, url: str, progress: Callable[[int], None] = lambda _: None) -> Header:
+def restore(log: EventLog, url: str, *, elsewhere: str = "", watched: Watched = iter) -> Copied:
     """Make the log in the file `url` the log of a cluster that has none; every entry is checked on the way.
 
-    The next master to be elected rebuilds from it and brings grants and heartbeats in line.
+    The next master to be elected rebuilds from it and brings grants and heartbeats in line. With `elsewhere` the
+    archived part is from now on looked for under that URL.
 
-    Raises: BadBackup if the file is not a whole backup or the cluster has a log; nothing was changed then.
+    Raises: BadBackup if the file is not a whole backup, the archive that it goes with is not there or the cluster
+    has a log; Unreachable if the file cannot be read. Nothing was changed then.
     """
-    if log.store.exists(log.keys.log):
+    store, keys = log.store, log.keys
+    if store.exists(keys.log):
         raise BadBackup(_in_the_way(log))
-    draft = f"{log.keys.prefix}restoring:{uuid4().hex}"
+    draft = f"{keys.prefix}restoring:{uuid4().hex}"
+    drafts = draft, f"{draft}:snapshot"
     try:
-        with _opened(url) as file:
-            header = _copy(file, url, log, draft, progress)
-        if not log.store.renamenx(draft, log.keys.log):
+        with _unpacked(url) as file:
+            header = _header(file, url)
+            segments = [segment.under(elsewhere) for segment in header.archive]
+            _check_archive(segments)
+            at = _copy_entries(file, url, header, (log, draft), watched)
+            _copy_snapshot(file, url, header, (log, drafts[1]))
+        seq = header.snapshot.seq if header.snapshot else 0
+        published = store.register_script(PUBLISH_LUA)(
+            keys=[keys.log, draft, keys.archive, keys.snapshots, drafts[1], keys.snapshot(seq)],
+            args=[seq or "", *(json.dumps(segment._asdict()) for segment in segments)],
+        )
+        if not published:
             raise BadBackup(_in_the_way(log))
     finally:
-        log.store.delete(draft)
-    return header
+        store.delete(*drafts)
+    return Copied(header, at)
 
 
-def _copy(file: IO[bytes], url: str, log: EventLog, draft: str, progress: Callable[[int], None]) -> Header:
-    """What the file says of itself, all of its entries checked and put under the key `draft`."""
-    header, position = _header(file, url), GENESIS
+def _copy_entries(file: IO[bytes], url: str, header: Header, to: tuple[EventLog, str], watched: Watched) -> int:
+    """All entries of the file checked and put under a key; the time of the last."""
+    log, draft = to
+    position, at = header.after, 0
     pipe = log.store.pipeline(transaction=False)
-    for record in _records(file, url):
+    for record in watched(_records(file, url, header)):
         pipe.xadd(draft, dict(zip(FIELDS, record[1:], strict=True)), id=f"{record.seq}-0")
-        position = Position(record.seq, record.digest)
+        position, at = Position(record.seq, record.digest), record.at
         if record.seq % PAGE == 0:
-            pipe.execute()
-            progress(record.seq)
+            _flush(pipe, draft)
     if position != (header.seq, header.digest):
         raise BadBackup(f"{url} is not whole: it ends at log position {position.seq}, not at {header.seq}")
+    _flush(pipe, draft)
+    return at
+
+
+def _copy_snapshot(file: IO[bytes], url: str, header: Header, to: tuple[EventLog, str]) -> None:
+    """The snapshot at the end of the file, if it has one, put under a key."""
+    log, draft = to
+    try:
+        number = header.snapshot.parts if header.snapshot else 0
+        parts = [b64decode(json.loads(file.readline()), validate=True) for _ in range(number)]
+        if file.read(1):
+            raise BadBackup(f"{url} is no backup: it goes on where it should end")
+    except (ValueError, TypeError, EOFError, OSError, zlib.error) as error:
+        raise BadBackup(f"{url} is not whole: its end cannot be read ({error})") from error
+    if header.snapshot is None:
+        return
+    pipe = log.store.pipeline(transaction=False)
+    pipe.rpush(draft, json.dumps(header.snapshot._asdict()), *parts)
+    _flush(pipe, draft)
+
+
+def _flush(pipe: Pipeline, draft: str) -> None:
+    pipe.expire(draft, DRAFT_KEPT_S)
     pipe.execute()
-    progress(header.seq)
-    return header
 
 
 def _header(file: IO[bytes], url: str) -> Header:
     try:
         said = json.loads(file.readline())
-        if said.pop("format") == FORMAT:
+        if said.pop("format") in FORMATS:
+            said["archive"] = [Segment(**each) for each in said.get("archive", ())]
+            said["snapshot"] = Snapshot(**said["snapshot"]) if said.get("snapshot") else None
             return Header(**said)
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, zlib.error):
         pass
-    raise BadBackup(f"{url} is not a backup that this version reads: its first line is not a {FORMAT!r} header")
+    raise BadBackup(f"{url} is not a backup that this version reads: its first line is not a {FORMATS[-1]!r} header")
 
 
-def _records(file: IO[bytes], url: str) -> Iterator[Record]:
-    """The entries, each checked to follow from the one before."""
-    digest = GENESIS.digest
-    seq = 0
+def _records(file: IO[bytes], url: str, header: Header) -> Iterator[Record]:
+    """The entries behind the archived ones, each checked to follow from the one before."""
+    seq, digest = header.after
     try:
-        for seq, line in enumerate(file, start=1):
+        while seq < header.seq and (line := file.readline()):
             fields = dict(zip(FIELDS, json.loads(line), strict=True))
-            record = read_record(seq, {name: str(value) for name, value in fields.items()}, digest)
-            digest = record.digest
+            record = read_record(seq + 1, {name: str(value) for name, value in fields.items()}, digest)
+            seq, digest = record.seq, record.digest
             yield record
     except (ValueError, TypeError, EOFError, gzip.BadGzipFile, zlib.error, UnreadableRecord) as error:
         raise BadBackup(f"{url} cannot be read behind log position {seq}: {error}") from error
+
+
+def _last_snapshot(log: EventLog) -> tuple[Snapshot, list[bytes]] | None:
+    """The snapshot written last that is whole and agrees with the log, and its parts; None if there is none."""
+    for seq in snapshots.positions(log):
+        try:
+            return snapshots.parts_of(log, seq)
+        except BadSnapshot:
+            continue
+    return None
+
+
+def _check_archive(segments: Iterable[Segment]) -> None:
+    """Raises: BadBackup if a segment is not where it should be, Unreachable if that cannot be told."""
+    there: dict[str, set[str]] = {}
+    for segment in segments:
+        if segment.folder not in there:
+            there[segment.folder] = set(names(segment.folder))
+        if segment.name not in there[segment.folder]:
+            raise BadBackup(
+                f"the archived entries {segment.first} to {segment.last} are missing: there is no {segment.url}; "
+                "an archive that was moved is named by --archive"
+            )
 
 
 def _write_line(file: IO[bytes], said: object) -> None:
@@ -135,45 +256,7 @@ def _in_the_way(log: EventLog) -> str:
     )
 
 
-def _path(url: str) -> Path | None:
-    """The file on this machine that `url` means, None if it is somewhere else."""
-    if "://" not in url:
-        return Path(url)
-    parts = urlsplit(url)
-    return Path(unquote(parts.path)) if parts.scheme == "file" and parts.netloc in {"", "localhost"} else None
-
-
 @contextmanager
-def _written(url: str) -> Iterator[IO[bytes]]:
-    """A new file at `url`, there only once all of it was written; what was there before stays until then."""
-    path = _path(url)
-    if path is None:
-        with _remote(url, "wb") as raw, gzip.open(raw, "wb") as file:
-            yield cast("IO[bytes]", file)
-        return
-    draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}.draft")
-    try:
-        with draft.open("xb") as raw:
-            draft.chmod(0o600)
-            with gzip.open(raw, "wb") as file:
-                yield cast("IO[bytes]", file)
-            raw.flush()
-            os.fsync(raw.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def _opened(url: str) -> Iterator[IO[bytes]]:
-    path = _path(url)
-    with _remote(url, "rb") if path is None else path.open("rb") as raw, gzip.open(raw, "rb") as file:
+def _unpacked(url: str) -> Iterator[IO[bytes]]:
+    with opened(url) as raw, gzip.open(raw, "rb") as file:
         yield cast("IO[bytes]", file)
-
-
-def _remote(url: str, mode: str) -> Any:  # noqa: ANN401 (fsspec's)
-    try:
-        fsspec = import_module("fsspec")
-    except ImportError:
-        raise BadBackup(f"{url} is not on this machine: install fsspec for such places, or name a file") from None
-    return fsspec.open(url, mode)

@@ -14,6 +14,8 @@ from uuid import uuid4
 import structlog
 from redis.exceptions import RedisError
 
+from recovery.archive import open_log
+from recovery.archiver import Archiver
 from recovery.follower import Follower
 from recovery.lease import Lease, Member
 from recovery.snapshot import claim, positions, write
@@ -41,12 +43,18 @@ _log = structlog.get_logger()
 
 
 def run_master(
-    store_url: str, cluster: str = "default", *, unsafe: bool = False, lease_s: float = 3.0, replicas: int = 0
+    store_url: str,
+    cluster: str = "default",
+    *,
+    unsafe: bool = False,
+    lease_s: float = 3.0,
+    replicas: int = 0,
+    archive_url: str = "",
 ) -> None:
     """Be one of the masters of `cluster` until SIGTERM or SIGINT: one serves, the others stand by.
 
     Nobody is told of a commit before `replicas` replicas of the store have it. Rides out a store that
-    goes away, with growing pauses.
+    goes away, with growing pauses. `archive_url` stands for the URL of the archive that the log names, if it is given.
 
     Raises: UnsuitableStore if the store would break the promises, UnreadableRecord or InvariantViolated
     if the log cannot be trusted at some position; a human must act then.
@@ -55,7 +63,9 @@ def run_master(
     store = connect(store_url)
     check = partial(check_store, store, unsafe=unsafe)
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
-    master = Master(EventLog(store, keys, replicas=replicas), member, lease_s=lease_s, check=check)
+    log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
+    archiver = Archiver(log, store_url, archive_url)
+    master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver)
     check()
     master.worker.stop_on_signals()
     master.run()
@@ -65,7 +75,7 @@ class Master:
     """One master process over the store of `log`.
 
     `check` refuses a store that would break the promises; it is asked again whenever the store has been away, since
-    it may be another server then.
+    it may be another server then. It has the log archived if it has an `archiver`.
     """
 
     def __init__(
@@ -76,6 +86,7 @@ class Master:
         lease_s: float = 3.0,
         snapshot_every: int = SNAPSHOT_EVERY,
         check: Callable[[], object] = lambda: None,
+        archiver: Archiver | None = None,
     ) -> None:
         store, keys = log.store, log.keys
         self.member = member
@@ -91,6 +102,7 @@ class Master:
         self._appeared_at = 0.0
         self._snapshot_every = snapshot_every
         self._snapshot_at = 0
+        self._archiver = archiver
 
     def run(self) -> None:
         """Stand by and serve in turns until the worker is told to stop."""
@@ -147,6 +159,7 @@ class Master:
             self.scheduler.work_off_inbox(self._may_go_on)
         else:
             self.scheduler.make_sure_of_office()
+        self._tend_archive(self.scheduler.state)
 
     def _may_go_on(self) -> bool:
         return self._keep_lease() and not self.worker.stopping
@@ -160,10 +173,15 @@ class Master:
             self.lease.appear()
             self._appeared_at = time.monotonic()
         self.follower.follow(STANDBY_WAIT_MS)
+        self._tend_archive(self.follower.state)
         if self.follower.position.seq - self._snapshot_at >= self._snapshot_every:
             self._snapshot_at = max(positions(self.log), default=0)
             if self.follower.position.seq - self._snapshot_at >= self._snapshot_every and claim(self.log):
                 self._write_snapshot()
+
+    def _tend_archive(self, state: ClusterState) -> None:
+        if self._archiver is not None:
+            self._archiver.tend(state.settings, state.head)
 
     def _write_snapshot(self) -> None:
         """Write a snapshot of what was followed; given up as soon as the lease is free or the worker is to stop."""
@@ -191,6 +209,8 @@ class Master:
         return True
 
     def _leave(self) -> None:
+        if self._archiver is not None:
+            self._archiver.stop()
         try:
             self.lease.release()
         except RedisError as error:

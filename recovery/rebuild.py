@@ -30,10 +30,10 @@ def rebuild(
 
     Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted; nothing is skipped.
     """
-    found = None if whole else latest(log, to=to)
-    state, position = found or (ClusterState(), GENESIS)
     fact: Fact | None = None
     with unhindered():
+        found = None if whole else latest(log, to=to)
+        state, position = found or (ClusterState(), GENESIS)
         for fact in log.facts(position, to=to):
             fold(state, fact)
             if progress is not None and fact.seq % PROGRESS_EVERY == 0:

@@ -31,9 +31,11 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
-    """Full (A3), capped (C4), reserved (C7), or another one's turn (C3, C5, U, F, A6)."""
+    """Another share (C3), full (A3), capped (C4), reserved (C7), or another one's turn (C3, C5, U, F, A6)."""
     settings, queue = state.settings, state.queue.companies.get(done.company)
     app = state.apps.get(done.app)
+    if isinstance(due, AppAdmitted) and due.app == done.app and due.company == done.company:
+        return "C3"
     if settings.admission == "open":
         return "A6"
     if queue is None or app is None or app.state != "pending" or app.spec.company != done.company:
@@ -46,12 +48,10 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
 
 
 def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
-    """The rule by which it was the turn of `due`; with the same app, the share is another one (C3)."""
+    """The rule by which it was the turn of `due`."""
     settings = state.settings
     if due.company != done.company:
         return _COMPANY.get(settings.company_policy, "C3")
-    if due.app == done.app:
-        return "C3"
     if due.app in state.queue.companies[due.company].cap.reserved:
         return "C7"
     return _USER[settings.user_policy] if due.user != done.user else _APP[settings.app_policy]

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
-from scheduler.errors import FairlogError
+from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.eventlog import EventLog, Position
 from scheduler.image import lines, restored
 from scheduler.state import ClusterState
@@ -125,6 +125,21 @@ def load(log: EventLog, seq: int) -> tuple[ClusterState, Position]:
 
     Raises: BadSnapshot if it is missing or damaged, another program's, or not of this log.
     """
+    snapshot, parts = parts_of(log, seq)
+    try:
+        state = restored(zlib.decompress(b"".join(parts)).splitlines())
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise BadSnapshot(seq, f"it cannot be read: {error}") from error
+    if state.head != seq:
+        raise BadSnapshot(seq, f"it holds the state at position {state.head}")
+    return state, Position(seq, snapshot.digest)
+
+
+def parts_of(log: EventLog, seq: int) -> tuple[Snapshot, list[bytes]]:
+    """What the snapshot at log position `seq` is, and its parts as they were written.
+
+    Raises: BadSnapshot if it is missing or damaged, or not of this log.
+    """
     found: Any = log.store.lrange(log.keys.snapshot(seq), 0, -1)
     if not found:
         raise BadSnapshot(seq, "it is missing")
@@ -135,18 +150,13 @@ def load(log: EventLog, seq: int) -> tuple[ClusterState, Position]:
         raise BadSnapshot(seq, "its first part does not say what it is") from None
     if (snapshot.seq, snapshot.parts, snapshot.size) != (seq, len(parts), sum(map(len, parts))):
         raise BadSnapshot(seq, "parts of it are missing")
-    entries: Any = log.store.xrange(log.keys.log, min=f"{seq}-0", max=f"{seq}-0")
-    due = entries[0][1].get(b"digest", b"").decode(errors="replace") if entries else None
-    if due != snapshot.digest:
-        has = f"has the digest {due} there" if due else "has no such entry"
-        raise BadSnapshot(seq, f"it was taken where the log had the digest {snapshot.digest}, and the log {has}")
-    whole = b"".join(parts)
-    if blake2b(whole, digest_size=16).hexdigest() != snapshot.checksum:
-        raise BadSnapshot(seq, "its parts were altered")
     try:
-        state = restored(zlib.decompress(whole).splitlines())
-    except (zlib.error, ValueError, KeyError, TypeError) as error:
-        raise BadSnapshot(seq, f"it cannot be read: {error}") from error
-    if state.head != seq:
-        raise BadSnapshot(seq, f"it holds the state at position {state.head}")
-    return state, Position(seq, snapshot.digest)
+        due = log.at(seq)
+    except UnreadableRecord as error:
+        raise BadSnapshot(seq, f"whether the log agrees with it cannot be told: {error}") from error
+    if due is None or due.digest != snapshot.digest:
+        has = f"has the digest {due.digest} there" if due else "has no such entry"
+        raise BadSnapshot(seq, f"it was taken where the log had the digest {snapshot.digest}, and the log {has}")
+    if blake2b(b"".join(parts), digest_size=16).hexdigest() != snapshot.checksum:
+        raise BadSnapshot(seq, "its parts were altered")
+    return snapshot, parts

@@ -211,7 +211,8 @@ class OtherWorld(World):
                 case MasterElected():
                     turn.hear(what, cause)
                 case ConfigureCluster():
-                    turn.take(ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause)
+                    if not turn.take(ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause):
+                        turn.hear(self.state.settings, cause)  # the log states what is in force all the same
                 case RegisterCompany() if what.company in self.rules.quotas:
                     turn.take(what.model_copy(update=self._quota(what.company)), cause)
                 case CompanyChanged() if what.company in self.state.companies:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.ledger import Balance, add_grant, add_request
@@ -32,11 +32,13 @@ def _balances(state: ClusterState) -> Iterator[str]:
     companies: defaultdict[str, Balance] = defaultdict(Balance)
     users: defaultdict[tuple[str, str], Balance] = defaultdict(Balance)
     for app in state.apps.values():
-        company, user = app.spec.company, app.spec.user
-        accounts = cluster, companies[company], users[company, user]
-        if app.admitted and app.ended is None:
-            add_request(accounts, app.requested_cores, app.requested_memory_mb)
-        add_grant(accounts, *_sum(app.slices()))
+        waiting, held = app.admitted and app.ended is None, app.slices()
+        if waiting or held:
+            company, user = app.spec.company, app.spec.user
+            accounts = cluster, companies[company], users[company, user]
+            if waiting:
+                add_request(accounts, app.requested_cores, app.requested_memory_mb)
+            add_grant(accounts, *_sum(held))
     if state.balance != cluster:
         yield f"waitingApps counts {state.balance} where its apps make {cluster}"
     for name, company_state in state.companies.items():
@@ -48,7 +50,7 @@ def _balances(state: ClusterState) -> Iterator[str]:
 
 
 def _worker(worker: Worker) -> Iterator[str]:
-    cores, memory_mb = _sum([*worker.executors.values(), *worker.drivers.values()])
+    cores, memory_mb = _sum((*worker.executors.values(), *worker.drivers.values()))
     if (worker.cores - worker.free_cores, worker.memory_mb - worker.free_memory_mb) != (cores, memory_mb):
         yield f"worker {worker.id!r} has {worker.free} free where its executors hold {(cores, memory_mb)}"
     if worker.free_cores < 0 or worker.free_memory_mb < 0:
@@ -62,7 +64,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
         yield f"app {name!r} counts {(app.granted_cores, app.granted_memory_mb)} granted, not {(cores, memory_mb)}"
     if cores + app.done_cores > app.requested_cores or memory_mb > app.requested_memory_mb:
         yield f"app {name!r} is granted {(cores, memory_mb)} beyond its request"
-    if app.running != sum(executor.status == "running" for executor in app.executors.values()):
+    if app.running != sum([executor.status == "running" for executor in app.executors.values()]):
         yield f"app {name!r} counts {app.running} running executors"
     if (name in state.waiting) != bool(app.admitted and app.ended is None):
         yield f"app {name!r} stands in waitingApps or not, against its state {app.state}"
@@ -87,16 +89,17 @@ def _indexes(state: ClusterState) -> Iterator[str]:
         yield f"the fleet counts {state.fleet.total_memory_mb} MiB where the live workers offer {memory_mb}"
     yield from _drivers_and_owed(state)
     yield from _demand(state)
-    pending = {app.spec.app for app in state.apps.values() if not app.admitted and app.ended is None}
-    queued = {
-        item.app
+    waiting = sorted((app.submitted, name) for name, app in state.apps.items() if not app.admitted and not app.ended)
+    pending = [name for _, name in waiting]
+    queued = [
+        (item.submitted, item.app)
         for company in state.queue.companies.values()
         for user in company.users.values()
         for _, item in user.by_policy
-    }
-    if pending != queued:
+    ]
+    if waiting != sorted(queued):
         yield "the queue differs from the pending apps"
-    if list(state.queue.arrivals) != sorted(pending, key=lambda name: state.apps[name].submitted):
+    if list(state.queue.arrivals) != pending:
         yield "the arrivals are not the pending apps in the order of submission"
     admitted = [app.admitted for app in state.waiting.values()]
     if admitted != sorted(admitted):
@@ -128,7 +131,7 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
 
 def _demand(state: ClusterState) -> Iterator[str]:
     """What follows from preferences and from time (semantics L)."""
-    for app in state.apps.values():
+    for app in (app for app in state.apps.values() if app.wanted or app.preferred_hosts):
         pending = sum(wanted.number for wanted in app.wanted)
         if pending != (app.lacking if app.preferred_hosts else 0):
             yield f"app {app.spec.app!r} has {pending} requests pending where it lacks {app.lacking} executors"
@@ -181,6 +184,7 @@ def _cap(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
         yield f"company {name!r} reserves room for apps that do not wait for it"
 
 
-def _sum(executors: Iterable[Executor]) -> tuple[int, int]:
-    held = list(executors)
-    return sum(executor.cores for executor in held), sum(executor.memory_mb for executor in held)
+def _sum(held: Collection[Executor]) -> tuple[int, int]:
+    if not held:
+        return 0, 0
+    return sum([executor.cores for executor in held]), sum([executor.memory_mb for executor in held])

@@ -94,8 +94,6 @@ class App:
     next_step: int = 1
     """How many more it asks for next, and since when (ms) the last ones are asked for."""
     asked_at: int = 0
-    moments: tuple[int, ...] = ()
-    """The times (ms) at which time alone may change what it gets."""
     admitted: int = 0
     admitted_at: int = 0
     ended: Literal["finished", "failed", "killed"] | None = None
@@ -107,10 +105,12 @@ class App:
     running: int = 0
     failures: int = 0
     next_executor: int = 0
+    next_driver: int = 0
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
+    moments: tuple[int, ...] = ()
+    """The times (ms) at which time alone may change what it gets."""
     executors: dict[str, Executor] = field(default_factory=dict)
-    next_driver: int = 0
     driver: Executor | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
 

@@ -86,6 +86,8 @@ class Position(NamedTuple):
 
 
 GENESIS = Position(0, GENESIS_DIGEST)
+Archived = Callable[[int], Sequence[Raw]]
+"""The entries right behind a position that were moved out of the store, some of them; none if none were."""
 
 
 def connect(url: str) -> Redis:
@@ -219,12 +221,16 @@ class CommitUnderWay:
 
 
 class EventLog:
-    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it."""
+    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it.
 
-    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0) -> None:
+    Where the stream begins behind what a reader asks for, the entries before are those that `archived` gives.
+    """
+
+    def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0, archived: Archived = lambda _: ()) -> None:
         self.store = store
         self.keys = keys
         self.replicas = replicas
+        self._archived = archived
         self._primacy = Primacy(store)
         self._commit: Script = store.register_script(COMMIT_LUA)
 
@@ -300,7 +306,12 @@ class EventLog:
         asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", self.keys.log, last)])
         (answer,) = asked.answers()
         pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer or ()]
-        return [fact for page in pages for fact in facts(raws(page), *after)]
+        return [fact for page in pages for fact in facts(self._filled(after.seq, raws(page)), *after)]
+
+    def at(self, seq: int) -> Position | None:
+        """The position of entry `seq`, which is not checked; None if the log has no such entry."""
+        page = next(self._pages(b"%d" % (seq - 1), seq), ()) if seq > 0 else ()
+        return Position(seq, page[0][-1].decode(errors="replace")) if page and page[0][0] == b"%d" % seq else None
 
     def entries(self) -> Iterator[Raw]:
         """Every entry as it lies there, nothing checked."""
@@ -315,8 +326,11 @@ class EventLog:
         if to is None or int(last) < to:
             self.check_tail(int(last))
 
-    def _pages(self, last: bytes, to: int | None = None) -> Iterator[list[Raw]]:
-        """The entries behind position `last`; while the caller works on a page, the store looks for the next one."""
+    def _pages(self, last: bytes, to: int | None = None) -> Iterator[Sequence[Raw]]:
+        """The entries behind position `last`; while the caller works on a page, the store looks for the next one.
+
+        Where the store has none right behind, those that were archived come first.
+        """
         end = "+" if to is None else f"{to}-0"
         under_way: UnderWay | None = self._ask(last, end)
         try:
@@ -324,11 +338,24 @@ class EventLog:
                 (found,) = under_way.answers()
                 page = raws(found)
                 under_way = self._ask(page[-1][0], end) if len(page) == PAGE else None
+                yield from self._archived_before(page, _seq(last), to)
                 if page:
+                    last = page[-1][0]
                     yield page
         finally:
             if under_way is not None:
                 under_way.abandon()
+
+    def _archived_before(self, page: Sequence[Raw], last: int, to: int | None) -> Iterator[Sequence[Raw]]:
+        """What was archived of the entries behind `last`, up to `to`, that the store's next `page` lacks."""
+        until = _seq(page[0][0]) - 1 if page else to or 0
+        while last < until and (older := self._archived(last)):
+            yield older[: until - last]
+            last += len(older)
+
+    def _filled(self, seq: int, page: Sequence[Raw]) -> Sequence[Raw]:
+        """The page if it goes on right behind `seq`; otherwise what was archived there, if anything was."""
+        return next(self._archived_before(page, seq, None), page)
 
     def _ask(self, last: bytes, end: str) -> UnderWay:
         return UnderWay(self.store, [("XRANGE", self.keys.log, b"(%b-0" % last, end, "COUNT", PAGE)])
@@ -348,8 +375,7 @@ class EventLog:
 
     def holds(self, position: Position) -> bool:
         """Whether the log has that entry, with that digest; a failover may have lost it, and others have come since."""
-        entries: Any = self.store.xrange(self.keys.log, min=f"{position.seq}-0", max=f"{position.seq}-0")
-        return bool(entries) and _digest(entries[0][1]) == position.digest
+        return self.at(position.seq) == position
 
     def ends_with(self, position: Position) -> bool:
         """Whether the log's last entry is `position`: how a commit without an answer is settled.

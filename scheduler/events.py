@@ -82,6 +82,9 @@ class ClusterConfigured(_Fact):
     elastic_step_ms: int = 1000
     locality_wait_host_ms: int = 3000
     locality_wait_rack_ms: int = 3000
+    archive_url: str = ""
+    archive_after_events: int = 0
+    archive_retain_events: int = 1_000_000
 
 
 class CompanyRegistered(_Fact):

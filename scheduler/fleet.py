@@ -54,6 +54,8 @@ class Fleet:
         self._workers: dict[Shape, list[str]] = {}
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, int]] = []
+        self._moved: dict[str, tuple[Shape, Shape]] = {}
+        """Worker -> the shape it is kept under and the one it has by now."""
         self.configure(sizes, minimum)
 
     def configure(self, sizes: Iterable[int], minimum: Resources) -> None:
@@ -62,8 +64,7 @@ class Fleet:
         self._minimum = minimum
         self._ascending = sorted(self.sizes)
         self._usable_by_rank = [0] * (len(self.sizes) + 1)
-        self.usable = 0
-        """How many workers are usable (semantics S1)."""
+        self._usable = 0
         for shape, workers in self._workers.items():
             self._count(shape, len(workers))
 
@@ -79,23 +80,37 @@ class Fleet:
         self.live -= 1
         self.total_cores -= offer.cores
         self.total_memory_mb -= offer.memory_mb
-        self._delete(worker, free)
+        kept, _ = self._moved.pop(worker, (free, free))
+        self._delete(worker, kept)
 
     def move(self, worker: str, before: Shape, after: Shape) -> None:
-        """What a live worker has free changed."""
-        self._delete(worker, before)
-        self._insert(worker, after)
+        """What a live worker has free changed; its place is found when somebody asks."""
+        moved = self._moved.get(worker)
+        self._moved[worker] = (before if moved is None else moved[0]), after
+
+    @property
+    def usable(self) -> int:
+        """How many workers are usable (semantics S1)."""
+        if self._moved:
+            self._settle()
+        return self._usable
 
     def usable_with(self, index: int) -> int:
-        """How many usable workers (semantics S1) have at least the size of that index free."""
+        """How many usable workers have at least the size of that index free."""
+        if self._moved:
+            self._settle()
         return sum(self._usable_by_rank[len(self.sizes) - index :])
 
     def most_free_cores(self) -> int:
         """The most cores that any live worker has free."""
+        if self._moved:
+            self._settle()
         return self._by_cores[-1][0] if self._by_cores else 0
 
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory among usable workers with at least `cores` free, None without any (semantics S3)."""
+        if self._moved:
+            self._settle()
         by_memory = self._by_memory
         for index in range(bisect_left(by_memory, (self._minimum.memory_mb, 0)), len(by_memory)):
             memory_mb, free_cores = by_memory[index]
@@ -108,6 +123,8 @@ class Fleet:
 
         Lazy: only the workers that the caller takes are looked at. The fleet must not change meanwhile.
         """
+        if self._moved:
+            self._settle()
         by, largest_first = WORKER_SELECTIONS[selection]
         least, other_least = (memory_mb, cores) if by == "memory" else (cores, memory_mb)
         ranked = self._by_memory if by == "memory" else self._by_cores
@@ -127,7 +144,17 @@ class Fleet:
 
     def live_workers(self) -> dict[str, Shape]:
         """Every live worker's free cores and memory, for checks."""
+        if self._moved:
+            self._settle()
         return {worker: shape for shape, workers in self._workers.items() for worker in workers}
+
+    def _settle(self) -> None:
+        """Put every worker that moved where it belongs by now."""
+        for worker, (kept, free) in self._moved.items():
+            if kept != free:
+                self._delete(worker, kept)
+                self._insert(worker, free)
+        self._moved.clear()
 
     def _insert(self, worker: str, shape: Shape) -> None:
         workers = self._workers.get(shape)
@@ -155,7 +182,7 @@ class Fleet:
             rank = bisect_right(self._ascending, shape[0])
             self._usable_by_rank[rank] += change
             if rank:
-                self.usable += change
+                self._usable += change
 
     def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
         """The workers of shapes that rank the same, by id."""

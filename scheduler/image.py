@@ -10,7 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic_core import from_json
 
 from scheduler.cap import Pending
 from scheduler.entities import App, Company, Executor, User, Worker
@@ -29,14 +33,17 @@ def _columns(entity: type, *links: str) -> tuple[str, ...]:
     return tuple(name for name in entity.__slots__ if name not in links)  # type: ignore[attr-defined]
 
 
-_APP = _columns(App, "spec", "queued", "accounts", "usage", "executors", "driver", "moments", "owed", "unit", "wanted")
+_APP = _columns(App, "spec", "queued", "accounts", "usage", "owed", "moments", "executors", "driver")
 _WORKER = _columns(Worker, "executors", "drivers")
 _EXECUTOR = _columns(Executor)
 _COMPANY = _columns(Company, "spec", "usage", "balance", "users")
 _USER = _columns(User, "balance")
 _BALANCE = _columns(Balance)
+_app_values, _executor_values, _worker_values = attrgetter(*_APP), attrgetter(*_EXECUTOR), attrgetter(*_WORKER)
+_SPECS = TypeAdapter(list[AppRegistered], config=ConfigDict(defer_build=True))
+"""What the apps of the line before were submitted as: read and written by their own model, many at a time."""
 _COLUMNS = {
-    "apps": [*_APP, "unit", "wanted", "spec"],
+    "apps": _APP,
     "workers": _WORKER,
     "executors": _EXECUTOR,
     "companies": [*_COMPANY, "changed", "spec", "usage", "balance", "users"],
@@ -50,20 +57,17 @@ def lines(state: ClusterState) -> Iterator[str]:
     yield _line("columns", [_COLUMNS])
     cluster = state.head, state.at, state.master, state.configured, state.settings.model_dump(), _row(state.balance)
     yield _line("cluster", [cluster])
-    tables: tuple[tuple[str, Iterable[Any]], ...] = (
-        ("companies", ((name, *_company(company)) for name, company in state.companies.items())),
-        ("workers", (_values(worker, _WORKER) for worker in state.workers.values())),
-        ("apps", (_app(app) for app in state.apps.values())),
-        ("executors", (_values(executor, _EXECUTOR) for executor in state.executors.values())),
-        ("drivers", (_values(driver, _EXECUTOR) for driver in state.drivers.values())),
-        ("ended", state.ended),
-        ("held_back", sorted(state.queue.held_back())),
-        ("commands", state.commands.items()),
-    )
-    for kind, rows in tables:
-        remaining = iter(rows)
-        while chunk := list(islice(remaining, ROWS_PER_LINE)):
-            yield _line(kind, chunk)
+    yield from _table("companies", ((name, *_company(company)) for name, company in state.companies.items()))
+    yield from _table("workers", map(_worker_values, state.workers.values()))
+    apps = iter(state.apps.values())
+    while chunk := list(islice(apps, ROWS_PER_LINE)):
+        yield _line("apps", [_app_values(app) for app in chunk])
+        yield _SPECS.dump_json([app.spec for app in chunk], exclude_defaults=True).decode()
+    yield from _table("executors", map(_executor_values, state.executors.values()))
+    yield from _table("drivers", map(_executor_values, state.drivers.values()))
+    yield from _table("ended", state.ended)
+    yield from _table("held_back", sorted(state.queue.held_back()))
+    yield from _table("commands", state.commands.items())
 
 
 def restored(texts: Iterable[str | bytes]) -> ClusterState:
@@ -74,18 +78,27 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
     state = ClusterState()
     held_back: list[tuple[str, int, bool]] = []
     remaining = iter(texts)
-    if json.loads(next(remaining, "[]")) != json.loads(_line("columns", [_COLUMNS])):
+    if from_json(next(remaining, "[]")) != from_json(_line("columns", [_COLUMNS])):
         raise ValueError("it was written by a program that knows other facts")
     for text in remaining:
-        kind, rows = json.loads(text)
-        if kind == "held_back":
+        kind, rows = from_json(text)
+        if kind == "apps":
+            for spec, row in zip(_SPECS.validate_json(next(remaining, "")), rows, strict=True):
+                _restore_app(state, spec, row)
+        elif kind == "held_back":
             held_back += map(tuple, rows)
-            continue
-        restore = _RESTORE[kind]
-        for row in rows:
-            restore(state, row)
+        else:
+            restore = _RESTORE[kind]
+            for row in rows:
+                restore(state, row)
     state.index(held_back)
     return state
+
+
+def _table(kind: str, rows: Iterable[Any]) -> Iterator[str]:
+    remaining = iter(rows)
+    while chunk := list(islice(remaining, ROWS_PER_LINE)):
+        yield _line(kind, chunk)
 
 
 def _line(kind: str, rows: Sequence[Any]) -> str:
@@ -115,11 +128,6 @@ def _company(company: Company) -> list[Any]:
     ]
 
 
-def _app(app: App) -> list[Any]:
-    spec = app.spec.model_dump(mode="json", exclude_defaults=True)
-    return [*_values(app, _APP), app.unit, app.wanted, spec]
-
-
 def _restore_cluster(state: ClusterState, row: Sequence[Any]) -> None:
     state.head, state.at, state.master, state.configured, settings, balance = row
     state.settings = ClusterConfigured.model_validate(settings, strict=False)
@@ -140,29 +148,28 @@ def _restore_company(state: ClusterState, row: Sequence[Any]) -> None:
 
 
 def _restore_worker(state: ClusterState, row: Sequence[Any]) -> None:
-    worker = Worker(**dict(zip(_WORKER, row, strict=True)))
+    worker = Worker(*row)
     state.workers[worker.id] = worker
 
 
-def _restore_app(state: ClusterState, row: Sequence[Any]) -> None:
+def _restore_app(state: ClusterState, spec: AppRegistered, row: Sequence[Any]) -> None:
     """An ended app may have outlived its company, or its user."""
-    *values, unit, wanted, facts = row
-    spec = AppRegistered.model_validate(facts, strict=False)
-    named = dict(zip(_APP, values, strict=True))
     company = state.companies.get(spec.company)
     user = None if company is None else company.users.get(spec.user)
     usage, balance = (Usage(), Balance()) if company is None else (company.usage, company.balance)
-    request = Resources(named["requested_cores"], named["requested_memory_mb"])
-    submitted, submitted_at = named["submitted"], named["submitted_at"]
-    state.apps[spec.app] = App(
-        spec,
-        Pending(spec.app, spec.company, spec.user, spec.kind, request, submitted, submitted_at),
-        (state.balance, balance, Balance() if user is None else user.balance),
-        usage,
-        unit=None if unit is None else Resources(*unit),
-        wanted=[Wanted(Request(_hosts(hosts), _hosts(racks)), number, at) for (hosts, racks), number, at in wanted],
-        **named,
-    )
+    accounts = state.balance, balance, Balance() if user is None else user.balance
+    app = App(spec, _NOT_QUEUED, accounts, usage, *row)
+    request = Resources(app.requested_cores, app.requested_memory_mb)
+    app.queued = Pending(spec.app, spec.company, spec.user, spec.kind, request, app.submitted, app.submitted_at)
+    if app.unit is not None:
+        app.unit = Resources(*app.unit)
+    if app.wanted:
+        app.wanted = [Wanted(Request(_hosts(hosts), _hosts(racks)), *rest) for (hosts, racks), *rest in row[_WANTED]]
+    state.apps[spec.app] = app
+
+
+_NOT_QUEUED = Pending("", "", "", "", Resources(0, 0), 0)
+_WANTED = _APP.index("wanted")
 
 
 def _hosts(hosts: list[str] | None) -> tuple[str, ...] | None:
@@ -193,7 +200,6 @@ _RESTORE: dict[str, Callable[[ClusterState, Any], None]] = {
     "cluster": _restore_cluster,
     "companies": _restore_company,
     "workers": _restore_worker,
-    "apps": _restore_app,
     "executors": _restore_executor,
     "drivers": _restore_driver,
     "ended": _restore_ended,

@@ -29,6 +29,8 @@ class Keys:
         self.agents = f"{self.prefix}agents"
         self.snapshots = f"{self.prefix}snapshots"
         self.snapshotting = f"{self.prefix}snapshotting"
+        self.archive = f"{self.prefix}archive"
+        self.archiving = f"{self.prefix}archiving"
         self.draft = f"{self.prefix}draft"
         self.settled = f"{self.prefix}settled"
         self.probe = f"{self.prefix}probe"

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, assert_never
+from typing import Any, ClassVar, assert_never
 
 from scheduler.appqueue import AppQueue
 from scheduler.cap import Pending
@@ -60,6 +60,9 @@ KNOWN_COMMANDS = 10_000
 class ClusterState:
     """The fold of the log up to position `head`, at time `at` (ms)."""
 
+    _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {}
+    """Type of event -> what folds it, once one was folded: to ask each model whether an event is its own takes long."""
+
     def __init__(self) -> None:
         self.head = 0
         self.at = 0
@@ -73,8 +76,10 @@ class ClusterState:
         self.ended: OrderedDict[str, None] = OrderedDict()
         self.executors: dict[str, Executor] = {}
         self.balance = Balance()
-        self.commands: OrderedDict[str, int] = OrderedDict()
+        self.commands: dict[str, int] = {}
         """Command id -> log position of the last event it caused."""
+        self._oldest_commands: deque[str] = deque()
+        """The same ids in the same order: a dict is slow to find its first key once many before it are gone."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.places = Topology()
@@ -100,48 +105,55 @@ class ClusterState:
             self.queue.pass_time(at)
         if cause:
             self._remember(cause)
+        fold = self._folds.get(type(event))
+        if fold is None:
+            fold = self._folds[type(event)] = self._fold_of(event)
+        fold(self, event)
+
+    @classmethod
+    def _fold_of(cls, event: Event) -> Callable[[ClusterState, Any], None]:
+        """What folds events of that type."""
+        fold: Callable[[ClusterState, Any], None]
         match event:
             case ExecutorAllocated():
-                self._executor_allocated(event)
+                fold = cls._executor_allocated
             case ExecutorRemoved():
-                self._executor_removed(event)
-            case AppRegistered():
-                self._app_registered(event)
-            case AppAdmitted():
-                self._app_admitted(event)
-            case AppRemoved():
-                self._app_removed(event)
+                fold = cls._executor_removed
             case ExecutorChanged():
-                self._executor_changed(event)
+                fold = cls._executor_changed
             case ExecutorRevoked():
-                self._executor_revoked(event)
-            case DriverAllocated():
-                self._driver_allocated(event)
-            case DriverRemoved():
-                self._driver_removed(event)
+                fold = cls._executor_revoked
+            case AppRegistered():
+                fold = cls._app_registered
+            case AppAdmitted():
+                fold = cls._app_admitted
             case AppChanged():
-                self._app_changed(event)
+                fold = cls._app_changed
+            case AppRemoved():
+                fold = cls._app_removed
+            case DriverAllocated():
+                fold = cls._driver_allocated
+            case DriverRemoved():
+                fold = cls._driver_removed
             case WorkerRegistered():
-                self._worker_registered(event)
+                fold = cls._worker_registered
             case WorkerChanged():
-                self._worker_changed(event)
+                fold = cls._worker_changed
             case WorkerRemoved():
-                self._worker_removed(event)
+                fold = cls._worker_removed
             case CompanyChanged():
-                self.companies[event.company].spec = event
-                self._set_quotas()
+                fold = cls._company_changed
             case CompanyRegistered():
-                self._company_registered(event)
+                fold = cls._company_registered
             case CompanyRemoved():
-                del self.companies[event.company]
-                self.queue.remove_company(event.company)
-                self._set_quotas()
+                fold = cls._company_removed
             case ClusterConfigured():
-                self._cluster_configured(event)
+                fold = cls._cluster_configured
             case MasterElected():
-                self.master = event.master
+                fold = cls._master_elected
             case _:
                 assert_never(event)
+        return fold
 
     def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
         """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
@@ -238,6 +250,7 @@ class ClusterState:
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
         self.queue.configure(self.settings)
         self.queue.basis.at = self.at
+        self._oldest_commands = deque(self.commands)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
         for name, company in self.companies.items():
@@ -276,15 +289,22 @@ class ClusterState:
         }
 
     def _remember(self, command: str) -> None:
-        commands = self.commands
-        if command in commands:
-            commands.move_to_end(command)
+        commands, oldest = self.commands, self._oldest_commands
+        if command not in commands:
+            oldest.append(command)
+            if len(oldest) > KNOWN_COMMANDS:
+                del commands[oldest.popleft()]
+        elif oldest[-1] != command:
+            oldest.remove(command)
+            oldest.append(command)
+            del commands[command]
         commands[command] = self.head
-        if len(commands) > KNOWN_COMMANDS:
-            commands.popitem(last=False)
 
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
+
+    def _master_elected(self, event: MasterElected) -> None:
+        self.master = event.master
 
     def _cluster_configured(self, event: ClusterConfigured) -> None:
         for company in self.companies.values():
@@ -300,6 +320,15 @@ class ClusterState:
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         self.queue.add_company(event.company, company.balance, company.usage)
+        self._set_quotas()
+
+    def _company_changed(self, event: CompanyChanged) -> None:
+        self.companies[event.company].spec = event
+        self._set_quotas()
+
+    def _company_removed(self, event: CompanyRemoved) -> None:
+        del self.companies[event.company]
+        self.queue.remove_company(event.company)
         self._set_quotas()
 
     def _worker_registered(self, event: WorkerRegistered) -> None:

@@ -26,6 +26,8 @@ MAX_NAME = 128
 MAX_COMMAND_BYTES = 128 * 1024
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://\S{1,1000}")
+_PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _PART = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?%?|[0-9]{1,9}/[1-9][0-9]{0,8}")
 
 _CHOICES: Mapping[str, Iterable[str]] = {
@@ -52,6 +54,8 @@ _AT_LEAST = {
     "elastic_step_ms": 1,
     "locality_wait_host_ms": 0,
     "locality_wait_rack_ms": 0,
+    "archive_after_events": 0,
+    "archive_retain_events": 0,
 }
 
 
@@ -117,6 +121,19 @@ def read_part(text: str) -> str:
     return f"{part.numerator}/{part.denominator}"
 
 
+def check_archive_url(url: str) -> None:
+    """Raises: InvalidSetting unless `url` names a folder that every reader may be told of, or is empty."""
+    if "?" in url or _PASSWORD.search(url):
+        raise InvalidSetting(
+            "the archive's URL is written into the log: leave passwords and options to the environment"
+        )
+    local = url.partition("file://")[2]
+    if url and (not _URL.fullmatch(url) or (url.startswith("file://") and not local.startswith("/"))):
+        raise InvalidSetting(
+            f"the archive's URL is one of a folder, like file:///mnt/archive or s3://bucket/folder, not {shorten(url)}"
+        )
+
+
 def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> ClusterConfigured:
     """The settings in force once `changes` are made (semantics, Settings: checks).
 
@@ -144,6 +161,7 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
             raise InvalidSetting(f"{name} must be at least {_AT_LEAST[name]}, not {value}")
         if isinstance(value, int) and value > MAX_MEMORY_MB:
             raise InvalidSetting(f"{name} must be at most {MAX_MEMORY_MB}, not {value}")
+    check_archive_url(settings.archive_url)
     _check_executor_sizes(settings)
     return settings
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 from redis import Redis
 
 from fairlog.store import EmbeddedStore
+from recovery.archive import archive, open_log
 from recovery.backup import BadBackup, backup, restore
+from recovery.files import Unreachable
 from recovery.rebuild import rebuild
+from recovery.snapshot import positions
 from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.eventlog import GENESIS, EventLog
 from scheduler.events import GENESIS_DIGEST, Record, encode
@@ -21,6 +25,7 @@ from scheduler.keys import Keys
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from tests.integration.cli_rig import Shell, wait_until
+from tests.unit.archived import RECORDS, assert_whole, forget_files, in_stream, put_records, staying
 
 
 def _log(store: EmbeddedStore, cluster: str) -> EventLog:
@@ -48,7 +53,8 @@ def test_a_restored_log_is_the_same_log_and_folds_to_the_same_state(
     written: EventLog, store: EmbeddedStore, tmp_path: Path
 ) -> None:
     file = f"file://{tmp_path}/b.gz"
-    assert backup(written, file)[1:] == written.head()
+    header = backup(written, file).header
+    assert (header.seq, header.digest) == written.head()
     copy = _log(store, "second")
     restore(copy, file)
     assert list(copy.read()) == list(written.read())
@@ -69,7 +75,7 @@ def _altered(lines: list[bytes]) -> list[bytes]:
 
 
 def _other_header(lines: list[bytes]) -> list[bytes]:
-    return [lines[0].replace(b"backup 1", b"backup 9"), *lines[1:]]
+    return [lines[0].replace(b"backup 2", b"backup 9"), *lines[1:]]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,8 @@ def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made
         shell.ok("down")
         shutil.rmtree(data / "store")
         assert (
-            shell.ok("restore", str(file)) == f"{said['seq']} log entries of the cluster default restored from {file}\n"
+            shell.ok("restore", str(file)).splitlines()[0]
+            == f"{said['seq']} log entries of the cluster default restored from {file}"
         )
         shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
         assert json.loads(shell.ok("app", done, "--json"))["state"] == "finished"
@@ -162,3 +169,112 @@ def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made
         wait_until(lambda: json.loads(shell.ok("app", held, "--json"))["state"] == "finished", "the app to finish")
     finally:
         shell.run("down")
+
+
+@pytest.fixture
+def archived(connection: Redis) -> EventLog:
+    """A log most of which was archived, to a place in memory, with a snapshot."""
+    forget_files()
+    log = put_records(connection, Keys("first"), RECORDS)
+    segments = list(archive(log, "memory://archive", retain=40))
+    assert segments
+    return log
+
+
+def test_a_backup_lists_what_was_archived_and_holds_the_rest_and_the_snapshot(
+    archived: EventLog, store: EmbeddedStore
+) -> None:
+    copied = backup(archived, "memory://backups/b.gz")
+    begins = staying(40)[0]
+    assert copied.as_json() == {
+        "cluster": "first",
+        "seq": len(RECORDS),
+        "digest": RECORDS[-1].digest,
+        "at": RECORDS[-1].at,
+        "archived": begins - 1,
+        "snapshot": len(RECORDS),
+    }
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    assert restore(copy, "memory://backups/b.gz") == copied
+    assert_whole(copy)
+    assert in_stream(copy) == in_stream(archived) == staying(40)
+    assert positions(copy) == [len(RECORDS)]
+    assert copy.store.ttl(copy.keys.log) == copy.store.ttl(copy.keys.snapshot(len(RECORDS))) == -1
+    assert list(copy.store.scan_iter("*restoring*")) == []
+
+
+def test_a_whole_backup_needs_no_archive(archived: EventLog, store: EmbeddedStore, tmp_path: Path) -> None:
+    copied = backup(archived, str(tmp_path / "b.gz"), whole=True)
+    forget_files()
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    assert restore(copy, str(tmp_path / "b.gz")) == copied
+    assert in_stream(copy) == list(range(1, len(RECORDS) + 1))
+    assert_whole(copy)
+
+
+def test_without_the_archive_that_it_goes_with_nothing_is_backed_up_or_restored(
+    archived: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "b.gz")
+    backup(archived, file)
+    fsspec.filesystem("memory").mv("/archive", "/elsewhere", recursive=True)
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    last = staying(40)[0] - 1
+    missing = f"the archived entries 1 to {last} are missing: there is no memory://archive/first/"
+    with pytest.raises(BadBackup, match=missing):
+        restore(copy, file)
+    with pytest.raises(BadBackup, match=missing):
+        backup(archived, str(tmp_path / "c.gz"))
+    assert [path.name for path in tmp_path.iterdir()] == ["b.gz"]
+    assert not copy.store.exists(copy.keys.log, copy.keys.archive)
+    restore(copy, file, elsewhere="memory://elsewhere")
+    assert_whole(copy)
+
+
+def test_a_backup_goes_on_while_the_log_is_archived(archived: EventLog, store: EmbeddedStore) -> None:
+    def meanwhile(records: Iterable[Record]) -> Iterator[Record]:
+        for record in records:
+            if record.seq == staying(40)[0]:
+                list(archive(archived, "memory://archive", retain=1))
+            yield record
+
+    backup(archived, "memory://b.gz", watched=meanwhile)
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    restore(copy, "memory://b.gz")
+    assert_whole(copy)
+
+
+def test_a_snapshot_that_cannot_be_used_is_not_backed_up(archived: EventLog) -> None:
+    archived.store.lset(archived.keys.snapshot(len(RECORDS)), 1, "damaged")
+    assert backup(archived, "memory://b.gz").header.snapshot is None
+
+
+def test_a_backup_of_the_first_format_is_still_read(store: EmbeddedStore, tmp_path: Path) -> None:
+    lines: list[object] = [
+        {"format": "fairlog backup 1", "cluster": "old", "seq": len(RECORDS), "digest": RECORDS[-1].digest},
+        *(list(record[1:]) for record in RECORDS),
+    ]
+    (tmp_path / "b.gz").write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    copy = _log(store, "second")
+    assert restore(copy, str(tmp_path / "b.gz")).at == RECORDS[-1].at
+    assert_whole(copy)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("/nowhere/b.gz", "/nowhere/b.gz cannot be {}: it is not there"),
+        ("", "a place without a name cannot be {}: "),
+        ("nowhere://x/b.gz", "nowhere://x/b.gz cannot be reached: Protocol not known: nowhere"),
+        ("file://b.gz", "file://b.gz names no file of this machine: that is written file:///FOLDER/FILE"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_sentence(
+    written: EventLog, store: EmbeddedStore, url: str, sentence: str
+) -> None:
+    with pytest.raises(Unreachable) as caught:
+        backup(written, url)
+    assert str(caught.value).startswith(sentence.format("written"))
+    with pytest.raises(Unreachable) as caught:
+        restore(_log(store, "second"), url)
+    assert str(caught.value).startswith(sentence.format("read"))

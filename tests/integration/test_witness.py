@@ -151,7 +151,7 @@ def test_a_past_that_never_was_is_refused(written: EmbeddedStore, arguments: lis
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("explain", "a2"),
+        ("explain", "a2", "--at", str(len(LOG))),
         ("fairness",),
         ("statement", "--company", "acme", "--month", "1970-01"),
         ("whatif", "--set", "placement=pack"),

@@ -35,6 +35,10 @@ from scheduler.commands import (
     UndrainWorker,
 )
 from scheduler.errors import CommandRejected
+from scheduler.placement.executors import PLACEMENTS
+from scheduler.policies.app import APP_POLICIES
+from scheduler.policies.company import COMPANY_POLICIES
+from scheduler.policies.user import USER_POLICIES
 from scheduler.state import ClusterState
 from tests.property.given import Cluster, Watch, submission, worker
 
@@ -258,6 +262,18 @@ def seeded(seed: int, turns: int) -> History:
         for _ in range(turns)
     ]
 
+
+RULES = st.fixed_dictionaries(
+    {
+        "company_policy": st.sampled_from(sorted(COMPANY_POLICIES)),
+        "user_policy": st.sampled_from(sorted(USER_POLICIES)),
+        "app_policy": st.sampled_from(sorted(APP_POLICIES)),
+        "placement": st.sampled_from(sorted(PLACEMENTS)),
+        "occupancy": st.sampled_from(["requested", "granted"]),
+        "admission": st.sampled_from(["fair", "open"]),
+    }
+)
+"""Every policy and placement, for a whole history."""
 
 TURNS = st.lists(STEPS, min_size=1, max_size=3)
 SHORT = st.lists(TURNS, max_size=10)

@@ -315,3 +315,22 @@ def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
     file = exported(tmp_path, LOG)
     spaced = "".join(f"{json.dumps(json.loads(line))}\n\n" for line in file.read_text().splitlines())
     assert list(read_lines(spaced.splitlines(keepends=True))) == LOG
+
+
+@pytest.mark.parametrize("kind", ["CompanyRegistered", "WorkerRegistered", "AppRegistered"])
+def test_whoever_is_registered_a_second_time_is_named_and_the_rest_is_audited_all_the_same(kind: str) -> None:
+    seq = position(kind)
+    again = LOG[seq - 1]._replace(cause="again", at=LOG[-1].at + 1)
+    found = audit(chained([*LOG, again]))
+    assert [(each.seq, each.rule, each.due) for each in found] == [(len(LOG) + 1, "O2", "an id that nobody has yet")]
+
+
+def test_a_wrong_share_is_named_so_under_open_admission_too() -> None:
+    cluster = Cluster({"admission": "open"})
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.submit("a1")
+    log = recorded(cluster)
+    seq = next(r.seq for r in log if r.type == "AppAdmitted")
+    log[seq - 1] = log[seq - 1]._replace(data=log[seq - 1].data.replace('"0/1"', '"1/7"'))
+    assert first(chained(log)) == (seq, "C3", "a1")

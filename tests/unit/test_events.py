@@ -161,6 +161,21 @@ EVENTS: list[Event] = [
         backlog_executors=5,
         next_step=2,
     ),
+    ClusterConfigured(
+        admission="open",
+        spread_out_drivers=False,
+        max_drivers=4,
+        max_driver_share="1/1",
+        half_life_s=1800,
+        quota_patience_s=300,
+        executor_idle_timeout_s=30,
+        elastic_step_ms=500,
+        locality_wait_host_ms=0,
+        locality_wait_rack_ms=10,
+        archive_url="s3://bücket/fairlog",
+        archive_after_events=100_000,
+        archive_retain_events=250_000,
+    ),
 ]
 """An event of every type, in the order of the file."""
 

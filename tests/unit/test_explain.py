@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recovery.explain import explain
-from scheduler.commands import ConfigureCluster, DrainWorker, EndApp, UndrainWorker
+from scheduler.commands import ConfigureCluster, DrainWorker, EndApp, ScaleApp, SubmitApp, UndrainWorker
 from scheduler.errors import UnknownApp
 from tests.property.given import Cluster, recorded, submission
 
@@ -69,7 +69,10 @@ def test_an_app_waits_for_a_user_who_was_selected_longer_ago() -> None:
     cluster.submit("a3", 8, user="bob")
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("user-turn", "U1")
-    assert text == "user bob goes first, no turn yet; ann had the last turn at position 5"
+    assert text == (
+        "user bob goes first, no turn yet, and apps pending since 1970-01-01 00:00:06.000; "
+        "ann had the last turn at position 5, 1970-01-01 00:00:04.000"
+    )
 
 
 def test_an_app_waits_for_its_users_earlier_ones() -> None:
@@ -99,6 +102,122 @@ def test_an_admitted_app_waits_for_room_on_some_worker() -> None:
     assert "the nearest is w1 with 0 cores" in text
 
 
+def test_every_company_ahead_is_named() -> None:
+    cluster = full()
+    cluster.company("cola", 64, 65536)
+    cluster.submit("a2", 8)
+    cluster.submit("b1", 8, company="bolt")
+    cluster.submit("c1", 8, company="cola")
+    wait = told(cluster, "a2")["waitsFor"]
+    assert wait["text"] == "company bolt goes first, with a share of 0/1 against 1/2 of acme; then cola (0/1)"
+    assert [each["company"] for each in wait["facts"]["ahead"]] == ["bolt", "cola"]
+
+
+def test_companies_with_the_same_share_are_told_apart_by_their_last_turns() -> None:
+    cluster = Cluster()
+    cluster.company("acme", 32, 65536)
+    cluster.company("bolt", 32, 65536)
+    cluster.worker("w1", 16)
+    cluster.submit("a1", 8)
+    cluster.submit("b1", 8, company="bolt")
+    cluster.submit("b2", 8, company="bolt", user="bea")
+    cluster.submit("a2", 8)
+    assert waits(cluster, "b2")[2] == (
+        "company acme goes first, with a share of 1/4 against 1/4 of bolt, the last turn at position 5; "
+        "bolt had the last turn at position 8"
+    )
+
+
+def test_under_pay_as_you_go_it_is_the_use_that_is_told() -> None:
+    cluster = full()
+    cluster.turn(ConfigureCluster(settings={"company_policy": "pay-as-you-go"}))
+    cluster.submit("a2", 8)
+    cluster.submit("b1", 8, company="bolt")
+    cause, rule, text = waits(cluster, "a2")
+    assert (cause, rule) == ("company-turn", "C5")
+    assert "with a use of what it bought (core-ms a core) of 0/1 against 1500/1 of acme" in text
+
+
+def test_a_borrower_beyond_its_quota_waits_while_another_company_takes_part() -> None:
+    cluster = Cluster()
+    cluster.company("acme", 8, 65536, borrow=True)
+    cluster.company("bolt", 64, 65536)
+    cluster.worker("w1", 16)
+    cluster.submit("a1", 8)
+    cluster.submit("b1", 8, company="bolt")
+    cluster.submit("a2", 8)
+    cluster.submit("b2", 8, company="bolt")
+    cause, rule, text = waits(cluster, "a2")
+    assert (cause, rule) == ("cap", "C6")
+    assert text.endswith(
+        "would pass its quota of 8 cores and 65536 MiB; it may not borrow, since another company takes part"
+    )
+
+
+def test_a_user_with_the_smaller_share_goes_first_and_both_are_told() -> None:
+    cluster = full()
+    cluster.turn(ConfigureCluster(settings={"user_policy": "least-occupied"}))
+    cluster.submit("a2", 8)
+    cluster.submit("a3", 8, user="bob")
+    cause, rule, text = waits(cluster, "a2")
+    assert (cause, rule) == ("user-turn", "U3")
+    assert text.endswith("; a share of 0/1 against 1/2 decides")
+
+
+def test_an_app_whose_companys_room_is_reserved_names_who_it_is_for() -> None:
+    cluster = full()
+    cluster.turn(ConfigureCluster(settings={"quota_patience_s": 5}))
+    cluster.submit("a2", 24)
+    cluster.turn(submission("a3", 4, user="bob"), after_s=9)
+    since = "1970-01-01 00:00:06.000"
+    text = f"app a2 of the company was held back since {since}, so long that its room is reserved"
+    assert waits(cluster, "a3") == ("reserved", "C7", text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule", "why"),
+    [
+        ({"max_drivers": 0}, "D4", "its driver waits: 0 drivers run, and max_drivers is 0"),
+        ({"max_driver_share": "1/8"}, "D4", "4 more would pass max_driver_share, 1/8"),
+        (
+            {"max_driver_share": "1/1"},
+            "D1",
+            "its driver waits: no worker offers 4 cores and 99999 MiB; the nearest is w1",
+        ),
+    ],
+)
+def test_an_app_waits_for_its_driver(settings: dict[str, object], rule: str, why: str) -> None:
+    cluster = Cluster({"max_driver_share": "1/1", **settings})
+    cluster.company("acme", 64, 1 << 20)
+    cluster.worker("w1", 16)
+    cluster.worker("w2", 8)
+    asked = {"driver": True, "driver_cores": 4, "driver_memory_mb": 99999 if rule == "D1" else 1024}
+    cluster.turn(SubmitApp.model_validate({**submission("a1", 4).model_dump(), **asked}))
+    cause, found, text = waits(cluster, "a1")
+    assert (cause, found) == ("driver", rule)
+    assert why in text
+
+
+def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
+    cluster = Cluster({"locality_wait_host_ms": 60_000})
+    cluster.company("acme")
+    cluster.worker("w1", 8)
+    cluster.worker("w2", 4)
+    asked = {"executor_memory_mb": 1024, "memory_per_task_mb": None}
+    cluster.turn(submission("full", 8).model_copy(update={**asked, "executor_cores": 8}))
+    cluster.turn(submission("a1", 4).model_copy(update={**asked, "executor_cores": 4, "executor_limit": 0}))
+    assert waits(cluster, "a1") == ("limit", "P5", "it asks for 0 executors")
+    cluster.turn(ScaleApp(app="a1", executors=1, prefer={"w1.example": 1}, preferring_tasks=1))
+    assert waits(cluster, "a1") == (
+        "locality",
+        "L5",
+        (
+            "it waits for room on a host that its tasks prefer (w1.example), since 1970-01-01 00:00:07.000, "
+            "for 60000 ms; then 3000 ms in their racks"
+        ),
+    )
+
+
 def test_a_running_app_waits_for_nothing() -> None:
     assert told(full(), "a1")["waitsFor"] is None
 
@@ -124,7 +243,11 @@ def test_executors_are_told_with_their_size_and_their_worker() -> None:
     assert (executor["executor"], executor["worker"], executor["cores"]) == ("a1.0", "w1", 16)
     assert executor["why"]["sizeRule"] == "S2"
     assert executor["why"]["size"] == "16 cores left to grant on 1 usable workers make executors of 16 cores"
-    assert "w1 had 16 cores and 65536 MiB free" in executor["why"]["workers"]
+    assert executor["why"]["memory"] == "512 MiB a task: 8192 MiB for 16 cores, at least 2048, in steps of 256"
+    assert executor["why"]["workers"] == (
+        "spread: one to each worker in turn, by cores-free-desc (P1); "
+        "w1 was number 1 of 1 with room and had 16 cores and 65536 MiB free"
+    )
 
 
 def test_the_waiting_time_of_an_app_splits_by_cause_to_the_millisecond() -> None:
@@ -139,11 +262,61 @@ def test_the_waiting_time_of_an_app_splits_by_cause_to_the_millisecond() -> None
     assert said == {
         "ms": 32_000,
         "byCause": [
-            {"cause": "cluster-full", "rule": "A3", "ms": 20_000},
             {"cause": "no-live-worker", "rule": "A3", "ms": 11_000},
+            {"cause": "cluster-full", "rule": "A3", "ms": 20_000},
             {"cause": "workers-full", "rule": "P1", "ms": 1_000},
         ],
     }
+
+
+def test_an_app_that_waits_still_has_waited_until_now() -> None:
+    cluster = full()
+    cluster.submit("b1", 8, company="bolt")
+    log = recorded(cluster)
+    said = explain(log, "b1", now=lambda: log[-1].at + 12_345)
+    assert (said["at"], said["waited"]["ms"]) == (log[-1].at + 12_345, 12_345)
+    assert said["waited"]["byCause"] == [{"cause": "cluster-full", "rule": "A3", "ms": 12_345}]
+
+
+def test_an_admission_says_by_which_rules_it_was_the_next() -> None:
+    cluster = full()
+    cluster.submit("a2", 8)
+    cluster.submit("b1", 8, company="bolt", user="bea")
+    cluster.submit("b2", 8, company="bolt", user="ben")
+    cluster.submit("b3", 8, company="bolt", user="bea")
+    cluster.turn(EndApp(app="a1", reason="finished"))
+    why = [(each["rule"], each["text"]) for each in told(cluster, "b1")["admission"]["why"]]
+    assert why == [
+        ("A3", "waitingApps asked for 0 of 16 cores and 0 of 65536 MiB, so there was room"),
+        (
+            "C3",
+            (
+                "bolt had a share of 0/1, the smallest of 2; the next was acme with 0/1, "
+                "selected at position 5 where bolt was never"
+            ),
+        ),
+        ("U1", "of bolt's users bea was selected longest ago, or never and has the oldest pending app, before ben"),
+        ("F1", "of 2 apps in bea's queue it was submitted first"),
+    ]
+
+
+def test_executors_of_different_sizes_are_told_each_with_its_own_reason() -> None:
+    cluster = Cluster()
+    cluster.company("acme", 64, 65536)
+    cluster.worker("w1", 16)
+    cluster.worker("w2", 8)
+    cluster.submit("a1", 20)
+    executors = told(cluster, "a1")["executors"]
+    assert [(each["cores"], each["why"]["size"].partition(" left")[0]) for each in executors] == [
+        (8, "20 cores"),
+        (8, "20 cores"),
+        (4, "4 cores"),
+    ]
+    assert "; 16 would need 32 cores left" in executors[0]["why"]["size"]
+    assert [each["why"]["workers"].partition("; ")[2][:20] for each in executors][:2] == [
+        "w1 was number 1 of 2",
+        "w2 was number 2 of 2",
+    ]
 
 
 def test_an_app_that_the_log_never_heard_of_is_refused() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from recovery.chain import chained, read_lines
 from recovery.inputs import LoggedTurn, turns
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of
@@ -15,11 +17,12 @@ from scheduler.commands import RegisterWorker
 from scheduler.errors import InvalidCommand, InvalidSetting, UnknownCompany
 from scheduler.events import AppAdmitted
 from tests.property.given import Cluster
-from tests.property.histories import DENSE, History, played
+from tests.property.histories import DENSE, RULES, History, played, seeded
 from tests.unit.recorded import records
 from tests.unit.test_fairness import two_companies
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
+GOLDEN = Path(__file__).parents[1] / "golden"
 HEADER = "; Nodes: 2 x 4 processors, 4 GiB each\n"
 
 
@@ -49,6 +52,25 @@ def test_under_the_same_rules_any_log_comes_out_as_it_is(history: History) -> No
     taken = logged(cluster)
     again = other(taken, Rules())
     assert again.state.digest() == cluster.state.digest()
+    assert first_difference(as_logged(taken), again) is None
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_under_the_same_rules_a_recorded_log_comes_out_turn_by_turn_as_it_is(file: Path) -> None:
+    """Whatever its policies and placement are, and with masters that took over."""
+    with file.open() as lines:
+        taken = list(turns(chained(read_lines(lines))))
+    again = other(taken, Rules())
+    assert again.in_step
+    assert again.state.digest() == as_logged(taken).state.digest()
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 1 << 32), RULES)
+def test_under_the_same_rules_any_policy_decides_as_it_did(seed: int, rules: dict[str, object]) -> None:
+    taken = logged(played(seeded(seed, 40), rules))
+    again = other(taken, Rules())
+    assert again.in_step
     assert first_difference(as_logged(taken), again) is None
 
 

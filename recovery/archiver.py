@@ -1,0 +1,139 @@
+"""The archiving that nobody has to ask for: a process of its own, started by a master whenever the settings say so.
+
+It takes no time from turns, it may be killed at any moment, and it ends with the master that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from redis.exceptions import RedisError
+
+from recovery.archive import archive, archived_to, open_log
+from recovery.rebuild import rebuild
+from scheduler.errors import FairlogError
+from scheduler.eventlog import EventLog, connect
+from scheduler.keys import Keys
+from scheduler.logs import log_to_stderr, masked
+
+if TYPE_CHECKING:
+    from scheduler.events import ClusterConfigured, Record
+
+LOOK_EVERY_S = 1.0
+CLAIMED_S = 60
+CLAIM_EVERY = 10_000
+"""After how many entries the claim to be the one that archives is renewed."""
+_STOP_S = 2.0
+_log = structlog.get_logger()
+
+
+class Archiver:
+    """What a master tends: it has the log of `store_url` archived when the settings say that it is time.
+
+    `elsewhere` is the URL that stands for the one in the settings, if any does.
+    """
+
+    def __init__(self, log: EventLog, store_url: str, elsewhere: str = "") -> None:
+        self._log = log
+        self._store_url = store_url
+        self._elsewhere = elsewhere
+        self._process: subprocess.Popen[bytes] | None = None
+        self._look_at_s = 0.0
+
+    def tend(self, settings: ClusterConfigured, head: int) -> None:
+        """Start the archiving if it is due and not under way; looks once a second only."""
+        if not settings.archive_after_events or time.monotonic() < self._look_at_s:
+            return
+        self._look_at_s = time.monotonic() + LOOK_EVERY_S
+        if self._process is not None and self._process.poll() is None:
+            return
+        if is_due(self._log, settings, head, self._elsewhere):
+            self._start()
+
+    def stop(self) -> None:
+        """Return once nothing of it runs any more."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        environment = {
+            **os.environ,
+            "FAIRLOG_STORE": self._store_url,
+            "FAIRLOG_CLUSTER": self._log.keys.cluster,
+            "FAIRLOG_ARCHIVE": self._elsewhere,
+        }
+        self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
+            [sys.executable, "-m", "recovery.archiver", str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=Path(__file__).parents[1],
+        )
+
+
+def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str = "") -> bool:
+    """Whether at least `archive_after_events` events lie in the store beyond those that are to stay there."""
+    if not settings.archive_after_events or not (settings.archive_url or elsewhere):
+        return False
+    old = head - max(1, settings.archive_retain_events) - archived_to(log.store, log.keys).seq
+    return old >= settings.archive_after_events
+
+
+def run(log: EventLog, parent: int, elsewhere: str = "") -> int:
+    """How many events were archived by the settings in the log; none if somebody else is at it.
+
+    Ends the process once the process `parent` is gone; what was moved by then is moved.
+    """
+    keys = log.keys
+    if not log.store.set(keys.archiving, os.getpid(), nx=True, ex=CLAIMED_S):
+        return 0
+    try:
+        settings = rebuild(log)[0].settings
+        moved = 0
+        if is_due(log, settings, log.head().seq, elsewhere):
+            url, retain = elsewhere or settings.archive_url, settings.archive_retain_events
+            for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records, parent)):
+                moved += segment.last - segment.first + 1
+                _log.info("a part of the log was archived", first=segment.first, last=segment.last, url=segment.url)
+        return moved
+    finally:
+        log.store.delete(keys.archiving)
+
+
+def _claimed(log: EventLog, records: Iterable[Record], parent: int) -> Iterator[Record]:
+    """The records, while the claim is renewed; ends the process once its parent is gone."""
+    for record in records:
+        if record.seq % CLAIM_EVERY == 0:
+            log.store.expire(log.keys.archiving, CLAIMED_S)
+            if os.getppid() != parent:
+                sys.exit()
+        yield record
+
+
+def main() -> None:
+    """Archive what is due of the log that the environment names, and say what comes of it."""
+    log_to_stderr()
+    os.nice(10)
+    elsewhere = os.environ.get("FAIRLOG_ARCHIVE", "")
+    with connect(os.environ["FAIRLOG_STORE"]) as store:
+        try:
+            run(open_log(store, Keys(os.environ["FAIRLOG_CLUSTER"]), elsewhere=elsewhere), int(sys.argv[1]), elsewhere)
+        except (FairlogError, RedisError) as error:
+            _log.warning("the log was not archived", reason=masked(str(error)))
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

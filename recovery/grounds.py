@@ -1,0 +1,220 @@
+"""On what grounds a decision was made: an admission (A, C, U, F), a driver's worker (D), executors (S, P, L5).
+
+Each is told from the state just before it, with every candidate there was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from recovery.waits import APP_RULES, COMPANY_RULES, USER_RULES, companies_in_turn, measure_of, users_in_turn
+from scheduler.decide import place
+from scheduler.events import DriverAllocated, ExecutorAllocated
+from scheduler.fleet import Shape
+from scheduler.placement.executors import CLASSIC
+from scheduler.placement.sizing import executor_sizes
+
+if TYPE_CHECKING:
+    from scheduler.appqueue import CompanyQueue
+    from scheduler.cap import Pending
+    from scheduler.entities import App
+    from scheduler.state import ClusterState
+
+Reason = dict[str, str]
+"""A rule, and a sentence that says what it came to."""
+
+
+def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
+    """Why the app was next: the reasons, and every company and user with something to admit, as the rules saw them."""
+    companies, users = [], []
+    for name, company in state.queue.companies.items():
+        waiting = {user: queue for user, queue in company.users.items() if queue.head is not None}
+        if not waiting:
+            continue
+        use = state.usage(state.companies[name])
+        companies.append(
+            {
+                "company": name,
+                "share": str(state.queue.share(name)),
+                "usedCoreMs": use[0],
+                "usedMemoryMs": use[1],
+                "takesPart": company.cap.lets_through(),
+                "lastSelected": company.tenant.last_selected or None,
+            }
+        )
+        for user, queue in waiting.items():
+            if queue.head is not None:
+                last = queue.contender.last_selected or None
+                next_app = {"app": queue.head.app, "passes": company.cap.admits(queue.head.request)}
+                users.append({"company": name, "user": user, "lastSelected": last, **next_app})
+    return {"why": _reasons(state, app), "companies": companies, "users": users}
+
+
+def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
+    if state.settings.admission == "open":
+        pending = len(state.queue.arrivals)
+        return [
+            _reason("A6", f"with open admission every app enters, the oldest first: it was the oldest of {pending}")
+        ]
+    used, fleet, settings = state.balance, state.fleet, state.settings
+    room = (
+        f"waitingApps asked for {used.requested_cores} of {fleet.total_cores} cores "
+        f"and {used.requested_memory_mb} of {fleet.total_memory_mb} MiB, so there was room"
+    )
+    company = state.queue.companies[app.company]
+    reasons = [_reason("A3", room), _why_company(state, company)]
+    reserver = company.cap.reserver() if company.cap.reservations else None
+    if reserver is not None and reserver.app == app.app:
+        return [*reasons, _reason("C7", "the company's room was reserved for it, held back as it was for so long")]
+    others = [queue.contender.user for queue, _ in users_in_turn(state, company) if queue.contender.user != app.user]
+    ground = {
+        "longest-wait": "was selected longest ago, or never and has the oldest pending app",
+        "least-occupied": "occupied the smallest share",
+        "balanced": "would occupy least for the time waited",
+    }[settings.user_policy]
+    alone = f"no other user of {app.company} had an app that passes"
+    user = f"of {app.company}'s users {app.user} {ground}, before {_names(others)}" if others else alone
+    queued = len(company.users[app.user].by_policy)
+    first = "first by its kind, then by submission" if settings.app_policy == "sql-first" else "submitted first"
+    return [
+        *reasons,
+        _reason(USER_RULES[settings.user_policy], user),
+        _reason(APP_RULES[settings.app_policy], f"of {queued} apps in {app.user}'s queue it was {first}"),
+    ]
+
+
+def _why_company(state: ClusterState, company: CompanyQueue) -> Reason:
+    me, rule = company.tenant.company, COMPANY_RULES[state.settings.company_policy]
+    order = [(each.tenant, value) for each, value in companies_in_turn(state)]
+    own = next((value for tenant, value in order if tenant.company == me), None)
+    others = [(tenant, value) for tenant, value in order if tenant.company != me]
+    if own is None:
+        return _reason("C6", f"{me} borrows: no other company took part, so that it may pass its quota")
+    if not others:
+        return _reason("C1", f"no other company than {me} took part")
+    measure, next_ = measure_of(state), others[0]
+    text = f"{me} had {measure} {own}, the smallest of {len(order)}; the next was {next_[0].company} with {next_[1]}"
+    if next_[1] == own:
+        text += f", selected {_when(next_[0].last_selected)} where {me} was {_when(company.tenant.last_selected)}"
+    return _reason(rule, text)
+
+
+def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
+    """Why a driver got its worker (D2)."""
+    room = sum(1 for _ in state.fleet.candidates(event.cores, event.memory_mb, "worker-id"))
+    if state.settings.spread_out_drivers:
+        how = f"{event.worker} was next in the order that log position {state.head} draws, of {room} with room"
+    else:
+        how = f"{event.worker} was the first by id of {room} with room"
+    return _reason("D2", how)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Executors that placement gave the app together, and on what grounds."""
+
+    executors: Container[str]
+    size: Reason
+    memory: Reason
+    workers: Reason
+    candidates: Mapping[str, tuple[int, Shape]]
+    """The workers with room, each with its place among them and what it had free."""
+
+    def why(self, event: ExecutorAllocated) -> dict[str, Any]:
+        """Why the executor has its size, its memory and its worker."""
+        where = self.workers["text"]
+        if event.worker in self.candidates:
+            place, (cores, memory_mb) = self.candidates[event.worker]
+            where += f"; {event.worker} was number {place} of {len(self.candidates)} with room"
+            where += f" and had {cores} cores and {memory_mb} MiB free"
+        if event.locality:
+            where += f"; that reached {event.locality} of what it prefers"
+        return {
+            "size": self.size["text"],
+            "sizeRule": self.size["rule"],
+            "memory": self.memory["text"],
+            "memoryRule": self.memory["rule"],
+            "workers": where,
+            "workersRule": self.workers["rule"],
+        }
+
+
+def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: int) -> Batch:
+    """On what grounds placement gave the app this executor and those that came with it, at time `at` (ms)."""
+    settings = state.settings
+    together = [event.executor]
+    if settings.placement != "classic-pack":
+        together += [granted.executor for granted in place(state, app, at)]
+    size, memory = _computed(state, app, event) if app.sized_by_scheduler else _asked(state, app, event)
+    cores = 1 if _grows(state, app) else event.cores
+    found = list(state.fleet.candidates(cores, event.memory_mb, settings.worker_selection))
+    if settings.placement in CLASSIC:
+        own = {executor.worker for executor in app.executors.values()}
+        found = [candidate for candidate in found if candidate[0] not in own]
+    candidates = {worker: (number, free) for number, (worker, free) in enumerate(found, start=1)}
+    rule, how = _PLACED[settings.placement]
+    where = _reason("L5" if event.locality else rule, f"{how}, by {settings.worker_selection} (P1)")
+    return Batch(together, size, memory, where, candidates)
+
+
+_PLACED = {
+    "spread": ("P2", "spread: one to each worker in turn"),
+    "pack": ("P3", "pack: as many as fit on a worker, then the next"),
+    "classic-spread": ("P7", "classic-spread: at most one of the app on a worker"),
+    "classic-pack": ("P7", "classic-pack: worker by worker, at most one of the app on each"),
+}
+
+
+def _computed(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Reason, Reason]:
+    """Why S2 and S4 came to that size, and S3 to that memory."""
+    fleet, settings, left = state.fleet, state.settings, app.left_cores
+    larger = []
+    for index, cores in enumerate(executor_sizes(settings)):
+        if cores <= event.cores:
+            break
+        if left < fleet.usable * cores:
+            larger.append(f"{cores} would need {fleet.usable * cores} cores left")
+        elif 2 * fleet.usable_with(index) <= fleet.usable:
+            larger.append(f"{cores} are free on only {fleet.usable_with(index)} workers")
+        else:
+            larger.append(f"{cores} do not fit within what is left, the largest memory, or any worker (S4)")
+    text = (
+        f"{left} cores left to grant on {fleet.usable} usable workers make executors of {event.cores} cores"
+        f"{'; ' if larger else ''}{', '.join(larger)}"
+    )
+    per_task = app.spec.memory_per_task_mb
+    least = fleet.least_memory_mb(event.cores)
+    basis = f"{per_task} MiB a task" if per_task is not None else f"none was given, and {least} MiB are free at least"
+    memory = (
+        f"{basis}: {event.memory_mb} MiB for {event.cores} cores, at least {settings.min_executor_memory_mb}, "
+        "in steps of 256"
+    )
+    return _reason("S2", text), _reason("S3", memory)
+
+
+def _asked(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Reason, Reason]:
+    if _grows(state, app):
+        text = f"the app asked for one executor a worker that grows by cores, with {app.left_cores} cores left to grant"
+    else:
+        text = f"the app asked for executors of {event.cores} cores, with {app.left_cores} cores left to grant"
+    return _reason("S5", text), _reason("S5", f"the app asked for {event.memory_mb} MiB each")
+
+
+def _grows(state: ClusterState, app: App) -> bool:
+    """Whether each of its executors takes as many cores as there are (P4, P7)."""
+    return not app.sized_by_scheduler and (app.unit is None or state.settings.placement in CLASSIC)
+
+
+def _reason(rule: str, text: str) -> Reason:
+    return {"rule": rule, "text": text}
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(islice(names, 5)) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _when(seq: int) -> str:
+    return f"at position {seq}" if seq else "never"

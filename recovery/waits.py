@@ -1,0 +1,343 @@
+"""What an app waits for, by rule: the one cause that holds between two turns, and the facts behind it.
+
+The cause is worked out at every turn of the app's life, its facts only where somebody reads them. The module is a
+little longer than most: each cause stands with what there is to tell of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.decide import is_full
+from scheduler.placement.sizing import executor_memory_mb
+from scheduler.policies.company import COMPANY_POLICIES
+from scheduler.policies.user import USER_POLICIES
+from scheduler.resources import Quota, Resources
+
+if TYPE_CHECKING:
+    from scheduler.appqueue import CompanyQueue, UserQueue
+    from scheduler.cap import Pending
+    from scheduler.entities import App, Worker
+    from scheduler.state import ClusterState
+
+CAUSES = {
+    "no-live-worker": "A3",
+    "cap": "C4",
+    "reserved": "C7",
+    "queue": "F1",
+    "company-turn": "C3",
+    "user-turn": "U1",
+    "cluster-full": "A3",
+    "next-turn": "T2",
+    "driver": "D1",
+    "limit": "P5",
+    "no-worker-large-enough": "P1",
+    "locality": "L5",
+    "workers-full": "P1",
+}
+"""Every cause that an app may wait for, and the rule behind it under the default policies."""
+COMPANY_RULES = {"dominant-share": "C3", "pay-as-you-go": "C5"}
+USER_RULES = {"longest-wait": "U1", "least-occupied": "U3", "balanced": "U4"}
+APP_RULES = {"fifo": "F1", "sql-first": "F2"}
+_NAMED = 5
+"""How many of those who go first a sentence names."""
+
+Told = tuple[str, dict[str, Any]]
+"""A sentence, and its facts as JSON values."""
+
+
+class Wait(NamedTuple):
+    """What an app waits for: the cause, the rule behind it, and what tells the facts of the state as it is then."""
+
+    cause: str
+    rule: str
+    tell: Callable[[], Told]
+
+    def as_json(self) -> dict[str, Any]:
+        """The cause, the rule, a sentence and its facts."""
+        text, facts = self.tell()
+        return {"cause": self.cause, "rule": self.rule, "text": text, "facts": facts}
+
+
+def waits_for(state: ClusterState, app: App) -> Wait | None:
+    """What the app waits for: to be admitted (A3), then for its first executor (P1); None if it waits for nothing."""
+    if app.ended is not None or app.executors:
+        return None
+    if app.admitted:
+        return _for_executors(state, app)
+    if not state.fleet.live:
+        return Wait("no-live-worker", "A3", _no_worker)
+    if state.settings.admission == "open":
+        return Wait("next-turn", "A6", lambda: ("it enters with the next turn", {}))
+    company = state.queue.companies[app.spec.company]
+    return _behind_its_company(state, company, app) or _for_its_turn(state, company, app)
+
+
+def _no_worker() -> Told:
+    return "no worker is live", {}
+
+
+def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
+    """The company's cap (C4), or that it may not borrow now (C6), its reservation (C7), the user's queue (F1, F2)."""
+    spec, cap, queue = app.spec, company.cap, company.users[app.spec.user]
+    if not cap.admits(app.queued.request):
+        borrows = spec.company in state.queue.borrowers
+        others = borrows and any(one.cap.lets_through() for one in _others(state, spec.company))
+        if not borrows or others or is_full(state):
+            return Wait("cap", "C6" if borrows else "C4", partial(_capped, state, company, app, others=others))
+    reserver = cap.reserver() if cap.reservations else None
+    if reserver is not None and reserver.app != spec.app:
+        return Wait("reserved", "C7", partial(_reserved, company, reserver))
+    if queue.head is not None and queue.head.app != spec.app:
+        return Wait("queue", APP_RULES[state.settings.app_policy], partial(_queued, queue, app))
+    return None
+
+
+def _others(state: ClusterState, company: str) -> Iterable[CompanyQueue]:
+    return (queue for name, queue in state.queue.companies.items() if name != company)
+
+
+def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: bool) -> Told:
+    request, quota, has = app.queued.request, company.tenant.quota, company.tenant.balance
+    text = (
+        f"company {app.spec.company} has asked for {has.requested_cores} cores and {has.requested_memory_mb} MiB; "
+        f"{request.cores} cores and {request.memory_mb} MiB more would pass its quota of {_words(quota)}"
+    )
+    if borrows := app.spec.company in state.queue.borrowers:
+        why = "another company takes part" if others else "the cluster is full"
+        text += f"; it may not borrow, since {why}"
+    facts = {
+        "requestedCores": has.requested_cores,
+        "requestedMemory": has.requested_memory_mb,
+        "appCores": request.cores,
+        "appMemory": request.memory_mb,
+        "quotaCores": exact(quota.cores, quota.denominator),
+        "quotaMemory": exact(quota.memory_mb, quota.denominator),
+        "borrow": borrows,
+    }
+    return text, facts
+
+
+def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
+    since = company.cap.reserved[reserver.app][0]
+    text = f"app {reserver.app} of the company was held back since {_time(since)}, so long that its room is reserved"
+    return text, {"app": reserver.app, "heldBackSince": since}
+
+
+def _queued(queue: UserQueue, app: App) -> Told:
+    place = next(number for number, (_, one) in enumerate(queue.by_policy) if one.app == app.spec.app)
+    ahead = [one.app for _, one in queue.by_policy[:place]]
+    text = f"{place} of {app.spec.user}'s apps go first, {ahead[0]} next"
+    return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": ahead[:100]}
+
+
+def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
+    """Another company's turn (C3, C5) or user's (U1, U3), or the cluster that is full (A3)."""
+    spec, settings = app.spec, state.settings
+    first = state.queue.first(within_quota=is_full(state))
+    if first is not None and first.company != spec.company:
+        return Wait("company-turn", COMPANY_RULES[settings.company_policy], partial(_company_turn, state, company))
+    if first is not None and first.user != spec.user:
+        return Wait("user-turn", USER_RULES[settings.user_policy], partial(_user_turn, state, company, app))
+    full = is_full(state)
+    return Wait("cluster-full" if full else "next-turn", "A3" if full else "T2", partial(_cluster, state))
+
+
+def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
+    """The companies that take part (C1), whose turn it is first, each with what decides: its share, or its use."""
+    key = COMPANY_POLICIES[state.settings.company_policy].key
+    taking = [queue for queue in state.queue.companies.values() if queue.cap.lets_through()]
+    keyed = sorted(((key(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
+    return [(queue, str(key[1])) for key, queue in keyed]
+
+
+def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[UserQueue, str]]:
+    """The users of a company whose next app passes its cap, whose turn it is first, each with what decides."""
+    state.queue.first()  # brings up to date what the users' keys are made of
+    key, quota, policy = USER_POLICIES[state.settings.user_policy].key, company.tenant.quota, state.settings.user_policy
+    passing = [queue for queue in company.users.values() if queue.head and company.cap.admits(queue.head.request)]
+    keyed = sorted(((key(each.contender, quota, state.queue.basis), each) for each in passing), key=lambda one: one[0])
+    return [(queue, "" if policy == "longest-wait" else str(key[1])) for key, queue in keyed]
+
+
+def measure_of(state: ClusterState) -> str:
+    """What the company policy goes by, in words."""
+    by_share = state.settings.company_policy == "dominant-share"
+    return "a share of" if by_share else "a use of what it bought (core-ms a core) of"
+
+
+def _company_turn(state: ClusterState, company: CompanyQueue) -> Told:
+    me = company.tenant.company
+    order = companies_in_turn(state)
+    place = next((number for number, (each, _) in enumerate(order) if each is company), len(order))
+    mine = next((value for each, value in order if each is company), "none")
+    ahead = [(each.tenant, value) for each, value in order[:place]]
+    first, value = ahead[0]
+    text = f"company {first.company} goes first, with {measure_of(state)} {value} against {mine} of {me}"
+    if value == mine:
+        text += f", {_turn(first.last_selected)}; {me} had {_turn(company.tenant.last_selected)}"
+    told = [
+        {"company": each.company, "value": value, "lastSelected": each.last_selected or None} for each, value in ahead
+    ]
+    return text + _rest([f"{each.company} ({value})" for each, value in ahead[1:]]), {"value": mine, "ahead": told}
+
+
+def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
+    order = users_in_turn(state, company)
+    me = app.spec.user
+    place = next((number for number, (each, _) in enumerate(order) if each.contender.user == me), len(order))
+    mine = company.users[me].contender
+    ahead = [
+        {
+            "user": each.contender.user,
+            "lastSelected": each.contender.last_selected or None,
+            "lastSelectedAt": each.contender.last_selected_at or None,
+            "oldestAt": each.contender.oldest_at,
+            **({"value": value} if value else {}),
+        }
+        for each, value in order[:place]
+    ]
+    first = order[0][0].contender
+    since = _turn(first.last_selected, first.last_selected_at)
+    if not first.last_selected:
+        since += f", and apps pending since {_time(first.oldest_at)}"
+    text = f"user {first.user} goes first, {since}; {me} had {_turn(mine.last_selected, mine.last_selected_at)}"
+    if order[0][1] and place < len(order):
+        what = "a share of" if state.settings.user_policy == "least-occupied" else "a share by ms waited of"
+        text += f"; {what} {order[0][1]} against {order[place][1]} decides"
+    return text + _rest([str(each["user"]) for each in ahead[1:]]), {"ahead": ahead}
+
+
+def _cluster(state: ClusterState) -> Told:
+    used, fleet = state.balance, state.fleet
+    text = (
+        f"the apps in waitingApps ask for {used.requested_cores} of {fleet.total_cores} cores "
+        f"and {used.requested_memory_mb} of {fleet.total_memory_mb} MiB"
+    )
+    facts = {
+        "requestedCores": used.requested_cores,
+        "requestedMemory": used.requested_memory_mb,
+        "cores": fleet.total_cores,
+        "memory": fleet.total_memory_mb,
+    }
+    return text if is_full(state) else f"it enters with the next turn: {text}", facts
+
+
+def _for_executors(state: ClusterState, app: App) -> Wait | None:
+    """No live worker (A4), its driver (D), its limit (P5), or what placement waits for; None if it wants nothing."""
+    if not state.fleet.live:
+        return Wait("no-live-worker", "A4", _no_worker)
+    if app.spec.driver and app.driver is None:
+        return _for_its_driver(state, app)
+    if app.executor_limit == 0:
+        return Wait("limit", "P5", lambda: ("it asks for 0 executors", {}))
+    return _for_placement(state, app) if state.wants_executors(app) else None
+
+
+def _for_placement(state: ClusterState, app: App) -> Wait:
+    """A preferred host (L5), a worker that is large enough, or room on one (P1)."""
+    settings = state.settings
+    cores = app.unit.cores if app.unit is not None else settings.min_executor_cores if app.sized_by_scheduler else 1
+    memory_mb = app.executor_memory_mb
+    if memory_mb is None:
+        memory_mb = executor_memory_mb(state.fleet, settings, cores, app.spec.memory_per_task_mb)
+        memory_mb = settings.min_executor_memory_mb if memory_mb is None else memory_mb
+    size = Resources(cores, memory_mb)
+    if next(state.fleet.candidates(cores, memory_mb, settings.worker_selection), None) is not None:
+        if app.wanted:
+            return Wait("locality", "L5", partial(_preferring, state, app))
+        return Wait("next-turn", "T2", lambda: ("it is placed with the next turn", {}))
+    return _for_room(state, size)
+
+
+def _for_its_driver(state: ClusterState, app: App) -> Wait:
+    settings, spec = state.settings, app.spec
+    size = Resources(spec.driver_cores, spec.driver_memory_mb)
+    held = f"drivers hold {state.driver_cores} of {state.fleet.total_cores} cores"
+    numerator, denominator = map(int, settings.max_driver_share.split("/"))
+    most = None
+    if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
+        most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
+    elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total_cores:
+        most = f"{held}, and {size.cores} more would pass max_driver_share, {settings.max_driver_share}"
+    if most is not None:
+        facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
+        return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
+    return Wait("driver", "D1", lambda: _before("its driver waits: ", _for_room(state, size).tell()))
+
+
+def _before(words: str, told: Told) -> Told:
+    return words + told[0], told[1]
+
+
+def _preferring(state: ClusterState, app: App) -> Told:
+    hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.request.hosts or ())
+    since = min(wanted.since for wanted in app.wanted)
+    text = (
+        f"it waits for room on a host that its tasks prefer ({', '.join([*hosts][:_NAMED])}), since {_time(since)}, "
+        f"for {state.settings.locality_wait_host_ms} ms; then {state.settings.locality_wait_rack_ms} ms in their racks"
+    )
+    return text, {"hosts": [*hosts], "since": since}
+
+
+def _for_room(state: ClusterState, size: Resources) -> Wait:
+    """No worker is large enough, or none has room; the nearest one is told."""
+    live = [worker for worker in state.workers.values() if worker.status == "alive"]
+    if any(worker.offer.covers(size) for worker in live):
+        return Wait("workers-full", "P1", partial(_nearest, live, size, of_free=True))
+    return Wait("no-worker-large-enough", "P1", partial(_nearest, live, size, of_free=False))
+
+
+def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
+    """The worker that has most of what is missing."""
+
+    def has(worker: Worker) -> Resources:
+        return Resources(*worker.free) if of_free else worker.offer
+
+    def nearness(worker: Worker) -> tuple[float, int, int, str]:
+        cores, memory_mb = has(worker)
+        parts = min(1.0, cores / size.cores) if size.cores else 1.0, min(1.0, memory_mb / size.memory_mb)
+        return min(parts), cores, memory_mb, worker.id
+
+    worker = max(live, key=nearness)
+    cores, memory_mb = has(worker)
+    asked, offer = f"{size.cores} cores and {size.memory_mb} MiB", f"{cores} cores and {memory_mb} MiB"
+    facts = {
+        "cores": size.cores,
+        "memory": size.memory_mb,
+        "nearest": {"worker": worker.id, "cores": cores, "memory": memory_mb, "free": of_free},
+    }
+    if of_free:
+        return f"no worker has {asked} free; the nearest is {worker.id} with {offer} free", facts
+    return f"no worker offers {asked}; the nearest is {worker.id} with {offer}", facts
+
+
+def _rest(names: list[str]) -> str:
+    """The others who go first, too."""
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"; then {', '.join(names[:_NAMED])}{more}"
+
+
+def _turn(seq: int | None, at: int | None = None) -> str:
+    if not seq:
+        return "no turn yet"
+    return f"the last turn at position {seq}" + ("" if at is None else f", {_time(at)}")
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def _words(quota: Quota) -> str:
+    cores, memory_mb = exact(quota.cores, quota.denominator), exact(quota.memory_mb, quota.denominator)
+    return f"{cores} cores and {memory_mb} MiB"
+
+
+def exact(amount: int, denominator: int) -> str:
+    """A quota's amount, "n/d" where it is no whole number (semantics C2)."""
+    return str(amount // denominator) if amount % denominator == 0 else f"{amount}/{denominator}"

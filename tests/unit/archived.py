@@ -1,0 +1,153 @@
+"""A log of some hundred entries, and a store and a place of files that break down when they are told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import fakeredis
+import fsspec
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+
+from recovery.archive import open_log
+from recovery.audit import audit
+from recovery.rebuild import rebuild
+from scheduler.eventlog import EventLog
+from scheduler.events import FIELDS, Record
+from scheduler.keys import Keys
+from tests.property.given import recorded
+from tests.property.histories import played, seeded
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+RECORDS = recorded(played(seeded(11, 130)))
+KEYS = Keys("prod")
+
+
+def commit(store: Redis, records: list[Record] = RECORDS) -> EventLog:
+    """The log of the store with these records in it."""
+    return put_records(store, KEYS, records)
+
+
+def put_records(store: Redis, keys: Keys, records: list[Record]) -> EventLog:
+    """The log of a cluster with these records in it, put there as a commit does."""
+    log = open_log(store, keys)
+    pipe = store.pipeline(transaction=False)
+    for seq, *fields in records[log.head().seq :]:
+        pipe.xadd(keys.log, dict(zip(FIELDS, map(str, fields), strict=True)), id=f"{seq}-0")
+    pipe.execute()
+    return log
+
+
+def staying(retain: int, records: list[Record] = RECORDS) -> list[int]:
+    """The positions of the entries that stay in the store: the last ones, and what else is of their turn."""
+    return list(range(records[-max(1, retain)].turn, records[-1].seq + 1))
+
+
+def in_stream(log: EventLog) -> list[int]:
+    """The positions of the entries that still lie in the store."""
+    entries: Any = log.store.xrange(log.keys.log)
+    return [int(entry.partition(b"-")[0]) for entry, _ in entries]
+
+
+def assert_whole(log: EventLog, records: list[Record] = RECORDS) -> None:
+    """Every way to read the log gives all of it, once."""
+    assert list(log.read()) == records
+    assert [int(raw[0]) for raw in log.entries()] == [record.seq for record in records]
+    assert audit(log.read()) == []
+    whole, position = rebuild(log, whole=True)
+    assert position == log.head()
+    assert rebuild(log)[0].digest() == whole.digest()
+
+
+class Crash(BaseException):
+    """The process is gone: nothing of it, no `finally` either, has an effect any more."""
+
+
+class Fuse:
+    """Counts what a process does to the store and to files; `trip`, a crash unless set, comes at step `at`."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.trip: Callable[[], None] = self.crash
+        self.steps = 0
+        self.dead = False
+
+    def burn(self) -> None:
+        """One more step."""
+        if self.dead:
+            raise Crash
+        self.steps += 1
+        if self.steps == self.at:
+            self.trip()
+
+    def crash(self) -> None:
+        """From here on nothing is done any more."""
+        self.dead = True
+        raise Crash
+
+
+class FusedStore(fakeredis.FakeRedis):
+    """The store as one process sees it, with a fuse before and after each command."""
+
+    fuse: Fuse | None = None
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        if self.fuse is None:
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        self.fuse.burn()
+        answer = super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        self.fuse.burn()
+        return answer
+
+
+class FusedFiles(MemoryFileSystem):  # type: ignore[misc] # fsspec has no type information
+    """Files in memory, with a fuse before and after whatever changes one; a file is there, and empty, once opened."""
+
+    protocol = "fused"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    fuse: ClassVar[Fuse | None] = None
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(MemoryFileSystem._strip_protocol(path.removeprefix("fused://")))
+
+    def _open(self, path: str, mode: str = "rb", *args: Any, **options: Any) -> Any:
+        if mode == "wb":
+            self._burn()
+            self.store[path] = MemoryFile(self, path)
+            self._burn()
+        return super()._open(path, mode, *args, **options)
+
+    def cp_file(self, *args: Any, **options: Any) -> None:
+        self._burn()
+        super().cp_file(*args, **options)
+        self._burn()
+
+    def _rm(self, path: str) -> None:
+        self._burn()
+        super()._rm(path)
+        self._burn()
+
+    def _burn(self) -> None:
+        if (fuse := type(self).fuse) is not None:
+            fuse.burn()
+
+
+fsspec.register_implementation("fused", FusedFiles, clobber=True)
+
+
+def forget_files() -> None:
+    """Empty the places in memory."""
+    for system in (FusedFiles, MemoryFileSystem):
+        system.store.clear()
+        system.pseudo_dirs[:] = [""]
+    FusedFiles.fuse = None
+
+
+def files(url: str) -> Iterator[str]:
+    """The names of the files under a URL."""
+    system, place = fsspec.core.url_to_fs(url)
+    return (name.rpartition("/")[2] for name in system.find(place))
