@@ -37,7 +37,7 @@ from scheduler.eventlog import connect
 from scheduler.events import WorkerRemoved
 from scheduler.grants import Grant, diff, is_driver
 from scheduler.keys import Keys
-from scheduler.logs import log_to_stderr
+from scheduler.logs import log_to_stderr, masked
 from scheduler.notify import ALIVE, READY, STOPPING, notify
 from scheduler.outage import Outage
 from scheduler.worklist import Worklist
@@ -69,6 +69,7 @@ return 1
 """
 """KEYS: heartbeats; ARGV: the worker. -> whether the worker is registered."""
 
+STORE_VARIABLE = "FAIRLOG_STORE"
 _REPEAT_S = 5
 _SILENCE_S = 2
 """How long an executor may be gone without a note: its nursery is killing what it left behind."""
@@ -404,16 +405,20 @@ def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
             signal.signal(number, lambda *_: agent.stop())
         agent.serve()
         return
-    Several([[*run_module("workers.agent"), store, cluster, offer.model_dump_json()] for offer in offers]).run()
+    os.environ[STORE_VARIABLE] = store
+    Several([[*run_module("workers.agent"), cluster, offer.model_dump_json()] for offer in offers]).run()
 
 
 def main() -> None:
-    """Be the agent that the command line describes: store, cluster, offer."""
+    """Be the agent that the command line describes: cluster, offer.
+
+    The store's URL may hold a password, so it stands in the environment, which is not for everybody's eyes.
+    """
     log_to_stderr()
     try:
-        run_agent(sys.argv[1], sys.argv[2], [Offer.model_validate_json(sys.argv[3])])
+        run_agent(os.environ[STORE_VARIABLE], sys.argv[1], [Offer.model_validate_json(sys.argv[2])])
     except FairlogError as error:
-        sys.exit(str(error))
+        sys.exit(masked(str(error)))
 
 
 if __name__ == "__main__":

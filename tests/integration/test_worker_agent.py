@@ -58,7 +58,8 @@ class Cluster:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log)
+            environment = {**os.environ, "FAIRLOG_STORE": self.store.url}
+            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environment)
         self.processes.append(process)
         return process
 
@@ -76,7 +77,7 @@ class Cluster:
 
     def agent(self, offer: Offer | None = None) -> subprocess.Popen[bytes]:
         offer = offer or self.offer()
-        process = self.start("-m", "workers.agent", self.store.url, self.name, offer.model_dump_json())
+        process = self.start("-m", "workers.agent", self.name, offer.model_dump_json())
         wait_until(lambda: self.pid_of(offer.worker) == process.pid, f"the agent of {offer.worker}")
         return process
 
