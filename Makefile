@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# Many tests wait for processes that they start, so there is work for one more than two cores.
+TEST_PROCESSES ?= 3
+
 .PHONY: demo test simulate chaos lint bench clean
 .DELETE_ON_ERROR:
 
@@ -11,7 +14,7 @@ demo: $(VENV)/.run
 	$(BIN)/fairlog demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
 
 # So many seeds on all cores, or SEEDS=1000-2000; SEED=1234 runs that one alone and tells what went on.
 simulate: $(VENV)/.test

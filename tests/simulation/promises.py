@@ -25,7 +25,7 @@ from scheduler.events import (
     WorkerRemoved,
     read_record,
 )
-from scheduler.grants import all_grants
+from scheduler.grants import Grant, all_grants
 from scheduler.keys import Keys
 from scheduler.resources import Resources
 from scheduler.state import ClusterState
@@ -65,6 +65,7 @@ class Witness:
         self.torn: set[str] = set()
         """Executors and drivers whose grants were in a tail that was lost."""
         self.tails_lost = 0
+        self._started: set[str] = set()
         self._forget()
 
     def _forget(self) -> None:
@@ -104,6 +105,9 @@ class Witness:
             for cause in sorted(gone & self.told.keys()):
                 if self.told[cause] > len(self.records):
                     raise PromiseBroken(1, f"{cause} was acknowledged at {self.told[cause]} and is lost with its store")
+            begun = sorted(self._started & (granted.keys() - self.granted.keys()))
+            if begun:
+                raise PromiseBroken(3, f"{begun} were started on grants that are lost with their store")
         self.excused |= gone
         self.torn |= granted.keys() - self.granted.keys()
 
@@ -123,6 +127,7 @@ class Witness:
     def starts(self, worker: str, spec: ExecutorSpec) -> None:
         """A worker is about to start an executor or driver: the log grants it, once, and there is room."""
         grant, name = spec.grant, spec.grant.executor
+        self._started.add(name)
         if name in self.torn or self.tails_lost:
             return
         if self.granted.get(name) != worker:
@@ -243,7 +248,13 @@ class Witness:
         due = all_grants(self.state)
         for worker in {*due, *self._machines}:
             flat = iter(self._store.ask("HGETALL", self._keys.grants(worker)))
-            found = {name.decode(): text.decode() for name, text in zip(flat, flat, strict=True)}
-            if found != due.get(worker, {}):
-                names = sorted({*found} | {*due.get(worker, {})})
+            found = {name.decode(): _grant(text.decode()) for name, text in zip(flat, flat, strict=True)}
+            wanted = {name: _grant(text) for name, text in due.get(worker, {}).items()}
+            if found != wanted:
+                names = sorted({*found} | {*wanted})
                 raise PromiseBroken(3, f"at {self.position.seq} {worker} is told grants that the log has not: {names}")
+
+
+def _grant(text: str) -> Grant | None:
+    """What is granted, whenever it may be begun with; None where it is to stop."""
+    return Grant.model_validate_json(text).model_copy(update={"settled_at": 0}) if text else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import platform
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -41,25 +43,22 @@ def test_two_data_folders_have_two_sockets_and_one_has_one_however_it_is_named(t
     assert EmbeddedStore(tmp_path / "a").url == EmbeddedStore(tmp_path / "link").url
 
 
-def test_the_socket_lies_in_a_folder_that_only_its_owner_may_enter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(_short_folder(tmp_path)))
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for sockets whose path is short enough for them, unlike that of `tmp_path`."""
+    with TemporaryDirectory() as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_socket_lies_in_a_folder_that_only_its_owner_may_enter(tmp_path: Path) -> None:
     folder = Path(EmbeddedStore(tmp_path).url.removeprefix("unix://")).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_runtime_folder_that_others_may_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = _short_folder(tmp_path)
+def test_a_runtime_folder_that_others_may_enter_is_refused(tmp_path: Path, runtime: Path) -> None:
     (runtime / "fairlog").mkdir()
     (runtime / "fairlog").chmod(0o755)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     with pytest.raises(StoreUnavailable, match="nobody else may enter"):
         EmbeddedStore(tmp_path)
-
-
-def _short_folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "x"
-    folder.mkdir()
-    assert len(str(folder)) < 70, "the folder for temporary files is too deep for this test"
-    return folder
