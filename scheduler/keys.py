@@ -34,6 +34,7 @@ class Keys:
         self.archiving = f"{self.prefix}archiving"
         self.draft = f"{self.prefix}draft"
         self.settled = f"{self.prefix}settled"
+        self.probe = f"{self.prefix}probe"
         self.master_queue = f"fairlog.{cluster}.master"
 
     def grants(self, worker: str) -> str:

@@ -217,7 +217,7 @@ class Agent:
         if self._unsaid:
             running = (executor for executor in self._running if executor in granted and not is_driver(executor))
             self._unsent += [StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running]
-        for grant in diff(granted, {**self._running, **self._ended}).start:
+        for grant in self._settled(diff(granted, {**self._running, **self._ended}).start):
             self._start_executor(grant)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
@@ -255,6 +255,13 @@ class Agent:
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.grants(self.offer.worker)))
         granted = {name.decode(): Grant.model_validate_json(value) for name, value in stored.items() if value}
         return granted, {name.decode(): None for name, value in sorted(stored.items()) if not value}
+
+    def _settled(self, grants: Sequence[Grant]) -> list[Grant]:
+        """Those that may be started: the store's replicas have what granted them, where any are to have it."""
+        if not any(grant.settled_at for grant in grants):
+            return list(grants)
+        settled = int(cast("bytes | None", self._store.get(self._keys.settled)) or 0)
+        return [grant for grant in grants if grant.settled_at <= settled]
 
     def _register(self) -> bool:
         """Offer the worker; whether the master has answered. Nothing that is not granted runs now (semantics W4).
