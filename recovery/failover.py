@@ -209,12 +209,12 @@ class Master:
         return True
 
     def _leave(self) -> None:
-        if self._archiver is not None:
-            self._archiver.stop()
         try:
             self.lease.release()
         except RedisError as error:
             _log.warning("could not release the lease", error=str(error))
+        if self._archiver is not None:
+            self._archiver.stop()
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
         return self.follower.give(lambda _: self._keep_lease())
