@@ -22,12 +22,15 @@ from scheduler.errors import FairlogError
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
 from scheduler.logs import log_to_stderr, masked
+from scheduler.outage import in_words
 
 if TYPE_CHECKING:
     from scheduler.events import ClusterConfigured, Record
 
 LOOK_EVERY_S = 1.0
-CLAIMED_S = 60
+CLAIMED_S = 10
+"""How long others leave it to the one that has begun, unless it says again that it is at it; so it is tried again, and
+not too often, if that one fails."""
 CLAIM_EVERY = 10_000
 """After how many entries the claim to be the one that archives is renewed."""
 _STOP_S = 2.0
@@ -54,7 +57,7 @@ class Archiver:
         self._look_at_s = time.monotonic() + LOOK_EVERY_S
         if self._process is not None and self._process.poll() is None:
             return
-        if is_due(self._log, settings, head, self._elsewhere):
+        if is_due(self._log, settings, head, self._elsewhere) and claim(self._log):
             self._start()
 
     def stop(self) -> None:
@@ -91,32 +94,32 @@ def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str
     return old >= settings.archive_after_events
 
 
+def claim(log: EventLog) -> bool:
+    """Whether nobody else archives the log on its own; if so, it is left to the caller."""
+    return bool(log.store.set(log.keys.archiving, os.getpid(), nx=True, ex=CLAIMED_S))
+
+
 def run(log: EventLog, parent: int, elsewhere: str = "") -> int:
-    """How many events were archived by the settings in the log; none if somebody else is at it.
+    """How many events were archived, as the settings in the log say; the claim is given back then.
 
     Ends the process once the process `parent` is gone; what was moved by then is moved.
     """
-    keys = log.keys
-    if not log.store.set(keys.archiving, os.getpid(), nx=True, ex=CLAIMED_S):
-        return 0
-    try:
-        settings = rebuild(log)[0].settings
-        moved = 0
-        if is_due(log, settings, log.head().seq, elsewhere):
-            url, retain = elsewhere or settings.archive_url, settings.archive_retain_events
-            for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records, parent)):
-                moved += segment.last - segment.first + 1
-                _log.info("a part of the log was archived", first=segment.first, last=segment.last, url=segment.url)
-        return moved
-    finally:
-        log.store.delete(keys.archiving)
+    settings = rebuild(log)[0].settings
+    moved = 0
+    if is_due(log, settings, log.head().seq, elsewhere):
+        url, retain = elsewhere or settings.archive_url, settings.archive_retain_events
+        for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records, parent)):
+            moved += segment.last - segment.first + 1
+            _log.info("a part of the log was archived", first=segment.first, last=segment.last, url=segment.url)
+    log.store.delete(log.keys.archiving)
+    return moved
 
 
 def _claimed(log: EventLog, records: Iterable[Record], parent: int) -> Iterator[Record]:
     """The records, while the claim is renewed; ends the process once its parent is gone."""
     for record in records:
         if record.seq % CLAIM_EVERY == 0:
-            log.store.expire(log.keys.archiving, CLAIMED_S)
+            log.store.set(log.keys.archiving, os.getpid(), ex=CLAIMED_S)
             if os.getppid() != parent:
                 sys.exit()
         yield record
@@ -130,8 +133,11 @@ def main() -> None:
     with connect(os.environ["FAIRLOG_STORE"]) as store:
         try:
             run(open_log(store, Keys(os.environ["FAIRLOG_CLUSTER"]), elsewhere=elsewhere), int(sys.argv[1]), elsewhere)
-        except (FairlogError, RedisError) as error:
+        except FairlogError as error:
             _log.warning("the log was not archived", reason=masked(str(error)))
+            sys.exit(1)
+        except RedisError as error:
+            _log.warning("the log was not archived", reason=in_words(error))
             sys.exit(1)
 
 
