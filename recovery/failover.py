@@ -217,6 +217,7 @@ class Master:
             _log.warning("could not release the lease", error=str(error))
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
+        self._keep_what_was_folded()
         return self.follower.give(self._while_it_folds)
 
     def _while_it_folds(self, seq: int) -> None:

@@ -7,7 +7,6 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -193,12 +192,6 @@ class CommitUnderWay:
         self._arguments = arguments
         self._after = after
         self._reached = reached
-        self._sent_s = time.monotonic()
-
-    @property
-    def age_s(self) -> float:
-        """How many seconds ago it was sent."""
-        return time.monotonic() - self._sent_s
 
     def finish(self) -> None:
         """Wait for the answer, and until the configured number of replicas has what was written.

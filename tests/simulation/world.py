@@ -167,7 +167,9 @@ class World:
             patch.setattr(f"scheduler.{module}.UnderWay", FaultyUnderWay)
         self.now_ms = 1_700_000_000_000
         patch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: self.now_ms / 1000))
-        patch.setattr("scheduler.service.time", SimpleNamespace(sleep=lambda _: None))
+        patch.setattr(
+            "scheduler.service.time", SimpleNamespace(monotonic=lambda: self.now_ms / 1000, sleep=lambda _: None)
+        )
         self.server = fakeredis.FakeServer()
         self.store = fakeredis.FakeRedis(server=self.server)
         self.log = EventLog(self.store, KEYS)
