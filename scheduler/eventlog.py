@@ -7,6 +7,7 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
