@@ -196,7 +196,8 @@ class Agent:
     def tick(self) -> None:
         """Beat, converge on the grants, report. What cannot be done now is done by a later tick.
 
-        While anything runs that is not granted, the worker is not offered again (semantics W4).
+        While anything runs that is not granted, the worker is not offered again, and nothing is started: what runs may
+        have been lost with the worker just before the log took it in again (semantics W4).
         """
         self._look()
         alive = bool(self._beat([self._keys.heartbeats], [self.offer.worker]))
@@ -217,8 +218,9 @@ class Agent:
         if self._unsaid:
             running = (executor for executor in self._running if executor in granted and not is_driver(executor))
             self._unsent += [StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running]
-        for grant in self._settled(diff(granted, {**self._running, **self._ended}).start):
-            self._start_executor(grant)
+        if all(executor in granted or executor in revoked for executor in self._running):
+            for grant in self._settled(diff(granted, {**self._running, **self._ended}).start):
+                self._start_executor(grant)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
                 self._ended[executor] = _Ended(ExitNote(app=executor.rpartition(".")[0], reason="killed"), 0)

@@ -249,6 +249,28 @@ def test_a_worker_declared_lost_stops_what_it_runs_before_it_offers_anything(clu
     assert cluster.app(app)["executors"][0]["executor"] == f"{app}.1"
 
 
+class LateAgent(Agent):
+    """Offers its worker just when the log has lost it."""
+
+    def _register(self) -> bool:
+        self._client.send(LoseWorker(worker=self.offer.worker))
+        return super()._register()
+
+
+def test_a_worker_that_is_lost_while_it_is_offered_starts_nothing_beside_what_it_has_lost(cluster: Cluster) -> None:
+    first = cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", "trap '' TERM; while :; do read x < /dev/zero; done"), tasks=1)
+    wait_until(lambda: len(processes_of(app)) == 1, "the task")
+    first.kill()
+    first.wait()
+    agent = LateAgent(cluster.store.url, cluster.name, cluster.offer())
+    agent.tick()
+    assert [executor["executor"] for executor in cluster.app(app)["executors"]] == [f"{app}.1"]
+    files = RunDir(agent.offer.run_dir, agent.offer.worker)
+    assert [holder.executor for holder in files.known()] == [f"{app}.0"]
+    agent.close()
+
+
 def test_a_silent_worker_is_lost_its_task_runs_elsewhere_and_it_stops_its_own_before_it_offers_anything(
     cluster: Cluster, tmp_path: Path
 ) -> None:
