@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import structlog
@@ -196,8 +196,7 @@ class Agent:
     def tick(self) -> None:
         """Beat, converge on the grants, report. What cannot be done now is done by a later tick.
 
-        While anything runs that is not granted, the worker is not offered again, and nothing is started: what runs may
-        have been lost with the worker just before the log took it in again (semantics W4).
+        While anything runs that is not granted, the worker is not offered again (semantics W4).
         """
         self._look()
         alive = bool(self._beat([self._keys.heartbeats], [self.offer.worker]))
@@ -218,14 +217,21 @@ class Agent:
         if self._unsaid:
             running = (executor for executor in self._running if executor in granted and not is_driver(executor))
             self._unsent += [StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running]
-        if all(executor in granted or executor in revoked for executor in self._running):
-            for grant in self._settled(diff(granted, {**self._running, **self._ended}).start):
-                self._start_executor(grant)
+        self._start(granted, revoked)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
                 self._ended[executor] = _Ended(ExitNote(app=executor.rpartition(".")[0], reason="killed"), 0)
         self._report({**granted, **revoked})
         self._unsaid = False
+
+    def _start(self, granted: Mapping[str, Grant], revoked: Collection[str]) -> None:
+        """Start what is missing, unless something runs that has no grant: it may hold the cores of what is granted.
+
+        The log may have lost the worker, and with it what runs here, just before it took it in again (semantics W4).
+        """
+        if all(executor in granted or executor in revoked for executor in self._running):
+            for grant in self._settled(diff(granted, {**self._running, **self._ended}).start):
+                self._start_executor(grant)
 
     def _is_what_runs(self, grant: Grant) -> bool:
         """Whether nothing else runs under its id: a store that failed over may have lost a grant, and given it anew."""

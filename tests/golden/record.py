@@ -10,13 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from fairlog.render import log_json
 from scheduler.events import Record
 from tests.property.given import recorded
 from tests.property.histories import played, seeded
-from tests.simulation.world import World
+from tests.simulation.world import running
 
 HERE = Path(__file__).parent
 
@@ -27,12 +25,12 @@ def _played(seed: int, **settings: object) -> Callable[[], list[Record]]:
 
 def _failover() -> list[Record]:
     """Masters are killed and take over from each other, answers get lost, workers restart."""
-    with pytest.MonkeyPatch.context() as patch:
-        world = World(11, patch)
-        for _ in range(250):
-            world.step()
+    with running(11) as world:
+        world.found()
+        for _ in range(60):
+            world.happen()
         world.settle()
-        return list(world.log.read())
+        return world.witness.records
 
 
 HISTORIES: dict[str, Callable[[], list[Record]]] = {

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation 5000` runs so many seeds on all cores, `1000-2000` these, `--seed 1234` tells one's story."""
+"""`python -m tests.simulation 5000` runs so many seeds on all cores, `1000-2000` these, `--seed 7` tells a story."""
 
 from __future__ import annotations
 

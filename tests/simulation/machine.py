@@ -208,7 +208,7 @@ class Crew:
         self._tasks.clear()
 
 
-def patch_machines(
+def patch_machines(  # noqa: C901 - a double after the other
     patch: pytest.MonkeyPatch,
     loom: Loom,
     machines: Mapping[str, Machine],
@@ -248,7 +248,7 @@ def patch_machines(
         if number == signal.SIGTERM:
             loom.current.on_signal = handler
 
-    def starter(grant: Grant, *_: object) -> Any:  # noqa: ANN401 - of the shape of a TaskStarter
+    def starter(grant: Grant, *_: object) -> Any:
         return SimpleNamespace(start=lambda begun: start(grant, begun))
 
     signals = SimpleNamespace(

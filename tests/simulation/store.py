@@ -23,8 +23,8 @@ from fakeredis._socket import FakeSocket
 from fakeredis._socket._resp import convert_to_resp2, extract_command
 from fakeredis.commands_mixins import scripting_mixin
 from redis import Redis
+from redis._parsers import Encoder
 from redis.backoff import NoBackoff
-from redis.connection import Encoder
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
 class _Engine(FakeSocket):
     """fakeredis' commands without its sockets, and with scripts that are compiled once."""
 
-    def obey(self, fields: list[bytes], now_ms: int) -> Any:  # noqa: ANN401 - what the store says
+    def obey(self, fields: list[bytes], now_ms: int) -> Any:
         """The answer to one command."""
         self._db.time = now_ms / 1000
         name, arguments = extract_command(fields)
@@ -79,7 +79,7 @@ class _Engine(FakeSocket):
             return self._decode_result(error)
         return self._decode_result(self._run_command(function, signature, arguments, False))  # noqa: FBT003
 
-    def _run_command(self, function: Any, signature: Any, arguments: list[Any], _from_script: bool) -> Any:  # noqa: ANN401, FBT001
+    def _run_command(self, function: Any, signature: Any, arguments: list[Any], _from_script: bool) -> Any:  # noqa: FBT001
         """As fakeredis does, without what only other kinds of servers and other clients need."""
         items: list[Any] | None = []
         try:
@@ -95,7 +95,7 @@ class _Engine(FakeSocket):
             item.writeback(remove_empty_val=FLAG_LEAVE_EMPTY_VAL not in signature.flags)
         return result
 
-    def _apply(self, signature: Any, arguments: list[Any]) -> list[CommandItem] | None:  # noqa: ANN401 - fakeredis' own
+    def _apply(self, signature: Any, arguments: list[Any]) -> list[CommandItem] | None:
         """`Signature.apply`, in place, its types worked out once; None if it answers without the command."""
         keys, others = _shape(signature, len(arguments))
         db = self._db
@@ -119,7 +119,7 @@ class _Engine(FakeSocket):
             items.append(arguments[index])
         return items
 
-    def eval(self, script: bytes, numkeys: int, *rest: bytes) -> Any:  # noqa: ANN401 - likewise
+    def eval(self, script: bytes, numkeys: int, *rest: bytes) -> Any:
         """Run a script, as fakeredis does but for what it does anew each time."""
         server: Any = self._server
         server.script_cache[hashlib.sha1(script).hexdigest().encode()] = script  # noqa: S324 - Redis' own
@@ -135,12 +135,12 @@ class _Engine(FakeSocket):
             self._script_resp = None
         return self._convert_lua_result(result, nested=False)
 
-    def _blocking(self, timeout: float | None, ask: Any, shape: Any = None) -> Any:  # noqa: ANN401, ARG002 - likewise
+    def _blocking(self, timeout: float | None, ask: Any, shape: Any = None) -> Any:  # noqa: ARG002 - likewise
         """What there is now: whoever asks waits outside."""
         found = ask(True)  # noqa: FBT003 - likewise
         return found if shape is None else shape(found)
 
-    def _lua_redis_call(self, runtime: Any, _: Any, op: bytes, *arguments: Any) -> Any:  # noqa: ANN401 - likewise
+    def _lua_redis_call(self, runtime: Any, _: Any, op: bytes, *arguments: Any) -> Any:
         name = op.decode().lower()
         function, signature = self._name_to_func(name)
         done = self._run_command(function, signature, [_text(argument) for argument in arguments], True)  # noqa: FBT003
@@ -148,7 +148,7 @@ class _Engine(FakeSocket):
 
 
 @cache
-def _shape(signature: Any, count: int) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:  # noqa: ANN401 - likewise
+def _shape(signature: Any, count: int) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
     """Which of a command's arguments are keys, and which others have to be read."""
     signature.check_arity([b""] * count, (8,))
     kinds = [*signature.fixed]
@@ -158,11 +158,11 @@ def _shape(signature: Any, count: int) -> tuple[list[tuple[int, Any]], list[tupl
     return keys, [(index, kind) for index, kind in numbered if not isinstance(kind, Key) and kind is not bytes]
 
 
-def _text(value: Any) -> bytes:  # noqa: ANN401 - what Lua hands over
+def _text(value: Any) -> bytes:
     return value if type(value) is bytes else scripting_mixin._convert_redis_arg(value)
 
 
-def _bytes(value: Any) -> bytes:  # noqa: ANN401 - whatever redis-py sends
+def _bytes(value: Any) -> bytes:
     return value if type(value) is bytes else str(value).encode()
 
 
@@ -181,7 +181,7 @@ class Link:
 
     retry = Retry(NoBackoff(), 0)
     db = 0
-    encoder = Encoder("utf-8", "strict", decode_responses=False)
+    encoder = Encoder("utf-8", "strict", False)  # type: ignore[no-untyped-call]  # noqa: FBT003 - as redis-py has it
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -196,11 +196,11 @@ class Link:
         """The commands as they are sent."""
         return [[*map(_bytes, command)] for command in commands]
 
-    def send_command(self, *command: Any, **_: Any) -> None:  # noqa: ANN401 - redis-py's signature
+    def send_command(self, *command: Any, **_: Any) -> None:
         """Ask for one thing."""
         self._send([[*map(_bytes, command)]])
 
-    def send_packed_command(self, packed: Any, **_: Any) -> None:  # noqa: ANN401 - likewise
+    def send_packed_command(self, packed: Any, **_: Any) -> None:
         """Ask for what `pack_commands` or hiredis made."""
         batch = []
         for part in packed:
@@ -213,7 +213,7 @@ class Link:
         if batch:
             self._send(batch)
 
-    def read_response(self, **_: Any) -> Any:  # noqa: ANN401 - likewise
+    def read_response(self, **_: Any) -> Any:
         """Wait for the next answer."""
         store, loom = self._store, self._store.loom
         if loom.current.doomed:
@@ -241,7 +241,7 @@ class Link:
         """Never: each use has a connection of its own."""
         return False
 
-    def _send(self, batch: list[list[bytes]]) -> None:
+    def _send(self, batch: list[list[bytes]]) -> None:  # noqa: C901, PLR0912 - a fault after the other
         store, loom = self._store, self._store.loom
         actor = self.owner = loom.current
         if actor.doomed:
@@ -341,7 +341,7 @@ class Pool:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def get_connection(self, *_: Any, **__: Any) -> Link:  # noqa: ANN401 - redis-py's signature
+    def get_connection(self, *_: Any, **__: Any) -> Link:
         """A connection, if the store can be reached.
 
         Raises: redis-py's ConnectionError.
@@ -368,9 +368,9 @@ class Pool:
 class Client(Redis):
     """A client of the simulated store. redis-py's own measures and reconnects around each command."""
 
-    def execute_command(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - likewise
+    def execute_command(self, *arguments: Any, **options: Any) -> Any:
         link = self.connection_pool.get_connection()
-        link.send_command(*arguments)
+        link.send_command(*arguments)  # type: ignore[no-untyped-call]
         return self.parse_response(link, arguments[0], **options)  # type: ignore[no-untyped-call]
 
 
@@ -412,12 +412,12 @@ class Store:
         """The store's clock."""
         return EPOCH_MS + self.loom.now_ms + self.skew_ms
 
-    def value(self, key: str) -> Any:  # noqa: ANN401 - fakeredis' own
+    def value(self, key: str) -> Any:
         """What lies under a key, past the network; None if nothing."""
         item = self._engine._db._dict.get(key.encode())
         return None if item is None else item.value
 
-    def ask(self, *command: str | int | bytes) -> Any:  # noqa: ANN401 - what the store says
+    def ask(self, *command: str | int | bytes) -> Any:
         """The answer to a command, past the network."""
         return self.obey([*map(_bytes, command)], self.loom.main)
 
@@ -453,7 +453,7 @@ class Store:
         """Let what was sent arrive later."""
         self._in_air.append((self.loom.now_ms + self.loom.random.randrange(1, 6_000), link))
 
-    def obey(self, fields: list[bytes], actor: Actor) -> Any:  # noqa: ANN401 - what the store says
+    def obey(self, fields: list[bytes], actor: Actor) -> Any:
         """Carry out a command that has arrived."""
         name = fields[0].lower()
         if name == b"waitaof":
