@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
 
 from recovery.accounts import Account, Accounts, Held
-from recovery.entitlement import Amount, entitlements, jain
+from recovery.entitlement import Amount, among_equals, entitlements, jain
 from scheduler.events import Event
 from scheduler.state import ClusterState
 
@@ -62,6 +62,11 @@ class Standing:
     pending: int = 0
 
     @property
+    def share(self) -> float:
+        """The dominant share of the quota that is occupied; 0 where nothing was bought."""
+        return max((has / bought for has, bought in zip(self.occupied, self.quota, strict=True) if bought), default=0.0)
+
+    @property
     def short_cores(self) -> float:
         """Cores below the entitlement."""
         return max(0.0, self.entitled[0] - self.occupied[0])
@@ -75,6 +80,7 @@ class Sums:
     entitled: float = 0
     occupied: float = 0
     granted: float = 0
+    share: float = 0
     short: float = 0
     short_of_grant: float = 0
     beyond_quota: float = 0
@@ -108,11 +114,12 @@ class Cluster:
 class Fairness:
     """Figures of one span, fed with every event of the log from its beginning (`span.Meter`).
 
-    With `keep` the course over time is kept, too.
+    With `keep` the course over time is kept, too; with `users` what each user holds and lacks as well.
     """
 
     by: By = "company"
     keep: bool = True
+    users: bool = False
     sums: dict[Party, Sums] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
     instants: list[Instant] = field(default_factory=list)
@@ -123,6 +130,8 @@ class Fairness:
         self._kept: dict[Party, Standing] | None = None
         self._counted: dict[str, _Count] = {}
         self._totals: dict[Party, _Count] = {}
+        self._of_users: list[tuple[Party, float, float]] = []
+        self._user_sums: dict[Party, list[float]] = {}
 
     def begin(self, at: int) -> None:
         """The span begins at `at` (ms); what came before is only taken note of."""
@@ -175,6 +184,7 @@ class Fairness:
         wanted = [_total(demand[party].demand for party in demand if party[0] == name) for name in companies]
         due = entitlements(capacity, quotas, wanted)
         standings: dict[Party, Standing] = {}
+        self._of_users.clear()
         for name, quota, entitled in zip(companies, quotas, due, strict=True):
             users = {party: standing for party, standing in demand.items() if party[0] == name}
             if self.by == "company":
@@ -187,11 +197,14 @@ class Fairness:
                     quota,
                     sum(part.pending for part in parts),
                 )
-            else:
-                within = entitlements(entitled, [quota] * len(users), [user.demand for user in users.values()])
+            if self.by == "user" or self.users:
+                within = among_equals(entitled, quota, [user.demand for user in users.values()])
                 for (party, standing), part in zip(users.items(), within, strict=True):
                     standing.entitled, standing.quota = part, quota
-                    standings[party] = standing
+                    if self.by == "user":
+                        standings[party] = standing
+                    if self.users:
+                        self._of_users.append((party, standing.share, standing.short_cores))
         return standings
 
     def _by_party(self, state: ClusterState) -> dict[Party, Standing]:
@@ -222,6 +235,7 @@ class Fairness:
             sums.occupied += now.occupied[0] * passed
             sums.granted += now.granted[0] * passed
             whole.granted += now.granted[0] * passed
+            sums.share += now.share * passed
             sums.short += now.short_cores * passed
             sums.short_of_grant += max(0.0, now.entitled[0] - now.granted[0]) * passed
             sums.beyond_quota += max(0.0, now.entitled[0] - max(now.quota[0], now.occupied[0])) * passed
@@ -236,6 +250,10 @@ class Fairness:
                 sums.longest_short_ms = max(sums.longest_short_ms, start + passed - sums.short_since)
             else:
                 sums.short_since = None
+        for party, share, short in self._of_users:
+            user = self._user_sums.setdefault(party, [0.0, 0.0])
+            user[0] += share * passed
+            user[1] += short * passed
         if len(ratios) > 1:
             whole.jain += (jain(ratios) or 0.0) * passed
             whole.jain_ms += passed
@@ -268,8 +286,8 @@ class Fairness:
             "series": self._series(start, end),
         }
 
-    def users(self, state: ClusterState) -> list[dict[str, Any]]:
-        """Waits, slowdowns and core-hours of each user, as JSON values."""
+    def of_users(self, state: ClusterState) -> list[dict[str, Any]]:
+        """Shares, shortfall, waits, slowdowns and core-hours of each user, as JSON values."""
         start, end = self.accounts.first_at, self.accounts.clip(state.at)
         accounts = list(self.accounts.settle(end))
         own = _own_cluster(accounts, self.cluster, end - start, len(state.companies))
@@ -280,6 +298,8 @@ class Fairness:
             {
                 "company": company,
                 "user": user,
+                "share": _mean(self._user_sums.get((company, user), _NONE)[0], end - start, 6),
+                "shortfallCoreS": round(self._user_sums.get((company, user), _NONE)[1] / 1000, 3),
                 "grantedCoreH": round(sum(account.granted_ms.cores for account in apps) / 3_600_000, 3),
                 **_of_apps(apps, own, start, end),
             }
@@ -337,6 +357,7 @@ class Fairness:
         return points
 
 
+_NONE = (0.0, 0.0)
 _COURSES = ("demand", "entitled", "occupied", "granted")
 
 
@@ -374,6 +395,7 @@ def _of_party(sums: Sums, span: int) -> dict[str, Any]:
         "entitledCores": _mean(sums.entitled, span),
         "occupiedCores": _mean(sums.occupied, span),
         "grantedCores": _mean(sums.granted, span),
+        "share": _mean(sums.share, span, 6),
         "shortfallCoreS": round(sums.short / 1000, 3),
         "beyondQuotaCoreS": round(sums.beyond_quota / 1000, 3),
         "grantShortfallCoreS": round(sums.short_of_grant / 1000, 3),
