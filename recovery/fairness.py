@@ -131,6 +131,7 @@ class Fairness:
         self._counted: dict[str, _Count] = {}
         self._totals: dict[Party, _Count] = {}
         self._of_users: list[tuple[Party, float, float]] = []
+        self._known: dict[str, tuple[tuple[object, ...], list[tuple[Party, float, float]]]] = {}
         self._user_sums: dict[Party, list[float]] = {}
 
     def begin(self, at: int) -> None:
@@ -185,6 +186,7 @@ class Fairness:
         due = entitlements(capacity, quotas, wanted)
         standings: dict[Party, Standing] = {}
         self._of_users.clear()
+        granted_counts = state.settings.occupancy == "granted"
         for name, quota, entitled in zip(companies, quotas, due, strict=True):
             users = {party: standing for party, standing in demand.items() if party[0] == name}
             if self.by == "company":
@@ -197,15 +199,25 @@ class Fairness:
                     quota,
                     sum(part.pending for part in parts),
                 )
-            if self.by == "user" or self.users:
-                within = among_equals(entitled, quota, [user.demand for user in users.values()])
-                for (party, standing), part in zip(users.items(), within, strict=True):
-                    standing.entitled, standing.quota = part, quota
-                    if self.by == "user":
-                        standings[party] = standing
-                    if self.users:
-                        self._of_users.append((party, standing.share, standing.short_cores))
+            if self.by == "user":
+                standings |= self._within(entitled, quota, users)
+            elif self.users:
+                facts = entitled, quota, granted_counts, *(self._totals[party] for party in users)
+                known = self._known.get(name)
+                if known is None or known[0] != facts:
+                    within = self._within(entitled, quota, users).items()
+                    known = facts, [(party, standing.share, standing.short_cores) for party, standing in within]
+                    self._known[name] = known
+                self._of_users += known[1]
         return standings
+
+    @staticmethod
+    def _within(entitled: Amount, quota: Amount, users: dict[Party, Standing]) -> dict[Party, Standing]:
+        """The users of a company, each with the part of what it is entitled to that is due to it."""
+        due = among_equals(entitled, quota, [user.demand for user in users.values()])
+        for standing, part in zip(users.values(), due, strict=True):
+            standing.entitled, standing.quota = part, quota
+        return users
 
     def _by_party(self, state: ClusterState) -> dict[Party, Standing]:
         """What each user demands, occupies and holds, of those that do any of it."""
