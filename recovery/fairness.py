@@ -16,7 +16,7 @@ module is longer than most because the figures share one walk over the log and a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
@@ -129,7 +129,8 @@ class Fairness:
         self._standings: dict[Party, Standing] | None = None
         self._kept: dict[Party, Standing] | None = None
         self._counted: dict[str, _Count] = {}
-        self._totals: dict[Party, _Count] = {}
+        self._totals: dict[str, dict[Party, _Count]] = {}
+        """Of each company its own under the user "", then its users'; of those alone that demand or hold anything."""
         self._of_users: list[tuple[Party, float, float]] = []
         self._known: dict[str, tuple[tuple[object, ...], list[tuple[Party, float, float]]]] = {}
         self._user_sums: dict[Party, list[float]] = {}
@@ -172,66 +173,49 @@ class Fairness:
             self._counted[account.app] = now
         if now == before:
             return
-        party = account.company, account.user
-        total = _Count(*(t + n - b for t, n, b in zip(self._totals.pop(party, _NOTHING), now, before, strict=True)))
-        if total != _NOTHING:
-            self._totals[party] = total
+        totals = self._totals.setdefault(account.company, {})
+        for party in ((account.company, ""), (account.company, account.user)):
+            counts = totals.pop(party, _NOTHING)
+            total = _Count(*(t + n - b for t, n, b in zip(counts, now, before, strict=True)))
+            if total != _NOTHING:
+                totals[party] = total
 
     def _standings_of(self, state: ClusterState) -> dict[Party, Standing]:
-        demand = self._by_party(state)
-        companies = [name for name in state.companies if any(party[0] == name for party in demand)]
+        companies = [name for name in state.companies if self._totals.get(name)]
         capacity = float(state.fleet.total_cores), float(state.fleet.total_memory_mb)
         quotas = [_quota(state, name) for name in companies]
-        wanted = [_total(demand[party].demand for party in demand if party[0] == name) for name in companies]
-        due = entitlements(capacity, quotas, wanted)
+        granted_counts = state.settings.occupancy == "granted"
+        whole = [_standing(self._totals[name][name, ""], granted_counts=granted_counts) for name in companies]
+        due = entitlements(capacity, quotas, [standing.demand for standing in whole])
         standings: dict[Party, Standing] = {}
         self._of_users.clear()
-        granted_counts = state.settings.occupancy == "granted"
-        for name, quota, entitled in zip(companies, quotas, due, strict=True):
-            users = {party: standing for party, standing in demand.items() if party[0] == name}
-            if self.by == "company":
-                parts = list(users.values())
-                standings[name, ""] = Standing(
-                    _total(part.demand for part in parts),
-                    entitled,
-                    _total(part.occupied for part in parts),
-                    _total(part.granted for part in parts),
-                    quota,
-                    sum(part.pending for part in parts),
-                )
+        for name, quota, entitled, standing in zip(companies, quotas, due, whole, strict=True):
             if self.by == "user":
-                standings |= self._within(entitled, quota, users)
-            elif self.users:
-                facts = entitled, quota, granted_counts, *(self._totals[party] for party in users)
+                standings |= self._within(name, entitled, quota, granted_counts=granted_counts)
+                continue
+            standing.entitled, standing.quota = entitled, quota
+            standings[name, ""] = standing
+            if self.users:
+                facts = entitled, quota, granted_counts, *self._totals[name].items()
                 known = self._known.get(name)
                 if known is None or known[0] != facts:
-                    within = self._within(entitled, quota, users).items()
-                    known = facts, [(party, standing.share, standing.short_cores) for party, standing in within]
+                    within = self._within(name, entitled, quota, granted_counts=granted_counts).items()
+                    known = facts, [(party, user.share, user.short_cores) for party, user in within]
                     self._known[name] = known
                 self._of_users += known[1]
         return standings
 
-    @staticmethod
-    def _within(entitled: Amount, quota: Amount, users: dict[Party, Standing]) -> dict[Party, Standing]:
+    def _within(self, company: str, entitled: Amount, quota: Amount, *, granted_counts: bool) -> dict[Party, Standing]:
         """The users of a company, each with the part of what it is entitled to that is due to it."""
+        users = {
+            party: _standing(total, granted_counts=granted_counts)
+            for party, total in self._totals[company].items()
+            if party[1]
+        }
         due = among_equals(entitled, quota, [user.demand for user in users.values()])
         for standing, part in zip(users.values(), due, strict=True):
             standing.entitled, standing.quota = part, quota
         return users
-
-    def _by_party(self, state: ClusterState) -> dict[Party, Standing]:
-        """What each user demands, occupies and holds, of those that do any of it."""
-        granted_counts = state.settings.occupancy == "granted"
-        return {
-            party: Standing(
-                (total.demand_cores, total.demand_mb),
-                (0.0, 0.0),
-                (total.granted_cores, total.granted_mb) if granted_counts else (total.cores, total.memory_mb),
-                (total.granted_cores, total.granted_mb),
-                pending=total.pending,
-            )
-            for party, total in self._totals.items()
-        }
 
     def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
         whole = self.cluster
@@ -373,6 +357,17 @@ _NONE = (0.0, 0.0)
 _COURSES = ("demand", "entitled", "occupied", "granted")
 
 
+def _standing(total: _Count, *, granted_counts: bool) -> Standing:
+    """What a party demands, occupies (semantics O3) and holds."""
+    return Standing(
+        (total.demand_cores, total.demand_mb),
+        (0.0, 0.0),
+        (total.granted_cores, total.granted_mb) if granted_counts else (total.cores, total.memory_mb),
+        (total.granted_cores, total.granted_mb),
+        pending=total.pending,
+    )
+
+
 def _quota(state: ClusterState, company: str) -> Amount:
     quota = state.quota(company)
     return quota.cores / quota.denominator, quota.memory_mb / quota.denominator
@@ -380,17 +375,6 @@ def _quota(state: ClusterState, company: str) -> Amount:
 
 def _amount(held: Held) -> tuple[int, int]:
     return held.cores, held.memory_mb
-
-
-def _plus(one: Amount, other: Amount) -> Amount:
-    return one[0] + other[0], one[1] + other[1]
-
-
-def _total(amounts: Iterable[Amount]) -> Amount:
-    total: Amount = (0, 0)
-    for amount in amounts:
-        total = _plus(total, amount)
-    return total
 
 
 def _mean(total: float, span: int, digits: int = 3) -> float | None:
