@@ -13,9 +13,9 @@ import click
 
 from fairlog import render
 from fairlog.options import as_json, on_log, read_text, span_options
-from fairlog.whole import whole_file
 from recovery.bounds import Bound
 from recovery.fairness import By, Fairness
+from recovery.files import whole_file
 from recovery.span import measure
 from recovery.statement import AMOUNTS, Usages, hours
 from recovery.statement import statement as stated

@@ -33,17 +33,14 @@ class _Asking:
     """Whatever is raised inside is raised as `Unreachable`, since each kind of place has errors of its own."""
 
     def __init__(self, url: str, what: str) -> None:
-        self._said = f"{url or 'a place without a name'} cannot be {what}"
+        self._said = f"{_named(url)} cannot be {what}"
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise Unreachable(f"{self._said}: it is not there") from error
         if isinstance(error, Exception):
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-            raise Unreachable(f"{self._said}: {reason}") from error
+            raise Unreachable(f"{self._said}: {_reason(error)}") from error
 
 
 def needed(module: str, what: str) -> ModuleType:
@@ -91,20 +88,25 @@ def written(url: str, *, private: bool = False) -> Iterator[IO[bytes]]:
             copy.seek(0)
             _upload(copy, url)
         return
-    with _Asking(url, "written"):
-        draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}{DRAFT}")
-        file = draft.open("xb")
+    if not path.name:
+        raise Unreachable(f"{_named(url)} cannot be written: it is no file")
     try:
-        with file:
-            if private:
-                draft.chmod(0o600)
+        with whole_file(path, private=private) as draft, draft.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        _sync_folder(path.parent)
     except OSError as error:
-        raise Unreachable(f"{url} cannot be written: {error.strerror}") from error
+        raise Unreachable(f"{_named(url)} cannot be written: {_reason(error)}") from error
+
+
+@contextmanager
+def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """Where to write what becomes the file `path` at the end, on disk by then; what it held before stays until then."""
+    draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}{DRAFT}")
+    try:
+        draft.touch(mode=0o600 if private else 0o666, exist_ok=False)
+        yield draft
+        _sync(draft)
+        draft.replace(path)
+        _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -151,7 +153,10 @@ def names(url: str) -> list[str]:
     system, place = _elsewhere(url)
     with _Asking(url, "read"):
         system.invalidate_cache()
-        found = system.ls(place, detail=False) if system.exists(place) else []
+        try:
+            found = system.ls(place, detail=False)
+        except FileNotFoundError:
+            found = []
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
 
@@ -186,10 +191,20 @@ def _elsewhere(url: str) -> tuple[Any, str]:
         return system, str(place)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Return once the names in the folder are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Return once the file, or the names in the folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _named(url: str) -> str:
+    return url or "a place without a name"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "it is not there"
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

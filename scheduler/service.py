@@ -11,6 +11,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import structlog
@@ -22,7 +23,15 @@ from rq.utils import as_text
 
 from scheduler.commands import COMMAND, Command, LoseWorker
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.errors import CommandRejected, Deposed, FairlogError, InternalError, InvalidCommand, StaleLog
+from scheduler.errors import (
+    CommandRejected,
+    Deposed,
+    FairlogError,
+    InternalError,
+    InvalidCommand,
+    NotReplicated,
+    StaleLog,
+)
 from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
 from scheduler.events import (
     AppAdmitted,
@@ -122,6 +131,8 @@ class Scheduler:
         self.state = ClusterState()
         self.position = GENESIS
         self._under_way: tuple[_Decided, CommitUnderWay] | None = None
+        self._sent_s = 0.0
+        """When it was sent (monotonic)."""
         self._taken = ""
         """The last inbox entry that a turn has taken, though perhaps not yet committed."""
         self._read_ahead: _Look | None = None
@@ -135,6 +146,8 @@ class Scheduler:
         self._watching_since_ms = 0
         self._looked_at_ms = 0
         self._decided_at_ms = 0
+        self._settled = 0
+        """The log position up to which workers were told that the replicas have all there is."""
 
     def take_over(self) -> None:
         """Fold the log, append `MasterElected`, and bring everything outside of the log in line with it.
@@ -146,6 +159,9 @@ class Scheduler:
         for _ in range(MAX_STALE):
             open_apps = self.worklist.open_apps()
             self._fold_again()
+            stored = self._stored_grants()
+            if self.log.head() != self.position:
+                continue
             turn = Turn(self.state, self._store_time_ms())
             turn.record(MasterElected(master=self.master))
             if not self.state.configured:
@@ -153,7 +169,7 @@ class Scheduler:
             turn.settle()
             records, position = _records(turn, self.position)
             try:
-                self._commit_election(records, position)
+                self._commit_election(records, position, stored)
                 break
             except StaleLog:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
@@ -161,12 +177,14 @@ class Scheduler:
             raise StaleLog("the log kept moving while this master tried to be elected")
         self._watch_anew(self._store_time_ms())
         self._reconcile_tasks(open_apps)
-        UnderWay(self.store, self._ring_commands(self.state.workers)).answers()
+        UnderWay(self.store, [*self._settle_commands(position), *self._ring_commands(self.state.workers)]).answers()
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
-    def _commit_election(self, records: Sequence[Record], position: Position) -> None:
+    def _commit_election(
+        self, records: Sequence[Record], position: Position, stored: Mapping[str, Iterable[str]]
+    ) -> None:
         try:
-            self.log.commit(self.position, records, changes=self._every_grant())
+            self.log.commit(self.position, records, changes=self._every_grant(stored))
         except (StoreConnectionError, StoreTimeoutError):
             if not self._was_committed(position):
                 raise
@@ -241,8 +259,25 @@ class Scheduler:
             if self._moment_has_come(now):
                 self._run((), (), now)
             self._settle_up()
+            self._settle_what_was_found()
             self._refused_in_a_row = 0
         return len(messages) + len(lost)
+
+    def _settle_what_was_found(self) -> None:
+        """Have workers start what a commit granted whose replicas were missing, once they have it."""
+        if self.log.replicas and self.position.seq > self._settled:
+            with suppress(NotReplicated):
+                if self.log.ends_with(self.position):
+                    UnderWay(self.store, self._settle_commands(self.position)).answers()
+
+    def _settles_at(self) -> int:
+        """The log position that replicas must have before what was just granted is started; 0 without replicas."""
+        return self.state.head if self.log.replicas else 0
+
+    def _settle_commands(self, position: Position) -> list[StoreCommand]:
+        """What tells workers that the replicas have the log up to `position`, now that they have."""
+        self._settled = position.seq
+        return [("SET", self.keys.settled, position.seq)] if self.log.replicas else []
 
     def _moment_has_come(self, now: int) -> bool:
         """Whether a time that a rule waits for has come since the last turn (semantics T1)."""
@@ -278,6 +313,7 @@ class Scheduler:
             if not messages:
                 raise
             trace = traceback.format_exc()
+            self.put_down()
             self._settle_up()
             self._fold_again_as_master()
             if len(messages) == 1:
@@ -335,7 +371,7 @@ class Scheduler:
                 case _:
                     pass
         records, position = _records(turn, self.position)
-        changes = changed_grants((event for event, _ in turn.entries), self.state)
+        changes = changed_grants((event for event, _ in turn.entries), self.state, settled_at=self._settles_at())
         over = [name for name in touched if self._is_over(name)]
         return _Decided(records, position, taken, changes, answers, put_back, over, with_secrets)
 
@@ -347,6 +383,7 @@ class Scheduler:
             self.position, decided.records, keep_inbox_from=keep_from, changes=decided.changes
         )
         self._under_way = decided, commit
+        self._sent_s = time.monotonic()
         self.position = decided.position
         self._sound = True
 
@@ -369,7 +406,7 @@ class Scheduler:
             _log.warning("a commit got no answer", head=decided.position.seq, error=str(error))
             if not decided.records or not self._was_committed(decided.position):
                 raise StaleLog("a commit that got no answer did not take place") from error
-        if commit.age_s > ASLEEP_S and self.log.head() != decided.position:
+        if time.monotonic() - self._sent_s > ASLEEP_S and self.log.head() != decided.position:
             raise StaleLog("another master wrote while this one heard nothing")
         self._refused_in_a_row = 0
         self._sound = sound
@@ -398,7 +435,7 @@ class Scheduler:
         Whatever a crash leaves undone here is made up for: clients ask again, the tick replaces rings,
         and the next master reconciles the tasks.
         """
-        commands = _answer_commands(self.keys, decided.answers)
+        commands = [*self._settle_commands(decided.position), *_answer_commands(self.keys, decided.answers)]
         commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
         commands += [self.worklist.put_back_command(app, gone) for app, gone in decided.put_back.items()]
         if decided.over:
@@ -499,20 +536,24 @@ class Scheduler:
         self._read_ahead = None
         self._sound = True
 
-    def _every_grant(self) -> GrantChanges:
-        """What makes the store's grants those of the state, whatever they are now: a lost tail may have left others.
+    def _stored_grants(self) -> dict[str, list[str]]:
+        """Every worker that is expected to send heartbeats, and what it is granted in the store.
 
         Only commits change grants, and a worker that has any is expected to send heartbeats.
         """
-        granted = all_grants(self.state)
         members: Any = self.store.zrange(self.keys.heartbeats, 0, -1)
-        seen = {as_text(member) for member in members}
-        stored = UnderWay(self.store, [("HKEYS", self.keys.grants(worker)) for worker in granted]).answers()
+        workers = [as_text(member) for member in members]
+        fields = UnderWay(self.store, [("HKEYS", self.keys.grants(worker)) for worker in workers]).answers()
+        return {worker: [as_text(name) for name in names] for worker, names in zip(workers, fields, strict=True)}
+
+    def _every_grant(self, stored: Mapping[str, Iterable[str]]) -> GrantChanges:
+        """What makes the store's grants those of the state, whatever they are now: a lost tail may have left others."""
+        granted = all_grants(self.state, settled_at=self._settles_at())
         by_worker: dict[str, dict[str, Any]] = {}
-        for (worker, grants), fields in zip(granted.items(), stored, strict=True):
-            there = {as_text(field) for field in fields}
-            by_worker[worker] = {**dict.fromkeys(sorted(there - grants.keys())), **grants}
-        return GrantChanges(by_worker, sorted(granted.keys() - seen), sorted(seen - granted.keys()))
+        for worker, grants in granted.items():
+            others = sorted(set(stored.get(worker, ())) - grants.keys())
+            by_worker[worker] = {**dict.fromkeys(others), **grants}
+        return GrantChanges(by_worker, sorted(granted.keys() - stored.keys()), sorted(stored.keys() - granted.keys()))
 
     def _reconcile_tasks(self, open_apps: Sequence[str]) -> None:
         """What an earlier turn left undone: tasks of gone executors come back, ended apps are cleared away.

@@ -19,12 +19,13 @@ import psutil
 from redis.exceptions import RedisError
 
 from fairlog.child import Child
+from recovery.archive import open_log
 from recovery.lease import members
 from recovery.rebuild import fold
 from scheduler.client import Client
 from scheduler.commands import ConfigureCluster, RegisterCompany
 from scheduler.errors import CommandRejected, NoMaster
-from scheduler.eventlog import GENESIS, EventLog, Position, connect
+from scheduler.eventlog import GENESIS, Position, connect
 from scheduler.events import Record
 from scheduler.keys import Keys
 from scheduler.state import ClusterState
@@ -46,6 +47,8 @@ SETTINGS = {
     "worker_timeout_s": 4,
     "max_executor_failures": 1000,
     "executor_idle_timeout_s": 2,
+    "archive_after_events": 50,
+    "archive_retain_events": 100,
 }
 COMPANIES = ("acme", "bolt", "crux")
 LEASE_S = 1.5
@@ -99,7 +102,8 @@ class Rig:
             child.start()
         with connect(self._store.url) as store:
             client = Client(store, CLUSTER, timeout_s=60)
-            client.send(ConfigureCluster(settings=SETTINGS))
+            archive = {"archive_url": (self._folder / "archive").as_uri()}
+            client.send(ConfigureCluster(settings=SETTINGS | archive))
             for company in COMPANIES:
                 client.send(RegisterCompany(company=company, borrow=True))
         for child in self._clients:
@@ -137,7 +141,7 @@ class Rig:
     def evidence(self) -> Evidence:
         """What the run has left behind."""
         with connect(self._store.url) as store:
-            records: list[Record] = list(EventLog(store, Keys(CLUSTER)).read())
+            records: list[Record] = list(open_log(store, Keys(CLUSTER)).read())
         apps = {record.as_json()["data"]["app"] for record in records if record.type == "AppRegistered"}
         running = [f"process {pid} of {app}" for app, pid in _task_processes() if app in apps]
         return Evidence(
@@ -224,7 +228,7 @@ class Rig:
         """Fold what is new in the log; whether there was anything."""
         before = self._position
         with suppress(RedisError), connect(self._store.url) as store:
-            for record in EventLog(store, Keys(CLUSTER)).read(self._position):
+            for record in open_log(store, Keys(CLUSTER)).read(self._position):
                 fold(self._state, record)
                 self._position = Position(record.seq, record.digest)
         return self._position != before

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 import zstandard
 from click.testing import CliRunner
@@ -20,7 +17,7 @@ from fairlog.store import EmbeddedStore
 from recovery import archive as archiving
 from scheduler.commands import EndApp
 from scheduler.keys import Keys
-from tests.integration.cli_rig import ROOT, Shell, wait_until
+from tests.integration.cli_rig import ROOT
 from tests.property.given import Cluster, recorded
 from tests.unit.archived import RECORDS, assert_whole, in_stream, put_records, staying
 
@@ -60,8 +57,9 @@ READERS: list[list[object]] = [
     ["log", "--app", "a1", "--json"],
     ["audit"],
     ["audit", "--from", 3, "--json"],
-    ["explain", "a3", "--json"],
-    ["explain", "a11"],
+    ["explain", "a3", "--at", 30, "--json"],
+    ["explain", "a11", "--at", "1970-01-01T00:00:20"],
+    ["replay", "--json"],
     ["fairness", "--json"],
     ["fairness", "--from", 10, "--to", 30, "--json"],
     ["statement", "--company", "acme", "--month", "1970-01", "--json"],
@@ -149,6 +147,7 @@ list(archive(open_log(connect(url), Keys("prod")), "file://" + folder, retain=50
 """A process that archives a log and dies, as by SIGKILL, right before its n-th change of the archive's folder."""
 
 
+@pytest.mark.parametrize("store", ["embedded"], indirect=True)
 def test_one_that_is_killed_at_any_change_of_a_file_leaves_the_log_whole_and_the_next_finishes(
     store: EmbeddedStore, connection: Redis, tmp_path: Path
 ) -> None:
@@ -168,67 +167,3 @@ def test_one_that_is_killed_at_any_change_of_a_file_leaves_the_log_whole_and_the
             break
         assert code == 9
     assert left > 5
-
-
-def test_a_cluster_archives_on_its_own_and_is_there_again_after_its_store_lost_its_disk(tmp_path: Path) -> None:
-    shell = Shell(tmp_path / "home")
-    data, file, place = tmp_path / "data", tmp_path / "b.gz", tmp_path / "archive"
-    shell.env["FAIRLOG_DATA"] = str(data)
-    up = ("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
-    try:
-        shell.ok(*up)
-        shell.ok("company", "add", "acme")
-        first = shell.submit("--wait", "--", "true").split()[0]
-        shell.ok("settings", "set", f"archive_url=file://{place}", "archive_after_events=10", "archive_retain_events=5")
-        with load(shell):
-            wait_until(lambda: len(archived(shell)) > 1, "the cluster to archive its log on its own")
-            copy = json.loads(shell.ok("backup", str(file), "--json"))
-            wait_until(lambda: shell.head() > copy["seq"] + 10, "the load to go on")
-            killed = psutil.Process(int(shell.status()["store"]["pid"])).parent()
-            assert killed is not None
-            lost = [killed, *killed.children(recursive=True)]
-            killed.send_signal(signal.SIGKILL)
-            psutil.wait_procs(lost, timeout=30)
-        shutil.rmtree(data / "store")
-        said = shell.ok("restore", str(file)).splitlines()
-        assert said[0] == f"{copy['seq']} log entries of the cluster default restored from {file}"
-        assert said[1] == f"the first {copy['archived']} of them are in the archive, not in the file"
-        assert copy["archived"] > 0
-        assert said[2].startswith("the last one is of 20")
-        shell.ok(*up)
-        last = json.loads(shell.ok("log", "--json", "--to", str(copy["seq"])).splitlines()[-1])
-        assert (last["seq"], last["digest"]) == (copy["seq"], copy["digest"])
-        assert shell.app(first)["state"] == "finished"
-        second = shell.submit("--wait", "--", "true").split()[0]
-        assert shell.app(second)["state"] == "finished"
-        assert "nothing deviates" in shell.ok("audit")
-    finally:
-        shell.run("down")
-
-
-class load:  # noqa: N801 (used like a function)
-    """Apps that are submitted one after the other, as long as the block lasts."""
-
-    def __init__(self, shell: Shell) -> None:
-        script = "while fairlog submit --company acme --user ann -- true; do :; done"
-        self._command = ["bash", "-c", f'fairlog() {{ "{sys.executable}" -m fairlog "$@"; }}\n{script}']
-        self._shell = shell
-
-    def __enter__(self) -> None:
-        self._process = subprocess.Popen(
-            self._command,
-            env=self._shell.env,
-            cwd=self._shell.home,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
-
-
-def archived(shell: Shell) -> list[Any]:
-    """The segments that were archived so far."""
-    found: list[Any] = json.loads(shell.ok("archive", "--list", "--json"))
-    return found

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
+import psutil
 import pytest
 from redis import Redis
 
@@ -24,7 +29,7 @@ from scheduler.events import GENESIS_DIGEST, Record, encode
 from scheduler.keys import Keys
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
-from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.cli_rig import Shell, tree_of, wait_until
 from tests.unit.archived import RECORDS, assert_whole, forget_files, in_stream, put_records, staying
 
 
@@ -140,33 +145,59 @@ def test_a_backup_that_fails_leaves_the_one_before(written: EventLog, tmp_path: 
     assert list(tmp_path.iterdir()) == [file]
 
 
+@contextmanager
+def _load(shell: Shell) -> Iterator[None]:
+    """Apps that are submitted one after the other meanwhile."""
+    script = "while fairlog submit --company acme --user bob --cores 4 -- true; do :; done"
+    process = subprocess.Popen(
+        ["bash", "-c", f'fairlog() {{ "{sys.executable}" -m fairlog "$@"; }}\n{script}'],
+        env=shell.env,
+        cwd=shell.home,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made_while_it_ran(tmp_path: Path) -> None:
+    """It had archived most of its log by itself."""
     shell = Shell(tmp_path / "home")
     data, file, hold = tmp_path / "data", tmp_path / "b.gz", tmp_path / "hold"
     shell.env["FAIRLOG_DATA"] = str(data)
     hold.touch()
+    archive_settings = (f"archive_url=file://{tmp_path}/archive", "archive_after_events=8", "archive_retain_events=5")
     try:
         shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
         shell.ok("company", "add", "acme")
-        done = shell.ok("submit", "--company", "acme", "--user", "ann", "--wait", "--", "true").split()[0]
-        waits = ("sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done")
-        held = shell.ok("submit", "--company", "acme", "--user", "ann", "--cores", "4", "--", *waits).split()[0]
-        wait_until(lambda: json.loads(shell.ok("app", held, "--json"))["state"] == "running", "the app to run")
-        said = json.loads(shell.ok("backup", str(file), "--json"))
-        assert "has a log already" in shell.run("restore", str(file)).err
-        shell.ok("down")
+        done = shell.submit("--wait", "--", "true").split()[0]
+        held = shell.submit("--cores", "4", "--", "sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done").split()[0]
+        wait_until(lambda: shell.app(held)["state"] == "running", "the app to run")
+        with _load(shell):
+            shell.ok("settings", "set", *archive_settings)
+            wait_until(lambda: json.loads(shell.ok("archive", "--list", "--json")) != [], "old entries to be archived")
+            said = json.loads(shell.ok("backup", str(file), "--json"))
+            assert "has a log already" in shell.run("restore", str(file)).err
+            wait_until(lambda: shell.head() > said["seq"], "the log to grow beyond the backup")
+            up = psutil.Process(int(json.loads((data / "up.json").read_text())["pid"]))
+            tree = tree_of(up.pid)
+            up.kill()
+            psutil.wait_procs(tree, timeout=30)
         shutil.rmtree(data / "store")
-        assert (
-            shell.ok("restore", str(file)).splitlines()[0]
-            == f"{said['seq']} log entries of the cluster default restored from {file}"
-        )
+        first, second, third = shell.ok("restore", str(file)).splitlines()
+        assert first == f"{said['seq']} log entries of the cluster default restored from {file}"
+        assert second == f"the first {said['archived']} of them are in the archive, not in the file"
+        assert re.fullmatch(r"the last one is of 20.* UTC; nothing that came later is in it", third)
         shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
-        assert json.loads(shell.ok("app", done, "--json"))["state"] == "finished"
-        assert (
-            json.loads(shell.ok("log", "--json", "--to", str(said["seq"])).splitlines()[-1])["digest"] == said["digest"]
-        )
+        assert shell.app(done)["state"] == "finished"
+        last = json.loads(shell.ok("log", "--json", "--to", str(said["seq"])).splitlines()[-1])
+        assert (last["seq"], last["digest"]) == (said["seq"], said["digest"])
         hold.unlink()
-        wait_until(lambda: json.loads(shell.ok("app", held, "--json"))["state"] == "finished", "the app to finish")
+        wait_until(lambda: shell.app(held)["state"] == "finished", "the app to finish")
+        assert "nothing deviates" in shell.ok("audit")
     finally:
         shell.run("down")
 

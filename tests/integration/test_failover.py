@@ -18,7 +18,7 @@ from redis import Redis
 from fairlog.store import EmbeddedStore
 from recovery.failover import Master
 from recovery.follower import Follower
-from recovery.lease import Member, members
+from recovery.lease import Lease, Member, members
 from recovery.rebuild import rebuild
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
@@ -138,6 +138,18 @@ def test_a_lease_below_a_second_is_refused(start: Start) -> None:
     assert start("--lease", "0.5").wait(10) == 2
 
 
+def test_a_lease_that_another_clock_has_made_longer_than_it_was_taken_for_is_free(
+    connection: Redis, keys: Keys
+) -> None:
+    """The store has failed over, and the new primary's clock is behind."""
+    holder, other = (Lease(connection, keys, Member(name, 1, "there"), 3000) for name in ("m1", "m2"))
+    assert holder.take()
+    assert not other.take()
+    connection.pexpire(keys.lease, 600_000)
+    assert other.take()
+    assert not holder.take()
+
+
 @pytest.fixture
 def log(connection: Redis, keys: Keys) -> EventLog:
     return EventLog(connection, keys)
@@ -200,6 +212,28 @@ def test_a_follower_that_saw_a_tail_which_is_gone_folds_the_log_anew(
     state, position = follower.give()
     assert (position, state.digest()) == (log.head(), rebuild(log)[0].digest())
     assert "a" not in state.companies
+
+
+def test_a_master_goes_on_from_where_it_is_when_the_log_has_moved_on_under_it(
+    scheduler: Scheduler, client: Client, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Master(log, Member("other", 2, "there"))
+    other.follower.follow(1)
+    monkeypatch.setattr("recovery.follower.rebuild", None)
+    reads = other.scheduler._stored_grants
+
+    def read_late() -> Any:
+        """The first time, the one in office commits a turn meanwhile."""
+        monkeypatch.setattr(other.scheduler, "_stored_grants", reads)
+        client.notify(RegisterCompany(company="late"))
+        scheduler.turn()
+        return reads()
+
+    monkeypatch.setattr(other.scheduler, "_stored_grants", read_late)
+    other.scheduler.take_over()
+    assert "late" in other.scheduler.state.companies
+    assert (other.scheduler.position, other.scheduler.state.master) == (log.head(), "other")
+    assert elections(log) == 2
 
 
 def test_a_log_that_cannot_be_read_stops_the_follower_at_its_position(scheduler: Scheduler, log: EventLog) -> None:
