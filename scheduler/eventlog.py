@@ -7,6 +7,7 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +39,8 @@ _ASK_S = 2
 """How long a server may take to say which one is the store's primary."""
 PAGE = 2_000
 """How many entries are read at a time."""
+_IN_STEP_S = 0.02
+"""How often the replicas are looked at while they get in step with a primary that was started again."""
 REPLICATED_WITHIN_S = 10
 """How long a commit waits for its replicas before the master gives the turn up, to take it again."""
 
@@ -402,11 +405,17 @@ class EventLog:
                 sent.abandon()
                 raise answer
             reached = int(answer[1]) if isinstance(answer, list) else int(answer)
-            if reached >= self.replicas:
-                self._primacy.confirm(sent)
+            if reached >= self.replicas and self._are_in_step(sent):
                 return
         sent.abandon()
         raise NotReplicated(reached, self.replicas)
+
+    def _are_in_step(self, sent: UnderWay) -> bool:
+        """Whether the live replicas are in step with the primary, waited for a second. Raises: as `confirm`."""
+        deadline_s = time.monotonic() + 1
+        while not (in_step := self._primacy.confirm(sent)) and time.monotonic() < deadline_s:
+            time.sleep(_IN_STEP_S)
+        return in_step
 
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
         for what, workers in (("leave", changes.left), ("join", changes.joined)):
