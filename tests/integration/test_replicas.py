@@ -245,6 +245,7 @@ def _masters_follow(master: Service) -> bool:
     return any(entry["event"] == "what was followed is not in the log any more" for entry in master.entries())
 
 
+@pytest.mark.parametrize("servers", ["embedded"], indirect=True)
 def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowledged_is_not(
     servers: Servers, tmp_path: Path
 ) -> None:
