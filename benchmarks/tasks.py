@@ -28,6 +28,7 @@ from fairlog.store import EmbeddedStore
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany, SubmitApp
 from scheduler.worklist import Worklist
+from workers.agent import STORE_VARIABLE
 from workers.offer import Offer
 
 PROGRAM = "/bin/true"
@@ -69,7 +70,8 @@ def fairlog_tasks(folder: Path, tasks: int, cores: int) -> dict[str, Any]:
     )
     with EmbeddedStore(folder / "fairlog") as store:
         master = ("-c", f"from recovery.failover import run_master; run_master({store.url!r}, {CLUSTER!r})")
-        agent = ("-m", "workers.agent", store.url, CLUSTER, offer.model_dump_json())
+        os.environ[STORE_VARIABLE] = store.url
+        agent = ("-m", "workers.agent", CLUSTER, offer.model_dump_json())
         with process(folder / "log", *master), process(folder / "log", *agent):
             client = Client(store.url, CLUSTER, timeout_s=60)
             client.send(RegisterCompany(company="acme"))

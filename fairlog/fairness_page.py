@@ -23,13 +23,16 @@ _COLOURS = (
     "#8f9a12",
     "#555555",
 )
+_CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
+"""Without the button that would send the chart to a server."""
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <title>Fairness</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2em auto; padding: 0 1em }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em }}
+body {{ color: #222; background: #fff }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
 th, td {{ padding: .2em .8em; text-align: right; border-bottom: 1px solid #ddd }}
 th:first-child, td:first-child {{ text-align: left }}
@@ -118,15 +121,14 @@ def _charts(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
                 text=[f"{escape(wait['app'])}, {escape(wait['user'])}" for wait in own],
                 name=escape(company),
                 mode="markers",
+                marker={"color": colours.get(company)},
             )
         )
     waited.update_layout(title="Waits by time of admission", yaxis_title="seconds")
     drawn = []
     for number, (name, figure) in enumerate((("shares", shares), ("queue", queue), ("waits", waited))):
         figure.update_layout(template="plotly_white", height=420)
-        drawn.append(
-            figure.to_html(full_html=False, include_plotlyjs=not number, div_id=name, config={"displaylogo": False})
-        )
+        drawn.append(figure.to_html(full_html=False, include_plotlyjs=not number, div_id=name, config=_CONFIG))
     return "\n".join(drawn)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
 
@@ -16,7 +16,8 @@ from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.eventlog import SENTINEL, check_store, connect
 from scheduler.keys import Keys
-from scheduler.outage import in_words
+from scheduler.logs import masked
+from scheduler.outage import in_words, is_there
 from scheduler.state import ClusterState
 from scheduler.views import look
 
@@ -96,6 +97,10 @@ class Session:
             return Client(self.store, self.cluster, timeout_s=VIEW_S).view(view, **arguments)
         except NoMaster:
             return None
+        except RedisError as error:
+            if not is_there(error):
+                raise
+            return None
 
     def masters(self) -> tuple[Member | None, list[Member]]:
         """Who has the lease, and who stands by."""
@@ -155,10 +160,4 @@ def locate(place: Place) -> tuple[str, str, Running | None]:
 
 def without_password(url: str) -> str:
     """The URL as it may be shown."""
-    try:
-        parts = urlsplit(url)
-        if parts.password is None:
-            return url
-    except ValueError:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+    return masked(url)

@@ -9,15 +9,17 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scheduler.errors import UnreadableRecord
 from scheduler.events import FIELDS, GENESIS_DIGEST, Record, chain_digest
+from scheduler.reading import Fact, Raw, facts
 
 if TYPE_CHECKING:
     from scheduler.eventlog import EventLog
 
+_PAGE = 2_000
 WINDOW = 10_000
 """How far ahead an entry is looked for that is not in its place."""
 
@@ -59,20 +61,56 @@ def read_lines(file: Iterable[str]) -> Iterator[Record | Garbled]:
             yield _parsed(line)
 
 
-def read_store(log: EventLog) -> Iterator[Record | Garbled]:
-    """The entries of the log in a store; nothing is verified yet but that its tail was not cut off."""
+def read_export(file: Iterable[str]) -> Iterator[Fact | Record | Garbled]:
+    """What a file tells as `fairlog log --json` writes it, verified up to the first entry that cannot be trusted."""
+    return _facts_first(map(_raw, (line for line in file if not line.isspace())))
+
+
+def read_store(log: EventLog) -> Iterator[Fact | Record | Garbled]:
+    """What the log in a store tells, verified likewise, and that its tail was not cut off."""
     seq = 0
-    for number, *rest in log.entries():
-        seq = int(number)
-        try:
-            name, v, at, turn, cause, data, digest = (text.decode() for text in rest)
-            yield Record(seq, name, int(v), int(at), int(turn), cause, data, digest)
-        except ValueError:
-            yield Garbled(f"entry {seq} without {', '.join(FIELDS)}, numbers and text as they should be")
+    for entry in _facts_first(log.entries()):
+        if not isinstance(entry, Garbled):
+            seq = entry.seq
+        yield entry
     try:
         log.check_tail(seq)
     except UnreadableRecord as error:
         yield Garbled(str(error))
+
+
+def _facts_first(entries: Iterator[Raw]) -> Iterator[Fact | Record | Garbled]:
+    """What the entries tell as far as it can be trusted at once; from there on, the entries as they are written."""
+    seq, digest = 0, GENESIS_DIGEST
+    while page := list(islice(entries, _PAGE)):
+        before = seq
+        try:
+            for fact in facts(page, seq, digest):
+                seq, digest = fact.seq, fact.digest
+                yield fact
+        except UnreadableRecord:
+            yield from map(_as_written, chain(page[seq - before :], entries))
+
+
+def _raw(line: str) -> Raw:
+    """The entry of a line; of what is none, only what is wrong with it."""
+    found = _LINE.fullmatch(line)
+    entry = found.groups() if found is not None else _parsed(line)
+    try:
+        return tuple([str(part).encode(errors="surrogateescape") for part in entry])
+    except UnicodeEncodeError:
+        return (b"a line that holds half a character",)
+
+
+def _as_written(raw: Raw) -> Record | Garbled:
+    if len(raw) == 1:
+        return Garbled(raw[0].decode())
+    try:
+        number, name, v, at, turn, cause, data, digest = (text.decode() for text in raw)
+        return Record(int(number), name, int(v), int(at), int(turn), cause, data, digest)
+    except ValueError:
+        where = raw[0].decode(errors="replace")
+        return Garbled(f"entry {where} without {', '.join(FIELDS)}, numbers and text as they should be")
 
 
 def chained(entries: Iterable[Record | Garbled]) -> Iterator[Record]:
@@ -83,23 +121,28 @@ def chained(entries: Iterable[Record | Garbled]) -> Iterator[Record]:
     for entry in verified(entries):
         if isinstance(entry, Fault):
             raise UnreadableRecord(entry.seq, f"{entry.done}; due is {entry.due}")
-        yield entry
+        if isinstance(entry, Record):
+            yield entry
 
 
-def verified(entries: Iterable[Record | Garbled]) -> Iterator[Record | Fault]:
+def verified(entries: Iterable[Fact | Record | Garbled]) -> Iterator[Fact | Record | Fault]:
     """The entries in the order of their positions, and the faults of the chain between them.
 
-    An altered entry comes behind its fault; one that stands elsewhere is put back into its place.
+    Facts are verified already; they come first. An altered entry comes behind its fault; one that stands elsewhere
+    is put back into its place.
     """
-    left = iter(entries)
+    every = iter(entries)
     window: deque[Record | Garbled] = deque()
     seq, previous = 1, GENESIS_DIGEST
-    for entry in left:
-        if isinstance(entry, Garbled) or entry.seq != seq or entry.digest != chain_digest(previous, *entry[:7]):
-            window.append(entry)
+    for told in every:
+        if not isinstance(told, Fact) and (
+            isinstance(told, Garbled) or told.seq != seq or told.digest != chain_digest(previous, *told[:7])
+        ):
+            window.append(told)
             break
-        yield entry
-        seq, previous = seq + 1, entry.digest
+        yield told
+        seq, previous = told.seq + 1, told.digest
+    left = cast("Iterator[Record | Garbled]", every)
     while window or _fill(window, left, 1):
         entry = window[0]
         if isinstance(entry, Garbled):

@@ -18,7 +18,7 @@ from recovery.archive import open_log
 from recovery.archiver import Archiver
 from recovery.follower import Follower
 from recovery.lease import Lease, Member
-from recovery.snapshot import claim, positions, write
+from recovery.snapshotter import Snapshotter
 from scheduler.doorbell import DoorbellWorker
 from scheduler.errors import Deposed, StaleLog
 from scheduler.eventlog import EventLog, check_store, connect
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 STANDBY_WAIT_MS = 50
 """How long a standby waits for the log to grow before it looks after the lease again."""
 SNAPSHOT_EVERY = 100_000
-"""After how many more events a standby writes a snapshot."""
+"""After how many more events a snapshot is written."""
+STANDBYS_FIRST = 0.2
+"""For which part of that many more the serving master leaves it to standbys."""
 APPEAR_EVERY_S = 1.0
 """How often a standby shows up among the masters."""
 GC_THRESHOLD = (50_000, 20, 50)
@@ -93,6 +95,7 @@ class Master:
         self.lease = Lease(store, keys, member, int(lease_s * 1000))
         self.log = log
         self.follower = Follower(log)
+        self.snapshotter = Snapshotter(log, snapshot_every)
         self.scheduler = Scheduler(log, member.id, self._rebuild)
         self.worker = DoorbellWorker(keys.master_queue, store, self.answer, quiet_s=self._quiet_s)
         self._check = check
@@ -100,8 +103,6 @@ class Master:
         self._keep_every_s = lease_s / 3
         self._kept_at = 0.0
         self._appeared_at = 0.0
-        self._snapshot_every = snapshot_every
-        self._snapshot_at = 0
         self._archiver = archiver
 
     def run(self) -> None:
@@ -155,14 +156,21 @@ class Master:
 
         Raises: Deposed as soon as another one was elected, be it that this one was stopped for longer than its lease.
         """
-        if self._keep_lease():
-            self.scheduler.work_off_inbox(self._may_go_on)
-        else:
+        if not self._keep_lease():
             self.scheduler.make_sure_of_office()
+            return
+        self.scheduler.work_off_inbox(self._may_go_on)
+        while self._snapshot_is_due() and not self.worker.stopping:
+            self.snapshotter.begin(self.scheduler.state, self.scheduler.position)
+            self.scheduler.work_off_inbox(self._may_go_on)
         self._tend_archive(self.scheduler.state)
 
     def _may_go_on(self) -> bool:
-        return self._keep_lease() and not self.worker.stopping
+        return self._keep_lease() and not self.worker.stopping and not self._snapshot_is_due()
+
+    def _snapshot_is_due(self) -> bool:
+        """Whether the serving master has to see to a snapshot itself, since no standby has."""
+        return self.snapshotter.is_due(self.scheduler.position.seq, patience=STANDBYS_FIRST)
 
     def _quiet_s(self) -> float:
         return min(self._keep_every_s, self.scheduler.quiet_s())
@@ -174,23 +182,13 @@ class Master:
             self._appeared_at = time.monotonic()
         self.follower.follow(STANDBY_WAIT_MS)
         self._tend_archive(self.follower.state)
-        if self.follower.position.seq - self._snapshot_at >= self._snapshot_every:
-            self._snapshot_at = max(positions(self.log), default=0)
-            if self.follower.position.seq - self._snapshot_at >= self._snapshot_every and claim(self.log):
-                self._write_snapshot()
+        self.snapshotter.tend()
+        if self.snapshotter.is_due(self.follower.position.seq):
+            self.snapshotter.begin(self.follower.state, self.follower.position)
 
     def _tend_archive(self, state: ClusterState) -> None:
         if self._archiver is not None:
             self._archiver.tend(state.settings, state.head)
-
-    def _write_snapshot(self) -> None:
-        """Write a snapshot of what was followed; given up as soon as the lease is free or the worker is to stop."""
-        for snapshot in write(self.log, self.follower.state, self.follower.position):
-            if snapshot is not None:
-                self._snapshot_at = snapshot.seq
-                _log.info("a snapshot was written", **snapshot._asdict())
-            elif self.worker.stopping or self.lease.take():
-                return
 
     def _serve(self) -> None:
         self.lease.appear()
@@ -203,12 +201,14 @@ class Master:
         if time.monotonic() - self._kept_at >= self._keep_every_s:
             notify(ALIVE)
             self.lease.appear()
+            self.snapshotter.tend()
             if not self.lease.take():
                 return False
             self._kept_at = time.monotonic()
         return True
 
     def _leave(self) -> None:
+        self.snapshotter.stop()
         try:
             self.lease.release()
         except RedisError as error:
@@ -217,4 +217,9 @@ class Master:
             self._archiver.stop()
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
-        return self.follower.give(lambda _: self._keep_lease())
+        return self.follower.give(self._while_it_folds)
+
+    def _while_it_folds(self, seq: int) -> None:
+        if self.worker.stopping:
+            raise StaleLog(f"told to stop at log position {seq}")
+        self._keep_lease()

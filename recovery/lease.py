@@ -20,9 +20,18 @@ MEMBER_SEEN_MS = 5_000
 
 _TAKE_LUA = """
 local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return 0 end
+if holder and holder ~= ARGV[1] then
+  local term = redis.call('GET', KEYS[2])
+  if not term or redis.call('PTTL', KEYS[1]) <= tonumber(term) then return 0 end
+end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('SET', KEYS[2], ARGV[2])
 return 1
+"""
+"""KEYS: lease, how long it was taken for; ARGV: who takes it, for how long (ms). -> whether it was free.
+
+One that has longer to go than it was taken for is free: the store has failed over to one whose clock is behind, and
+its holder may be gone with the other one.
 """
 _RELEASE_LUA = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
@@ -61,7 +70,7 @@ class Lease:
 
     def take(self) -> bool:
         """Take or keep the lease; False while somebody else has it."""
-        return bool(self._take(keys=[self._keys.lease], args=[self._member, self._ttl_ms]))
+        return bool(self._take(keys=[self._keys.lease, self._keys.lease_term], args=[self._member, self._ttl_ms]))
 
     def release(self) -> None:
         """Let the next one try at once."""

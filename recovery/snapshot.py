@@ -79,7 +79,8 @@ def write(log: EventLog, state: ClusterState, position: Position) -> Iterator[Sn
 
 def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
     keys = log.keys
-    older = [seq for seq in positions(log) if seq != snapshot.seq]
+    others = [seq for seq in positions(log) if seq != snapshot.seq]
+    kept = [seq for seq in others if _agrees(log, seq)][: KEPT - 1]
     with log.store.pipeline(transaction=True) as together:
         together.lpush(draft, json.dumps(snapshot._asdict()))
         together.rename(draft, keys.snapshot(snapshot.seq))
@@ -87,10 +88,21 @@ def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
         together.delete(keys.snapshotting)
         together.lrem(keys.snapshots, 0, str(snapshot.seq))
         together.lpush(keys.snapshots, snapshot.seq)
-        for seq in older[KEPT - 1 :]:
+        for seq in others:
+            if seq in kept:
+                continue
             together.lrem(keys.snapshots, 0, str(seq))
             together.unlink(keys.snapshot(seq))
         together.execute()
+
+
+def _agrees(log: EventLog, seq: int) -> bool:
+    """Whether the snapshot at `seq` is of this log, rather than of a tail that it has lost."""
+    head = cast("bytes | None", log.store.lindex(log.keys.snapshot(seq), 0))
+    try:
+        return head is not None and log.holds(Position(seq, json.loads(head)["digest"]))
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def positions(log: EventLog) -> list[int]:

@@ -42,6 +42,8 @@ from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from scheduler.validate import changed_settings
 
+TICK_MS = 1_000
+"""How late a master may notice that a time has come: a turn of the log within that settles it, as it did there."""
 Decision = AppAdmitted | DriverAllocated | ExecutorAllocated
 
 
@@ -172,7 +174,8 @@ class OtherWorld(World):
         if not self.in_step:
             self.run_until(logged.at)
         turn = self.turn(logged.at)
-        if self.rules.settings and not self._begun:
+        stated = any(isinstance(given.what, ConfigureCluster) for given in logged.inputs)
+        if self.rules.settings and not self._begun and not stated:
             turn.take(ConfigureCluster(settings=dict(self.rules.settings)))
         for given in logged.inputs:
             self._give(turn, given)
@@ -190,6 +193,8 @@ class OtherWorld(World):
         """What happens by itself before `until` (ms), or until no app is left that ends."""
         while self._ends or until is not None:
             moment = self.state.next_moment(self.now)
+            if self._follows and moment is not None and until is not None and until - moment <= TICK_MS:
+                moment = None
             due = min(time for time in (moment, self._ends[0][0] if self._ends else None, until) if time is not None)
             if due == until:
                 return

@@ -385,7 +385,7 @@ class EventLog:
         if self.head() != position:
             return False
         if self.replicas:
-            sent = UnderWay(self.store, [("SET", self.keys.settled, position.seq)])
+            sent = UnderWay(self.store, [("SET", self.keys.probe, position.seq)])
             sent.read()
             self._await_replicas(sent)
             sent.release()

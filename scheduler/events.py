@@ -349,6 +349,17 @@ def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: 
     return encode_turn([(event, cause)], first=seq, at=at, turn=turn, previous=previous)[0]
 
 
+class _Writers(dict[type[BaseModel], tuple[str, int, Callable[[BaseModel], bytes]]]):
+    """By a type of events, its name, its version and what writes its data, from when the first one is written."""
+
+    def __missing__(self, model: type[Event]) -> tuple[str, int, Callable[[BaseModel], bytes]]:
+        self[model] = model.__name__, model.v, model.__pydantic_serializer__.to_json
+        return self[model]
+
+
+_WRITERS = _Writers()
+
+
 def encode_turn(entries: Iterable[tuple[Event, str]], *, first: int, at: int, turn: int, previous: str) -> list[Record]:
     """The records of a turn, the first at position `first`, of events and the commands that caused them; as `encode`.
 
@@ -357,8 +368,8 @@ def encode_turn(entries: Iterable[tuple[Event, str]], *, first: int, at: int, tu
     records: list[Record] = []
     when = f"{at}\n{turn}"
     for seq, (event, cause) in enumerate(entries, first):
-        name, v = type(event).__name__, event.v
-        data = event.__pydantic_serializer__.to_json(event).decode()
+        name, v, to_json = _WRITERS[type(event)]
+        data = to_json(event).decode()
         text = f"{previous}\n{seq}\n{name}\n{v}\n{when}\n{cause}\n{data}"
         previous = blake2b(text.encode(), digest_size=16).hexdigest()
         records.append(tuple.__new__(Record, (seq, name, v, at, turn, cause, data, previous)))

@@ -186,8 +186,9 @@ class Fleet:
 
     def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
         """The workers of shapes that rank the same, by id."""
-        runs = [self._of_shape(shape, largest_first=largest_first) for shape in shapes]
-        return runs[0] if len(runs) == 1 else merge(*runs, reverse=largest_first)
+        if len(shapes) == 1:
+            return self._of_shape(shapes[0], largest_first=largest_first)
+        return merge(*(self._of_shape(shape, largest_first=largest_first) for shape in shapes), reverse=largest_first)
 
     def _of_shape(self, shape: Shape, *, largest_first: bool) -> Candidates:
         workers = self._workers[shape]

@@ -32,7 +32,8 @@ class Grant(BaseModel):
 
     A driver's id stands in `executor`, and `command` is its program. An executor that `stays` ends
     with its app only; only where the app has no driver does the result of its tasks end the app. In an
-    `elastic` app it says how much work there is (semantics L6).
+    `elastic` app it says how much work there is (semantics L6). It is not started before the master has said that
+    all is settled up to log position `settled_at`: where commits are to reach replicas, one is seen before it has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,6 +55,7 @@ class Grant(BaseModel):
     stays: bool = False
     has_driver: bool = False
     elastic: bool = False
+    settled_at: int = 0
 
 
 STOP = ""
@@ -81,7 +83,9 @@ def is_driver(name: str) -> bool:
     return name.rpartition(".")[2].startswith("driver-")
 
 
-def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> str:
+def grant_for(  # noqa: C901 - a field after the other
+    app: App, executor: str, cores: int, memory_mb: int, *, settled_at: int = 0
+) -> str:
     """The grant of an executor of `app`, or of its driver, as the JSON text that `Grant` reads.
 
     Every grant is written by a commit and most are read elsewhere: no model is made of it here, and what most
@@ -116,6 +120,8 @@ def grant_for(app: App, executor: str, cores: int, memory_mb: int) -> str:
             grant["has_driver"] = True
         if app.elastic:
             grant["elastic"] = True
+    if settled_at:
+        grant["settled_at"] = settled_at
     return to_json(grant).decode()
 
 
@@ -133,11 +139,12 @@ class GrantChanges(NamedTuple):
         """What stands there for the executor or driver from now on."""
         self.by_worker.setdefault(worker, {})[executor] = grant
 
-    def grant(self, worker: str, name: str, state: ClusterState) -> None:
+    def grant(self, worker: str, name: str, state: ClusterState, settled_at: int) -> None:
         """The executor or driver is to run, unless it is gone again, or told to stop."""
         held = state.executors.get(name) or state.drivers.get(name)
         if held is not None and held.status != "stopping":
-            self.put(worker, name, grant_for(state.apps[held.app], name, held.cores, held.memory_mb))
+            app = state.apps[held.app]
+            self.put(worker, name, grant_for(app, name, held.cores, held.memory_mb, settled_at=settled_at))
 
     def leave(self, worker: str) -> None:
         """The worker is out, whatever was to change there."""
@@ -147,7 +154,7 @@ class GrantChanges(NamedTuple):
         self.left.append(worker)
 
 
-def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges:
+def changed_grants(events: Iterable[Event], state: ClusterState, *, settled_at: int = 0) -> GrantChanges:
     """What the events of a turn change of the grants; `state` has folded them all."""
     changes = GrantChanges({}, [], [])
     for event in events:
@@ -155,7 +162,7 @@ def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges
             case AppRegistered() | AppAdmitted():
                 pass
             case ExecutorAllocated(executor=name, worker=worker) | DriverAllocated(driver=name, worker=worker):
-                changes.grant(worker, name, state)
+                changes.grant(worker, name, state, settled_at)
             case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
             case AppRemoved() if event.app in state.apps:
@@ -172,7 +179,7 @@ def changed_grants(events: Iterable[Event], state: ClusterState) -> GrantChanges
     return changes
 
 
-def all_grants(state: ClusterState) -> dict[str, dict[str, str]]:
+def all_grants(state: ClusterState, *, settled_at: int = 0) -> dict[str, dict[str, str]]:
     """Every worker with what it should run, and `STOP` for what was told to stop."""
     grants: dict[str, dict[str, str]] = {worker: {} for worker in state.workers}
     for executor in (*state.executors.values(), *state.drivers.values()):
@@ -180,5 +187,6 @@ def all_grants(state: ClusterState) -> dict[str, dict[str, str]]:
         if executor.status == "stopping":
             there[executor.id] = STOP
         else:
-            there[executor.id] = grant_for(state.apps[executor.app], executor.id, executor.cores, executor.memory_mb)
+            app, cores, memory_mb = state.apps[executor.app], executor.cores, executor.memory_mb
+            there[executor.id] = grant_for(app, executor.id, cores, memory_mb, settled_at=settled_at)
     return grants

@@ -24,6 +24,7 @@ class Keys:
         self.inbox = f"{self.prefix}inbox"
         self.dead = f"{self.prefix}dead"
         self.lease = f"{self.prefix}lease"
+        self.lease_term = f"{self.prefix}lease-term"
         self.masters = f"{self.prefix}masters"
         self.heartbeats = f"{self.prefix}heartbeats"
         self.agents = f"{self.prefix}agents"
@@ -33,6 +34,7 @@ class Keys:
         self.archiving = f"{self.prefix}archiving"
         self.draft = f"{self.prefix}draft"
         self.settled = f"{self.prefix}settled"
+        self.probe = f"{self.prefix}probe"
         self.master_queue = f"fairlog.{cluster}.master"
 
     def grants(self, worker: str) -> str:

@@ -81,10 +81,15 @@ def facts(entries: Iterable[Raw], seq: int, digest: str) -> Iterator[Fact]:
         except (ValueError, KeyError):
             pass
         if fact is None:
-            written = record(raw, seq, previous.decode())
-            fact = Fact(seq, written.at, written.turn, written.cause, decode(written), written.digest)
+            fact = told(record(raw, seq, previous.decode()))
         previous = stored
         yield fact
+
+
+def told(written: Record) -> Fact:
+    """What a record tells. Raises: UnreadableRecord if it cannot be understood."""
+    seq, _, _, at, turn, cause, _, digest = written
+    return Fact(seq, at, turn, cause, decode(written), digest)
 
 
 def record(raw: Raw, seq: int, previous: str) -> Record:

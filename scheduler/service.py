@@ -11,6 +11,7 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import structlog
@@ -22,7 +23,15 @@ from rq.utils import as_text
 
 from scheduler.commands import COMMAND, Command, LoseWorker
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.errors import CommandRejected, Deposed, FairlogError, InternalError, InvalidCommand, StaleLog
+from scheduler.errors import (
+    CommandRejected,
+    Deposed,
+    FairlogError,
+    InternalError,
+    InvalidCommand,
+    NotReplicated,
+    StaleLog,
+)
 from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
 from scheduler.events import (
     AppAdmitted,
@@ -135,6 +144,8 @@ class Scheduler:
         self._watching_since_ms = 0
         self._looked_at_ms = 0
         self._decided_at_ms = 0
+        self._settled = 0
+        """The log position up to which workers were told that the replicas have all there is."""
 
     def take_over(self) -> None:
         """Fold the log, append `MasterElected`, and bring everything outside of the log in line with it.
@@ -161,7 +172,7 @@ class Scheduler:
             raise StaleLog("the log kept moving while this master tried to be elected")
         self._watch_anew(self._store_time_ms())
         self._reconcile_tasks(open_apps)
-        UnderWay(self.store, self._ring_commands(self.state.workers)).answers()
+        UnderWay(self.store, [*self._settle_commands(position), *self._ring_commands(self.state.workers)]).answers()
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
     def _commit_election(self, records: Sequence[Record], position: Position) -> None:
@@ -241,8 +252,25 @@ class Scheduler:
             if self._moment_has_come(now):
                 self._run((), (), now)
             self._settle_up()
+            self._settle_what_was_found()
             self._refused_in_a_row = 0
         return len(messages) + len(lost)
+
+    def _settle_what_was_found(self) -> None:
+        """Have workers start what a commit granted whose replicas were missing, once they have it."""
+        if self.log.replicas and self.position.seq > self._settled:
+            with suppress(NotReplicated):
+                if self.log.ends_with(self.position):
+                    UnderWay(self.store, self._settle_commands(self.position)).answers()
+
+    def _settles_at(self) -> int:
+        """The log position that replicas must have before what was just granted is started; 0 without replicas."""
+        return self.state.head if self.log.replicas else 0
+
+    def _settle_commands(self, position: Position) -> list[StoreCommand]:
+        """What tells workers that the replicas have the log up to `position`, now that they have."""
+        self._settled = position.seq
+        return [("SET", self.keys.settled, position.seq)] if self.log.replicas else []
 
     def _moment_has_come(self, now: int) -> bool:
         """Whether a time that a rule waits for has come since the last turn (semantics T1)."""
@@ -335,7 +363,7 @@ class Scheduler:
                 case _:
                     pass
         records, position = _records(turn, self.position)
-        changes = changed_grants((event for event, _ in turn.entries), self.state)
+        changes = changed_grants((event for event, _ in turn.entries), self.state, settled_at=self._settles_at())
         over = [name for name in touched if self._is_over(name)]
         return _Decided(records, position, taken, changes, answers, put_back, over, with_secrets)
 
@@ -398,7 +426,7 @@ class Scheduler:
         Whatever a crash leaves undone here is made up for: clients ask again, the tick replaces rings,
         and the next master reconciles the tasks.
         """
-        commands = _answer_commands(self.keys, decided.answers)
+        commands = [*self._settle_commands(decided.position), *_answer_commands(self.keys, decided.answers)]
         commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
         commands += [self.worklist.put_back_command(app, gone) for app, gone in decided.put_back.items()]
         if decided.over:
@@ -504,7 +532,7 @@ class Scheduler:
 
         Only commits change grants, and a worker that has any is expected to send heartbeats.
         """
-        granted = all_grants(self.state)
+        granted = all_grants(self.state, settled_at=self._settles_at())
         members: Any = self.store.zrange(self.keys.heartbeats, 0, -1)
         seen = {as_text(member) for member in members}
         stored = UnderWay(self.store, [("HKEYS", self.keys.grants(worker)) for worker in granted]).answers()

@@ -37,7 +37,7 @@ from scheduler.eventlog import connect
 from scheduler.events import WorkerRemoved
 from scheduler.grants import Grant, diff, is_driver
 from scheduler.keys import Keys
-from scheduler.logs import log_to_stderr
+from scheduler.logs import log_to_stderr, masked
 from scheduler.notify import ALIVE, READY, STOPPING, notify
 from scheduler.outage import Outage
 from scheduler.worklist import Worklist
@@ -69,6 +69,7 @@ return 1
 """
 """KEYS: heartbeats; ARGV: the worker. -> whether the worker is registered."""
 
+STORE_VARIABLE = "FAIRLOG_STORE"
 _REPEAT_S = 5
 _SILENCE_S = 2
 """How long an executor may be gone without a note: its nursery is killing what it left behind."""
@@ -216,7 +217,7 @@ class Agent:
         if self._unsaid:
             running = (executor for executor in self._running if executor in granted and not is_driver(executor))
             self._unsent += [StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running]
-        for grant in diff(granted, {**self._running, **self._ended}).start:
+        for grant in self._settled(diff(granted, {**self._running, **self._ended}).start):
             self._start_executor(grant)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
@@ -254,6 +255,13 @@ class Agent:
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.grants(self.offer.worker)))
         granted = {name.decode(): Grant.model_validate_json(value) for name, value in stored.items() if value}
         return granted, {name.decode(): None for name, value in sorted(stored.items()) if not value}
+
+    def _settled(self, grants: Sequence[Grant]) -> list[Grant]:
+        """Those that may be started: the store's replicas have what granted them, where any are to have it."""
+        if not any(grant.settled_at for grant in grants):
+            return list(grants)
+        settled = int(cast("bytes | None", self._store.get(self._keys.settled)) or 0)
+        return [grant for grant in grants if grant.settled_at <= settled]
 
     def _register(self) -> bool:
         """Offer the worker; whether the master has answered. Nothing that is not granted runs now (semantics W4).
@@ -397,16 +405,20 @@ def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
             signal.signal(number, lambda *_: agent.stop())
         agent.serve()
         return
-    Several([[*run_module("workers.agent"), store, cluster, offer.model_dump_json()] for offer in offers]).run()
+    os.environ[STORE_VARIABLE] = store
+    Several([[*run_module("workers.agent"), cluster, offer.model_dump_json()] for offer in offers]).run()
 
 
 def main() -> None:
-    """Be the agent that the command line describes: store, cluster, offer."""
+    """Be the agent that the command line describes: cluster, offer.
+
+    The store's URL may hold a password, so it stands in the environment, which is not for everybody's eyes.
+    """
     log_to_stderr()
     try:
-        run_agent(sys.argv[1], sys.argv[2], [Offer.model_validate_json(sys.argv[3])])
+        run_agent(os.environ[STORE_VARIABLE], sys.argv[1], [Offer.model_validate_json(sys.argv[2])])
     except FairlogError as error:
-        sys.exit(str(error))
+        sys.exit(masked(str(error)))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ def dominant_share(tenant: Tenant, basis: Basis) -> CompanyKey:
     its own the first, then the second.
     """
     share = tenant.quota.share_of(*tenant.balance.occupied(basis.occupancy))
-    return float(share), share, tenant.last_selected, tenant.company
+    rounded = share.numerator / share.denominator if share.denominator else float("inf")
+    return rounded, share, tenant.last_selected, tenant.company
 
 
 def pay_as_you_go(tenant: Tenant, basis: Basis) -> CompanyKey:

@@ -9,9 +9,11 @@ import socket
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from fairlog.store import EmbeddedStore
-from tests.integration.cli_rig import Service, Shell, wait_until
+from tests.integration.cli_rig import Service, Shell, tree_of, wait_until
+from tests.integration.servers import Servers
 
 HOST = socket.gethostname()
 
@@ -84,3 +86,31 @@ def test_a_failure_shows_no_password(shell: Shell) -> None:
     assert "hush" not in answer.err
     assert "hush" not in shell.run("--store", "redis://ann:hush@127.0.0.1:x/0", "status").err
     assert "hush" not in shell.run("--store", "http://ann:hush@127.0.0.1/0", "master").err
+
+
+def test_the_stores_password_is_in_no_log_and_on_no_command_line(servers: Servers, tmp_path: Path) -> None:
+    port = servers.start()
+    with Redis(port=port) as store:
+        store.config_set("requirepass", "hush-hush")
+    shell = Shell(tmp_path / "home")
+    shell.env |= {"FAIRLOG_STORE": f"redis://:hush-hush@127.0.0.1:{port}/0"}
+    master = Service(shell, "master")
+    offer = ("--cores", "4", "--memory", "4G", "--run-dir", str(tmp_path / "run"), "--instances", "2")
+    worker = Service(shell, "worker", *offer, "--no-outlive")
+    try:
+        shell.ok("company", "add", "acme")
+        script = 'ps -o args= -p $PPID; tr "\\0" "\\n" < /proc/$PPID/cmdline'
+        app = shell.submit("--wait", "--tasks", "1", "--", "sh", "-c", script)
+        shown = [shell.ok("logs", app), shell.ok("status"), shell.ok("status", "--json")]
+        started = [*tree_of(master.process.pid), *tree_of(worker.process.pid)]
+        assert len(started) >= 5
+        servers.kill(port)
+        wait_until(lambda: worker.log.read_text().count("the store is away") == 2, "both agents to notice")
+        wait_until(lambda: "the store is away" in master.log.read_text(), "the master to notice")
+        logs = [master.log, worker.log, *(tmp_path / "run").glob("*/executors.log")]
+        shown += [" ".join(process.cmdline()) for process in started] + [log.read_text() for log in logs]
+        shown += [shell.run("status").err, shell.run("submit", "--company", "acme", "--user", "a", "--", "true").err]
+        assert [text for text in shown if "hush-hush" in text] == []
+    finally:
+        worker.end()
+        master.end()

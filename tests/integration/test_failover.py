@@ -18,7 +18,7 @@ from redis import Redis
 from fairlog.store import EmbeddedStore
 from recovery.failover import Master
 from recovery.follower import Follower
-from recovery.lease import Member, members
+from recovery.lease import Lease, Member, members
 from recovery.rebuild import rebuild
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
@@ -136,6 +136,18 @@ def test_a_master_that_was_stopped_past_its_lease_stands_by_and_commits_nothing(
 
 def test_a_lease_below_a_second_is_refused(start: Start) -> None:
     assert start("--lease", "0.5").wait(10) == 2
+
+
+def test_a_lease_that_another_clock_has_made_longer_than_it_was_taken_for_is_free(
+    connection: Redis, keys: Keys
+) -> None:
+    """The store has failed over, and the new primary's clock is behind."""
+    holder, other = (Lease(connection, keys, Member(name, 1, "there"), 3000) for name in ("m1", "m2"))
+    assert holder.take()
+    assert not other.take()
+    connection.pexpire(keys.lease, 600_000)
+    assert other.take()
+    assert not holder.take()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from recovery.rebuild import rebuild
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany, SubmitApp
+from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.errors import NotReplicated, UnsuitableStore
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
@@ -21,7 +22,8 @@ from scheduler.primacy import Primacy, _Server
 from scheduler.service import Scheduler
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, replication, until
-from tests.integration.worker_rig import processes_of
+from workers.agent import Agent
+from workers.offer import make_offers
 
 ACME = RegisterCompany(company="acme")
 
@@ -61,13 +63,43 @@ def test_nothing_is_acknowledged_while_replicas_are_missing(primary: int, monkey
     client = Client(url, "replicated")
     for _ in range(2):
         client._put(("one", "command", ACME.model_dump_json(), "one"))
-        master.turn()
+        with suppress(StoreConnectionError):
+            master.turn()
         assert not client.store.exists(client.keys.reply("one"))
     master.log.replicas = 1
     client._put(("one", "command", ACME.model_dump_json(), "one"))
     master.turn()
     assert client.store.llen(client.keys.reply("one")) == 1
     assert [record.type for record in master.log.read()].count("CompanyRegistered") == 1
+
+
+def test_nothing_is_started_that_replicas_are_missing_of(
+    primary: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
+    url = f"redis://127.0.0.1:{primary}"
+    master = _master(url, replicas=1)
+    master.take_over()
+    client = Client(url, "replicated")
+    offer = make_offers(worker="w1", cores=4, memory_mb=4096, run_dir=tmp_path / "run", outlive_agent=False)[0]
+    client.notify(RegisterWorker(worker="w1", node=offer.node, host=offer.host, cores=4, memory_mb=4096), ACME)
+    master.turn()
+    agent = Agent(url, "replicated", offer)
+    agent._registered = True
+    master.log.replicas = 2
+    client.notify(SubmitApp(app="a", company="acme", user="ann", cores=4, command=("sleep", "600")))
+    master.turn()
+    for _ in range(2):
+        agent.tick()
+    assert client.store.hlen(client.keys.grants("w1")) == 1
+    assert not agent._running
+    master.log.replicas = 1
+    master.turn()
+    agent.tick()
+    assert list(agent._running) == ["a.0"]
+    agent.close()
+    for connection in (client.store, master.log.store):
+        connection.close()
 
 
 def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
@@ -95,13 +127,16 @@ def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_re
         with pytest.raises(StoreConnectionError, match=r"not the store's primary any more: 127\.0\.0\.1:"):
             master.turn()
         client._put(("one", "command", ACME.model_dump_json(), "one"))
-        master.turn()
+        with suppress(StoreConnectionError):
+            master.turn()
         assert not client.store.exists(client.keys.reply("one"))
         successor.replicaof("127.0.0.1", str(primary))
         until(lambda: replication(successor)["master_link_status"] == "up")
         client._put(("one", "command", ACME.model_dump_json(), "one"))
         assert master.turn() == 1
         assert client.store.llen(client.keys.reply("one")) == 1
+    for connection in (client.store, master.log.store):
+        connection.close()
 
 
 def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_know(
@@ -209,18 +244,18 @@ def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowl
         for replica in replicas:
             servers.signal(replica, signal.SIGSTOP)
         client.notify(_gated(lost, tmp_path))
-        until((tmp_path / f"{lost}.begun").exists)
+        until(lambda: bool(client.store.hexists(client.keys.grants("w"), f"{lost}.0")))
         last = EventLog(client.store, client.keys).head()
         servers.kill(primary)
         for replica in replicas:
             servers.kill(replica)
             servers.launch(replica)
         client.send(RegisterCompany(company="afterwards"))
-        until(lambda: not processes_of(lost))
         (tmp_path / "gate").touch()
         until(lambda: client.view("app", app=kept)["state"] == "finished")
         log = EventLog(client.store, client.keys)
         assert log.head() != last
+        assert not (tmp_path / f"{lost}.begun").exists()
         state, _ = rebuild(log, whole=True)
         assert (lost in state.apps, sorted(state.companies)) == (False, ["acme", "afterwards"])
         until(lambda: _masters_follow(first) and _masters_follow(second))

@@ -362,6 +362,58 @@ def test_a_master_that_was_paused_gives_every_worker_a_full_timeout(
     assert "WorkerRemoved" not in types(log)
 
 
+def test_a_short_pause_counts_where_workers_may_be_silent_for_a_short_time_only(
+    scheduler: Scheduler, client: Client
+) -> None:
+    """Semantics W2: the store hung for less than three seconds, and nobody could beat meanwhile."""
+    client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 3}))
+    scheduler.turn()
+    now = scheduler._store_time_ms()
+    client.store.zadd(client.keys.heartbeats, {"w1": now - 3_100})
+    scheduler._watching_since_ms = now - 60_000
+    scheduler._looked_at_ms = now - 2_500
+    assert scheduler._lost_workers(now, 1) == []
+    client.store.zadd(client.keys.heartbeats, {"w1": now - 3_100})
+    assert [lost.worker for lost in scheduler._lost_workers(now + 1_000, 1)] == []
+    scheduler._watching_since_ms = now - 60_000
+    assert [lost.worker for lost in scheduler._lost_workers(now + 2_000, 1)] == ["w1"]
+
+
+def test_a_worker_whose_last_heartbeat_another_clock_has_set_ahead_is_missed_in_time(
+    scheduler: Scheduler, client: Client
+) -> None:
+    """The store failed over to one whose clock is an hour behind; both ends of the age are its raw time (W2)."""
+    client.notify(WORKER)
+    scheduler.turn()
+    now = scheduler._store_time_ms()
+    client.store.zadd(client.keys.heartbeats, {"w1": now + 3_600_000})
+    scheduler._looked_at_ms = now + 3_600_000
+    assert scheduler._lost_workers(now, 0) == []
+    beaten: Any = client.store.zscore(client.keys.heartbeats, "w1")
+    assert beaten == now
+    for later in range(now, now + 16_000, 1_000):
+        assert scheduler._lost_workers(later, 0) == []
+    assert [lost.worker for lost in scheduler._lost_workers(now + 16_000, 1)] == ["w1"]
+
+
+def test_a_master_that_was_stopped_behind_its_commit_tells_nobody_anything(
+    scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was committed, but by the time that this one hears of it another master serves."""
+    monkeypatch.setattr("scheduler.service.ASLEEP_S", 0)
+    client.notify(ACME, WORKER)
+    scheduler.turn()
+    bell = queue_key(keys.worker_queue("w1"))
+    client._put(("one", "command", submission("a").model_dump_json(), "one"))
+    assert scheduler._step() == 1
+    master(client.store, keys, "second")
+    client.store.delete(bell)
+    with pytest.raises(Deposed):
+        scheduler.turn()
+    assert not client.store.exists(keys.reply("one"), bell)
+    assert "a" in scheduler.state.apps
+
+
 def test_many_commands_ring_once_and_one_that_comes_after_the_ring_was_taken_rings_again(
     connection: Redis, keys: Keys, client: Client
 ) -> None:

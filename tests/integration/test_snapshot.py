@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from typing import Any
 from uuid import uuid4
 
@@ -17,9 +19,13 @@ from recovery.failover import Master
 from recovery.lease import Member
 from recovery.rebuild import rebuild
 from recovery.snapshot import Snapshot, positions
+from recovery.snapshotter import Snapshotter
+from scheduler.client import Client
+from scheduler.commands import RegisterCompany
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import encode
 from scheduler.keys import Keys
+from tests.integration.worker_rig import wait_until
 from tests.property.histories import played, seeded
 
 
@@ -151,6 +157,17 @@ def test_one_of_a_tail_that_the_log_has_lost_is_passed_over(log: EventLog) -> No
     assert "and the log has no such entry" in reasons(logged)[0]
 
 
+def test_one_of_a_lost_tail_makes_room_for_the_next_before_a_good_one_does(log: EventLog) -> None:
+    take(log, 20)
+    take(log)
+    entries: Any = log.store.xrange(log.keys.log)
+    log.store.delete(log.keys.log)
+    for entry, fields in entries[:-3]:
+        log.store.xadd(log.keys.log, fields, id=entry)
+    take(log, 30)
+    assert positions(log) == [30, 20]
+
+
 def test_one_that_a_program_with_other_facts_wrote_is_passed_over(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,9 +201,57 @@ def test_a_standby_writes_one_whenever_so_many_events_have_been_added(
     assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest()
 
 
-def test_a_standby_gives_a_snapshot_up_when_it_is_to_serve(log: EventLog, store: EmbeddedStore, keys: Keys) -> None:
-    """Nobody holds the lease: what it writes can wait."""
-    waiting = standby(store, keys, every=1)
-    waiting._stand_by()
+def test_a_master_alone_writes_one_as_well_and_its_turns_go_on(log: EventLog, store: EmbeddedStore, keys: Keys) -> None:
+    alone = standby(store, keys, every=100)
+    assert alone.lease.take()
+    alone.scheduler.take_over()
+    alone.answer()
+    begun_at = log.head().seq
+    client = Client(log.store, keys.cluster)
+    number = 0
+    while not positions(log):
+        number += 1
+        client.notify(RegisterCompany(company=f"company-{number}"))
+        alone.answer()
+    assert positions(log) == [begun_at]
+    assert log.head().seq >= begun_at + number
+    assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest() == alone.scheduler.state.digest()
+    wait_until(lambda: not _child_of(alone), "the child to be buried")
+
+
+def _child_of(master: Master) -> int | None:
+    master.snapshotter.tend()
+    return master.snapshotter._child
+
+
+def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_used(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(*_: Any) -> Any:
+        log.store.rpush(f"{log.keys.snapshotting}:draft", b"half")
+        signal.pause()
+        yield
+
+    monkeypatch.setattr("recovery.snapshotter.write", stuck)
+    snapshotter = Snapshotter(log, 10)
+    state, position = rebuild(log)
+    snapshotter.begin(state, position)
+    wait_until(lambda: log.store.exists(f"{log.keys.snapshotting}:draft"), "the half of it")
+    assert not snapshotter.is_due(position.seq + 1000)
+    os.kill(snapshotter._child or -1, signal.SIGKILL)
+
+    def is_due_again() -> bool:
+        snapshotter.tend()
+        return snapshotter.is_due(position.seq + 1)
+
+    with capture_logs() as logged:
+        wait_until(is_due_again, "word of its end")
+    assert [entry["exit_code"] for entry in logged] == [-signal.SIGKILL]
+    assert (positions(log), reasons(logged)) == ([], [])
+    monkeypatch.undo()
+    snapshotter.begin(state, position)
     assert positions(log) == []
-    assert waiting.lease.take()
+    log.store.delete(log.keys.snapshotting)
+    snapshotter.begin(state, position)
+    os.waitpid(snapshotter._child or -1, 0)
+    assert positions(log) == [position.seq]

@@ -18,8 +18,9 @@ from redis import Redis
 
 from fairlog.store import EmbeddedStore
 from scheduler.client import Client
-from scheduler.commands import KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
+from scheduler.commands import ConfigureCluster, KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.eventlog import EventLog
 from scheduler.keys import Keys
 from scheduler.worklist import Worklist
 from tests.integration.worker_rig import processes_of, wait_until
@@ -58,7 +59,8 @@ class Cluster:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log)
+            environment = {**os.environ, "FAIRLOG_STORE": self.store.url}
+            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environment)
         self.processes.append(process)
         return process
 
@@ -76,7 +78,7 @@ class Cluster:
 
     def agent(self, offer: Offer | None = None) -> subprocess.Popen[bytes]:
         offer = offer or self.offer()
-        process = self.start("-m", "workers.agent", self.store.url, self.name, offer.model_dump_json())
+        process = self.start("-m", "workers.agent", self.name, offer.model_dump_json())
         wait_until(lambda: self.pid_of(offer.worker) == process.pid, f"the agent of {offer.worker}")
         return process
 
@@ -245,6 +247,53 @@ def test_a_worker_declared_lost_stops_what_it_runs_before_it_offers_anything(clu
     assert len(seen) == 2
     wait_until(lambda: cluster.app(app)["executors"], "the executor")
     assert cluster.app(app)["executors"][0]["executor"] == f"{app}.1"
+
+
+def test_a_silent_worker_is_lost_its_task_runs_elsewhere_and_it_stops_its_own_before_it_offers_anything(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Semantics W2 and W4, with a worker that is really silent."""
+    cluster.client.send(ConfigureCluster(settings={"worker_timeout_s": 4}))
+    agents = {name: cluster.agent(cluster.offer(name, cores=4)) for name in ("w1", "w2")}
+    folder = tmp_path / "said"
+    folder.mkdir()
+    says = "while :; do date +%s%3N >> $FAIRLOG_EXECUTOR_ID; sleep 0.05; done"
+    app = cluster.submit(("/bin/sh", "-c", f"cd {folder}; {says}"), tasks=1)
+    wait_until(lambda: list(folder.iterdir()), "the task")
+    [first] = cluster.app(app)["executors"]
+    log = EventLog(cluster.connection, cluster.keys)
+    head = log.head()
+    os.kill(agents[first["worker"]].pid, signal.SIGSTOP)
+    wait_until(lambda: len(list(folder.iterdir())) > 1, "the task elsewhere")
+    os.kill(agents[first["worker"]].pid, signal.SIGCONT)
+    wait_until(lambda: len(cluster.client.view("workers")) == 2, "the worker to come back")
+    since = [(record.type, record.at) for record in log.read(head)]
+    offered_again = dict(since)["WorkerRegistered"]
+    assert int((folder / first["executor"]).read_text().splitlines()[-1]) <= offered_again
+    assert [name for name, _ in since].index("ExecutorAllocated") > [name for name, _ in since].index("WorkerRemoved")
+    assert first["executor"] not in {executor["executor"] for executor in cluster.app(app)["executors"]}
+
+
+def test_a_grant_that_was_never_rung_for_is_started_all_the_same(cluster: Cluster) -> None:
+    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
+    agent.tick()
+    app = cluster.submit(("true",))
+    wait_until(lambda: cluster.connection.delete(queue_key(cluster.keys.worker_queue("w1"))), "the ring")
+    agent.tick()
+    assert cluster.end_of(app)["state"] == "finished"
+    agent.close()
+
+
+def test_a_grant_that_is_revoked_while_its_ring_is_under_way_is_not_started(cluster: Cluster, tmp_path: Path) -> None:
+    agent = cluster.agent()
+    os.kill(agent.pid, signal.SIGSTOP)
+    app = cluster.submit(("touch", str(tmp_path / "begun")))
+    wait_until(lambda: cluster.connection.hlen(cluster.keys.grants("w1")), "the grant")
+    cluster.client.send(KillApp(app=app))
+    os.kill(agent.pid, signal.SIGCONT)
+    wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
+    assert not (tmp_path / "begun").exists()
+    assert cluster.work.states(app) == []
 
 
 def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_heard(

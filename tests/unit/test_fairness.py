@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from recovery.bounds import OPEN, Bound
 from recovery.fairness import By, Fairness
@@ -13,6 +14,8 @@ from recovery.span import measure
 from recovery.statement import Usages, statement
 from scheduler.commands import EndApp, KillApp
 from scheduler.errors import InvalidCommand
+from scheduler.events import decode
+from scheduler.state import ClusterState
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import records
@@ -164,3 +167,33 @@ def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None
     for name, app in state.apps.items():
         assert held[name].granted.cores == app.granted_cores
         assert held[name].admitted_at == (app.admitted_at or None)
+
+
+@settings(max_examples=15)
+@given(DENSE, st.integers(1_000, 60_000), st.integers(1, 60_000))
+def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
+    history: History, begins: int, lasts: int
+) -> None:
+    """Split at the span's ends to the millisecond, and the sums are those of the apps."""
+    log = records(played(history, {"retained_apps": 1000}))
+    begins, ends = min(begins, log[-1].at), min(begins + lasts, log[-1].at)
+    state, held = ClusterState(), dict[tuple[str, str], list[int]]()
+    for record in log:
+        passed = min(record.at, ends) - max(state.at, begins)
+        for app in state.apps.values() if passed > 0 else ():
+            asked = app.admitted and app.ended is None
+            sums = held.setdefault((app.spec.company, app.spec.app), [0, 0])
+            sums[0] += (app.requested_cores if asked else 0) * passed
+            sums[1] += sum(each.memory_mb for each in app.slices()) * passed
+        state.apply(decode(record), at=record.at, cause=record.cause)
+    usages = Usages()
+    _, span = measure(log, usages, first=Bound(at=begins), last=Bound(at=ends))
+    for company in usages.companies:
+        said = statement(usages, span, company=company, month="1970-01")
+        found = {
+            (company, app["app"]): [app["requestedCoreMs"], app["grantedMemoryMs"]]
+            for user in said["users"]
+            for app in user["apps"]
+        }
+        assert found == {key: sums for key, sums in held.items() if key[0] == company and any(sums)}
+        assert said["total"]["requestedCoreMs"] == sum(sums[0] for sums in found.values())

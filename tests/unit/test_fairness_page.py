@@ -35,6 +35,13 @@ def test_the_page_loads_nothing() -> None:
     assert re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=", drawn()) == []
 
 
+def test_no_button_sends_a_chart_anywhere() -> None:
+    """Each chart's options, as the library reads them."""
+    options = re.findall(r'\{"displaylogo":[^}]*\}', drawn().replace(" ", ""))
+    assert len(options) == 3
+    assert all('"modeBarButtonsToRemove":["sendChartToCloud"]' in each for each in options)
+
+
 def test_a_company_named_like_a_tag_is_text() -> None:
     text = drawn()
     assert EVIL not in text

@@ -13,7 +13,7 @@ from tests.property.given import ACME, Cluster, entered, fold, granted, joined, 
 RUNNING: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted("a1.0"), granted("a1.1", "w2")]
 
 
-def grant(executor: str = "a1.0") -> str:
+def grant(executor: str = "a1.0", *, settled_at: int = 0) -> str:
     """The grant of an executor of the app that `queued` makes, as it is stored."""
     return Grant(
         executor=executor,
@@ -25,6 +25,7 @@ def grant(executor: str = "a1.0") -> str:
         memory_mb=2048,
         tasks=8,
         command=("true",),
+        settled_at=settled_at,
     ).model_dump_json(exclude_defaults=True)
 
 
@@ -58,7 +59,15 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "stays",
         "has_driver",
         "elastic",
+        "settled_at",
     ]
+
+
+def test_where_commits_are_to_reach_replicas_a_grant_says_from_what_position_on_it_counts() -> None:
+    state = fold(RUNNING)
+    later = {"w1": {"a1.0": grant(settled_at=9)}, "w2": {"a1.1": grant("a1.1", settled_at=9)}}
+    assert all_grants(state, settled_at=9) == later
+    assert changed_grants(RUNNING[-2:], state, settled_at=9).by_worker == later
 
 
 def test_an_allocated_executor_is_granted_to_its_worker() -> None:

@@ -65,7 +65,16 @@ def test_under_the_same_rules_a_recorded_log_comes_out_turn_by_turn_as_it_is(fil
     assert again.state.digest() == as_logged(taken).state.digest()
 
 
-@settings(max_examples=15)
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_a_setting_that_concerns_nothing_changes_no_decision(file: Path) -> None:
+    with file.open() as lines:
+        taken = list(turns(chained(read_lines(lines))))
+    again = other(taken, Rules({"worker_timeout_s": 77}))
+    assert again.state.settings.worker_timeout_s == 77
+    assert first_difference(as_logged(taken), again) is None
+
+
+@settings(max_examples=10)
 @given(st.integers(0, 1 << 32), RULES)
 def test_under_the_same_rules_any_policy_decides_as_it_did(seed: int, rules: dict[str, object]) -> None:
     taken = logged(played(seeded(seed, 40), rules))

@@ -1,0 +1,90 @@
+"""Snapshots while a master goes on: a child process has the state as it was when it was forked, and writes that.
+
+The fork is all that a turn may have to wait for, a few milliseconds. A child that is killed leaves nothing but a draft
+that expires; one whose master is killed finishes what it has begun.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+
+import structlog
+from redis.exceptions import RedisError
+
+from recovery.snapshot import CLAIMED_S, claim, positions, write
+from scheduler.eventlog import EventLog, Position
+from scheduler.state import ClusterState
+
+NICENESS = 10
+AGAIN_AFTER = 0.1
+"""After which part of `every` more events it is tried again where a snapshot was not written."""
+_log = structlog.get_logger()
+
+
+class Snapshotter:
+    """Has a snapshot written whenever `every` more events are in the log than the last one has."""
+
+    def __init__(self, log: EventLog, every: int) -> None:
+        self._log = log
+        self._every = every
+        self._due_at = every
+        self._child: int | None = None
+
+    def is_due(self, seq: int, *, patience: float = 0.0) -> bool:
+        """Whether it is time at log position `seq`; with `patience`, only after that part of `every` more.
+
+        Costs nothing while it is not.
+        """
+        return self._child is None and seq >= self._due_at + patience * self._every
+
+    def begin(self, state: ClusterState, position: Position) -> None:
+        """Have `state`, which is what the log tells up to `position`, written, unless another master does that."""
+        last = max((seq for seq in positions(self._log) if seq <= position.seq), default=0)
+        self._due_at = last + self._every
+        if position.seq < self._due_at:
+            return
+        if not claim(self._log):
+            self._due_at = position.seq + int(AGAIN_AFTER * self._every)
+            return
+        self._child = os.fork()
+        if not self._child:
+            _write_and_exit(self._log, state, position)
+
+    def tend(self) -> None:
+        """Take note of a child that has ended."""
+        if self._child is None:
+            return
+        pid, status = os.waitpid(self._child, os.WNOHANG)
+        if pid:
+            self._child = None
+            if status:
+                self._due_at += int(AGAIN_AFTER * self._every)
+                _log.warning("a snapshot was not written", exit_code=os.waitstatus_to_exitcode(status))
+
+    def stop(self) -> None:
+        """End a child that is still at work."""
+        if self._child is not None:
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+            self._child = None
+
+
+def _write_and_exit(log: EventLog, state: ClusterState, position: Position) -> None:
+    """The child's whole life. Its connection is its own: redis-py leaves its parent's alone."""
+    code = 1
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.alarm(CLAIMED_S)
+        gc.disable()
+        os.nice(NICENESS)
+        for snapshot in write(log, state, position):
+            if snapshot is not None:
+                _log.info("a snapshot was written", **snapshot._asdict())
+                code = 0
+    except (RedisError, OSError) as error:
+        _log.warning("a snapshot could not be written", error=str(error))
+    finally:
+        os._exit(code)
