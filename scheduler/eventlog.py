@@ -39,6 +39,8 @@ _ASK_S = 2
 """How long a server may take to say which one is the store's primary."""
 PAGE = 2_000
 """How many entries are read at a time."""
+_IN_STEP_S = 0.02
+"""How often the replicas are looked at while they get in step with a primary that was started again."""
 REPLICATED_WITHIN_S = 10
 """How long a commit waits for its replicas before the master gives the turn up, to take it again."""
 
@@ -191,12 +193,6 @@ class CommitUnderWay:
         self._arguments = arguments
         self._after = after
         self._reached = reached
-        self._sent_s = time.monotonic()
-
-    @property
-    def age_s(self) -> float:
-        """How many seconds ago it was sent."""
-        return time.monotonic() - self._sent_s
 
     def finish(self) -> None:
         """Wait for the answer, and until the configured number of replicas has what was written.
@@ -409,11 +405,17 @@ class EventLog:
                 sent.abandon()
                 raise answer
             reached = int(answer[1]) if isinstance(answer, list) else int(answer)
-            if reached >= self.replicas:
-                self._primacy.confirm(sent)
+            if reached >= self.replicas and self._are_in_step(sent):
                 return
         sent.abandon()
         raise NotReplicated(reached, self.replicas)
+
+    def _are_in_step(self, sent: UnderWay) -> bool:
+        """Whether the live replicas are in step with the primary, waited for a second. Raises: as `confirm`."""
+        deadline_s = time.monotonic() + 1
+        while not (in_step := self._primacy.confirm(sent)) and time.monotonic() < deadline_s:
+            time.sleep(_IN_STEP_S)
+        return in_step
 
     def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
         for what, workers in (("leave", changes.left), ("join", changes.joined)):

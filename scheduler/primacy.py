@@ -1,11 +1,14 @@
-"""Whether a store's server is still its primary: asked after each commit that replicas were to have.
+"""Whether a store's server is still its primary, and its replicas are in step: asked after each replicated commit.
 
 A primary that hangs is replaced, and may wake up. For a moment one of its replicas still follows it and has all
-that it writes, while another one has been made primary and knows nothing of that.
+that it writes, while another one has been made primary and knows nothing of that. And one that was started again
+counts what it sends from 0: until they are in step with it, the sentinels may take the replica that has the least
+for the one that is furthest.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from redis import Redis
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from scheduler.underway import UnderWay
 
 _ASK_S = 0.5
+_REST = 10
+"""How many times as long as it took to ask in vain nobody asks again."""
 
 
 class _Server(NamedTuple):
@@ -33,13 +38,17 @@ class Primacy:
 
     def __init__(self, store: Redis) -> None:
         self._store = store
-        self._followers: dict[_Server, None] = {}
-        self._begun = False
+        self._followers: dict[_Server, float] = {}
+        """The replicas there are or were, and when to ask each again that has not answered."""
+        self._awaited: dict[_Server, None] = {}
+        """Those that were not in step yet since the primary was started, or became one."""
+        self._reign = ""
 
-    def confirm(self, sent: UnderWay) -> None:
-        """Return if the server that `sent` is connected to has not been replaced as far as anybody says.
+    def confirm(self, sent: UnderWay) -> bool:
+        """Whether the replicas that are alive are in step with the primary, which is the server behind `sent`.
 
-        Raises: redis-py's ConnectionError otherwise, every connection given up: the next one finds the primary.
+        Raises: redis-py's ConnectionError if it was replaced as far as anybody says, every connection given up:
+        the next one finds the primary.
         """
         answer = sent.ask("INFO", "replication")
         if isinstance(answer, RedisError):
@@ -48,18 +57,34 @@ class Primacy:
         ours = _fields(answer.decode())
         if ours["role"] != "master":
             self._give_up(sent, "it has become a replica")
-        attached = dict.fromkeys(_attached(ours))
-        if not self._begun:
-            self._followers = dict.fromkeys(_announced(self._store))
-            self._begun = True
-        for server in [server for server in self._followers if server not in attached]:
-            if _has_replaced(self._asked(server), ours):
-                self._give_up(sent, f"{server.host}:{server.port} is primary now")
-            del self._followers[server]
-        self._followers |= attached
+        states = dict(_attached(ours))
+        if ours["master_replid"] != self._reign:
+            known = self._followers if self._reign else _announced(self._store)
+            self._reign, self._awaited = ours["master_replid"], dict.fromkeys(known)
+            self._followers |= dict.fromkeys(known, 0.0)
+        for server in [server for server in self._followers if server not in states]:
+            self._look_after(server, sent, ours)
+        self._followers |= dict.fromkeys(states, 0.0)
+        for server, state in states.items():
+            if state == "online":
+                self._awaited.pop(server, None)
+        return not self._awaited
+
+    def _look_after(self, server: _Server, sent: UnderWay, ours: dict[str, str]) -> None:
+        """Ask a replica that does not follow what it does instead; one that hangs is left alone for a while."""
+        began_s = time.monotonic()
+        if began_s < self._followers[server]:
+            return
+        theirs = self._asked(server)
+        if _has_replaced(theirs, ours):
+            self._give_up(sent, f"{server.host}:{server.port} is primary now")
+        took_s = time.monotonic() - began_s
+        self._followers[server] = 0.0 if theirs else began_s + _REST * took_s
+        if (theirs.get("master_host"), theirs.get("master_port")) != sent.server:
+            self._awaited.pop(server, None)
 
     def _asked(self, server: _Server) -> dict[str, str]:
-        """What `server` says of itself; nothing if it does not answer at once: then it cannot have been heard of."""
+        """What `server` says of itself; nothing if it does not answer at once."""
         pool = self._store.connection_pool
         known = {
             name: value
@@ -98,12 +123,12 @@ def _fields(text: str) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
-def _attached(ours: dict[str, str]) -> Iterator[_Server]:
-    """The replicas that follow, from lines like `slave0:ip=127.0.0.1,port=6380,state=online,…`."""
+def _attached(ours: dict[str, str]) -> Iterator[tuple[_Server, str]]:
+    """The replicas that follow and their state, from lines like `slave0:ip=127.0.0.1,port=6380,state=online,…`."""
     for name, said in ours.items():
         if name.startswith("slave") and said.startswith("ip="):
             parts = dict(part.split("=", 1) for part in said.split(","))
-            yield _Server(parts["ip"], int(parts["port"]))
+            yield _Server(parts["ip"], int(parts["port"])), parts["state"]
 
 
 def _announced(store: Redis) -> Iterator[_Server]:

@@ -131,6 +131,8 @@ class Scheduler:
         self.state = ClusterState()
         self.position = GENESIS
         self._under_way: tuple[_Decided, CommitUnderWay] | None = None
+        self._sent_s = 0.0
+        """When it was sent (monotonic)."""
         self._taken = ""
         """The last inbox entry that a turn has taken, though perhaps not yet committed."""
         self._read_ahead: _Look | None = None
@@ -157,6 +159,9 @@ class Scheduler:
         for _ in range(MAX_STALE):
             open_apps = self.worklist.open_apps()
             self._fold_again()
+            stored = self._stored_grants()
+            if self.log.head() != self.position:
+                continue
             turn = Turn(self.state, self._store_time_ms())
             turn.record(MasterElected(master=self.master))
             if not self.state.configured:
@@ -164,7 +169,7 @@ class Scheduler:
             turn.settle()
             records, position = _records(turn, self.position)
             try:
-                self._commit_election(records, position)
+                self._commit_election(records, position, stored)
                 break
             except StaleLog:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
@@ -175,9 +180,11 @@ class Scheduler:
         UnderWay(self.store, [*self._settle_commands(position), *self._ring_commands(self.state.workers)]).answers()
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
-    def _commit_election(self, records: Sequence[Record], position: Position) -> None:
+    def _commit_election(
+        self, records: Sequence[Record], position: Position, stored: Mapping[str, Iterable[str]]
+    ) -> None:
         try:
-            self.log.commit(self.position, records, changes=self._every_grant())
+            self.log.commit(self.position, records, changes=self._every_grant(stored))
         except (StoreConnectionError, StoreTimeoutError):
             if not self._was_committed(position):
                 raise
@@ -306,6 +313,7 @@ class Scheduler:
             if not messages:
                 raise
             trace = traceback.format_exc()
+            self.put_down()
             self._settle_up()
             self._fold_again_as_master()
             if len(messages) == 1:
@@ -375,6 +383,7 @@ class Scheduler:
             self.position, decided.records, keep_inbox_from=keep_from, changes=decided.changes
         )
         self._under_way = decided, commit
+        self._sent_s = time.monotonic()
         self.position = decided.position
         self._sound = True
 
@@ -397,7 +406,7 @@ class Scheduler:
             _log.warning("a commit got no answer", head=decided.position.seq, error=str(error))
             if not decided.records or not self._was_committed(decided.position):
                 raise StaleLog("a commit that got no answer did not take place") from error
-        if commit.age_s > ASLEEP_S and self.log.head() != decided.position:
+        if time.monotonic() - self._sent_s > ASLEEP_S and self.log.head() != decided.position:
             raise StaleLog("another master wrote while this one heard nothing")
         self._refused_in_a_row = 0
         self._sound = sound
@@ -527,20 +536,24 @@ class Scheduler:
         self._read_ahead = None
         self._sound = True
 
-    def _every_grant(self) -> GrantChanges:
-        """What makes the store's grants those of the state, whatever they are now: a lost tail may have left others.
+    def _stored_grants(self) -> dict[str, list[str]]:
+        """Every worker that is expected to send heartbeats, and what it is granted in the store.
 
         Only commits change grants, and a worker that has any is expected to send heartbeats.
         """
-        granted = all_grants(self.state, settled_at=self._settles_at())
         members: Any = self.store.zrange(self.keys.heartbeats, 0, -1)
-        seen = {as_text(member) for member in members}
-        stored = UnderWay(self.store, [("HKEYS", self.keys.grants(worker)) for worker in granted]).answers()
+        workers = [as_text(member) for member in members]
+        fields = UnderWay(self.store, [("HKEYS", self.keys.grants(worker)) for worker in workers]).answers()
+        return {worker: [as_text(name) for name in names] for worker, names in zip(workers, fields, strict=True)}
+
+    def _every_grant(self, stored: Mapping[str, Iterable[str]]) -> GrantChanges:
+        """What makes the store's grants those of the state, whatever they are now: a lost tail may have left others."""
+        granted = all_grants(self.state, settled_at=self._settles_at())
         by_worker: dict[str, dict[str, Any]] = {}
-        for (worker, grants), fields in zip(granted.items(), stored, strict=True):
-            there = {as_text(field) for field in fields}
-            by_worker[worker] = {**dict.fromkeys(sorted(there - grants.keys())), **grants}
-        return GrantChanges(by_worker, sorted(granted.keys() - seen), sorted(seen - granted.keys()))
+        for worker, grants in granted.items():
+            others = sorted(set(stored.get(worker, ())) - grants.keys())
+            by_worker[worker] = {**dict.fromkeys(others), **grants}
+        return GrantChanges(by_worker, sorted(granted.keys() - stored.keys()), sorted(stored.keys() - granted.keys()))
 
     def _reconcile_tasks(self, open_apps: Sequence[str]) -> None:
         """What an earlier turn left undone: tasks of gone executors come back, ended apps are cleared away.

@@ -67,6 +67,11 @@ class UnderWay:
             raise
         return self.read()
 
+    @property
+    def server(self) -> tuple[str, str]:
+        """Host and port of the server that it was sent to; empty for a Unix socket."""
+        return str(getattr(self._connection, "host", "")), str(getattr(self._connection, "port", ""))
+
     def release(self) -> None:
         """Give the connection back, once all answers are read."""
         self._pool.release(self._connection)

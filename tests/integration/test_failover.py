@@ -214,6 +214,28 @@ def test_a_follower_that_saw_a_tail_which_is_gone_folds_the_log_anew(
     assert "a" not in state.companies
 
 
+def test_a_master_goes_on_from_where_it_is_when_the_log_has_moved_on_under_it(
+    scheduler: Scheduler, client: Client, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Master(log, Member("other", 2, "there"))
+    other.follower.follow(1)
+    monkeypatch.setattr("recovery.follower.rebuild", None)
+    reads = other.scheduler._stored_grants
+
+    def read_late() -> Any:
+        """The first time, the one in office commits a turn meanwhile."""
+        monkeypatch.setattr(other.scheduler, "_stored_grants", reads)
+        client.notify(RegisterCompany(company="late"))
+        scheduler.turn()
+        return reads()
+
+    monkeypatch.setattr(other.scheduler, "_stored_grants", read_late)
+    other.scheduler.take_over()
+    assert "late" in other.scheduler.state.companies
+    assert (other.scheduler.position, other.scheduler.state.master) == (log.head(), "other")
+    assert elections(log) == 2
+
+
 def test_a_log_that_cannot_be_read_stops_the_follower_at_its_position(scheduler: Scheduler, log: EventLog) -> None:
     log.store.xadd(log.keys.log, {"type": "Nonsense"}, id="3-0")
     assert scheduler.position.seq == 2

@@ -149,10 +149,35 @@ def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_kn
         until(lambda: replication(other)["master_link_status"] == "up")
         master = _master(f"redis://127.0.0.1:{ports[0]}", replicas=1)
         monitored = Primacy(master.log.store)
-        monitored._followers = {_Server("127.0.0.1", primary): None}
+        monitored._followers = {_Server("127.0.0.1", primary): 0.0}
         master.log._primacy = monitored
         master.take_over()
     assert master.state.master == "first"
+
+
+def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_in_step_again(
+    servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentinels would take the one that is not for the one that is furthest."""
+    monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
+    late = servers.replica_of(primary)
+    with Redis(port=primary) as connection, Redis(port=late) as replica:
+        master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+        master.take_over()
+        until(lambda: [replication(connection).get(f"slave{n}", {}).get("state") for n in (0, 1)] == ["online"] * 2)
+        assert master.log.ends_with(master.position)
+        replica.config_set("masteruser", "nobody")
+        replica.config_set("masterauth", "wrong")
+        servers.kill(primary)
+        servers.launch(primary)
+        until(lambda: replication(connection)["connected_slaves"] == 1)
+        with pytest.raises(NotReplicated):
+            master.log.ends_with(master.position)
+        replica.config_set("masteruser", "")
+        replica.config_set("masterauth", "")
+        until(lambda: replication(connection)["connected_slaves"] == 2)
+        until(lambda: master.log.ends_with(master.position))
+        master.log.store.close()
 
 
 def test_a_replica_that_is_gone_holds_up_nobody_while_enough_others_are_there(servers: Servers, primary: int) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError as StoreConnectionError
 
 from fairlog.store import EmbeddedStore, StoreUnavailable
 
@@ -146,6 +147,33 @@ def test_a_server_program_that_cannot_run_is_named_and_leaves_the_data_free(
     assert sentence in str(refused.value)
     with EmbeddedStore(tmp_path) as store:
         assert store.pid
+
+
+def test_a_server_that_does_not_last_is_started_again_with_a_growing_pause_until_it_does(own: EmbeddedStore) -> None:
+    server = own._server
+    own._server = Path("/bin/false")
+    _kill(own)
+    said: list[str] = []
+
+    def is_said_twice() -> bool:
+        said.extend(filter(None, [own.tend()]))
+        return len(said) == 3
+
+    _until(is_said_twice)
+    assert said[0].startswith("the store was ended by SIGKILL; starting it again")
+    assert said[1].startswith("the store ended with exit code 1 (")
+    pauses = [float(sentence.rpartition(" in ")[2].removesuffix(" s")) for sentence in said]
+    assert pauses == [0.2, 0.5, 1.0]
+    own._server = server
+    with Redis.from_url(own.url) as connection:
+        _until(lambda: own.tend() is None and _answers(connection))
+
+
+def _answers(connection: Redis) -> bool:
+    try:
+        return bool(connection.ping())
+    except StoreConnectionError:
+        return False
 
 
 def test_a_data_folder_that_is_a_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
