@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Many tests wait for processes that they start, so there is work for one more than two cores.
 TEST_PROCESSES ?= 3
 
-.PHONY: demo test chaos lint bench clean
+.PHONY: demo test simulate chaos lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.run
@@ -15,6 +15,10 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
+
+# So many seeds on all cores, or SEEDS=1000-2000; SEED=1234 runs that one alone and tells what went on.
+simulate: $(VENV)/.test
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),$(or $(SEEDS),2000))
 
 # Five minutes of kills, stops and restarts, or SECONDS=60; SEED=7 draws the same ones again, REPLICATED=1 brings three stores.
 chaos: $(VENV)/.test

@@ -22,7 +22,9 @@ from uuid import uuid4
 
 from benchmarks.replay import QUEUED, WORKERS, History, write
 from fairlog.store import EmbeddedStore
+from recovery.failover import SNAPSHOT_EVERY
 from recovery.lease import members
+from recovery.snapshot import positions
 from scheduler.client import Client
 from scheduler.commands import ConfigureCluster, RegisterCompany
 from scheduler.eventlog import EventLog, connect
@@ -31,6 +33,8 @@ from scheduler.keys import Keys
 ROUNDS = 5
 LEASES_S = (1.0, 3.0)
 OTHER_KEYS = 100_000
+CATCH_UP_S = 10
+"""What a new standby is given to fold what came after the last snapshot."""
 DAY_S = 86_400
 ROOT = Path(__file__).parents[1]
 
@@ -74,10 +78,12 @@ class Masters:
     def _stand_ready(self) -> None:
         """Return once both are there, and the one that stands by has had time to fold what it has to."""
         store, keys = self.client.store, self.client.keys
-        _await(lambda: self._serving() in self._processes and store.exists(keys.snapshots))
+        log = EventLog(store, keys)
+        _await(lambda: max(positions(log), default=0) > log.head().seq - 2 * SNAPSHOT_EVERY)
+        _await(lambda: self._serving() in self._processes)
         _await(lambda: {member.pid for member in members(store, keys)[1]} >= self._processes.keys() - {self._serving()})
         self.client.view("cluster")
-        time.sleep(5)
+        time.sleep(CATCH_UP_S)
 
 
 def _await(holds: Callable[[], object]) -> None:

@@ -17,7 +17,6 @@ import structlog
 from redis.exceptions import RedisError
 
 from recovery.archive import archive, archived_to, open_log
-from recovery.rebuild import rebuild
 from scheduler.errors import FairlogError
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 1.0
 CLAIMED_S = 10
-"""How long others leave it to the one that has begun, unless it says again that it is at it; so it is tried again, and
-not too often, if that one fails."""
+"""How long others leave it to the one that has begun or says again that it is at it; so it is not begun more often,
+whether there was anything to do or it failed."""
 CLAIM_EVERY = 10_000
 """After how many entries the claim to be the one that archives is renewed."""
 _STOP_S = 2.0
@@ -58,7 +57,7 @@ class Archiver:
         if self._process is not None and self._process.poll() is None:
             return
         if is_due(self._log, settings, head, self._elsewhere) and claim(self._log):
-            self._start()
+            self._start(settings)
 
     def stop(self) -> None:
         """Return once nothing of it runs any more."""
@@ -71,7 +70,8 @@ class Archiver:
             self._process.kill()
             self._process.wait()
 
-    def _start(self) -> None:
+    def _start(self, settings: ClusterConfigured) -> None:
+        url, retain = self._elsewhere or settings.archive_url, settings.archive_retain_events
         environment = {
             **os.environ,
             "FAIRLOG_STORE": self._store_url,
@@ -79,7 +79,7 @@ class Archiver:
             "FAIRLOG_ARCHIVE": self._elsewhere,
         }
         self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-            [sys.executable, "-m", "recovery.archiver", str(os.getpid())],
+            [sys.executable, "-m", "recovery.archiver", str(os.getpid()), url, str(retain)],
             stdin=subprocess.DEVNULL,
             env=environment,
             cwd=Path(__file__).parents[1],
@@ -99,20 +99,13 @@ def claim(log: EventLog) -> bool:
     return bool(log.store.set(log.keys.archiving, os.getpid(), nx=True, ex=CLAIMED_S))
 
 
-def run(log: EventLog, parent: int, elsewhere: str = "") -> int:
-    """How many events were archived, as the settings in the log say; the claim is given back then.
+def run(log: EventLog, parent: int, url: str, retain: int) -> None:
+    """Move what is older than the last `retain` events to segments under `url`.
 
-    Ends the process once the process `parent` is gone; what was moved by then is moved.
+    Ends the process once the process `parent` is gone; what was moved by then is moved. The claim is left to expire.
     """
-    settings = rebuild(log)[0].settings
-    moved = 0
-    if is_due(log, settings, log.head().seq, elsewhere):
-        url, retain = elsewhere or settings.archive_url, settings.archive_retain_events
-        for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records, parent)):
-            moved += segment.last - segment.first + 1
-            _log.info("a part of the log was archived", first=segment.first, last=segment.last, url=segment.url)
-    log.store.delete(log.keys.archiving)
-    return moved
+    for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records, parent)):
+        _log.info("a part of the log was archived", first=segment.first, last=segment.last, url=segment.url)
 
 
 def _claimed(log: EventLog, records: Iterable[Record], parent: int) -> Iterator[Record]:
@@ -126,13 +119,14 @@ def _claimed(log: EventLog, records: Iterable[Record], parent: int) -> Iterator[
 
 
 def main() -> None:
-    """Archive what is due of the log that the environment names, and say what comes of it."""
+    """Archive the log that the environment names, as the arguments say, and tell what comes of it."""
     log_to_stderr()
     os.nice(10)
-    elsewhere = os.environ.get("FAIRLOG_ARCHIVE", "")
+    parent, url, retain = sys.argv[1:]
     with connect(os.environ["FAIRLOG_STORE"]) as store:
+        log = open_log(store, Keys(os.environ["FAIRLOG_CLUSTER"]), elsewhere=os.environ["FAIRLOG_ARCHIVE"])
         try:
-            run(open_log(store, Keys(os.environ["FAIRLOG_CLUSTER"]), elsewhere=elsewhere), int(sys.argv[1]), elsewhere)
+            run(log, int(parent), url, int(retain))
         except FairlogError as error:
             _log.warning("the log was not archived", reason=masked(str(error)))
             sys.exit(1)

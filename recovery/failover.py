@@ -208,13 +208,13 @@ class Master:
         return True
 
     def _leave(self) -> None:
-        self.snapshotter.stop()
-        if self._archiver is not None:
-            self._archiver.stop()
         try:
             self.lease.release()
         except RedisError as error:
             _log.warning("could not release the lease", error=str(error))
+        self.snapshotter.stop()
+        if self._archiver is not None:
+            self._archiver.stop()
 
     def _rebuild(self) -> tuple[ClusterState, Position]:
         self._keep_what_was_folded()

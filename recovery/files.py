@@ -153,7 +153,10 @@ def names(url: str) -> list[str]:
     system, place = _elsewhere(url)
     with _Asking(url, "read"):
         system.invalidate_cache()
-        found = system.ls(place, detail=False) if system.exists(place) else []
+        try:
+            found = system.ls(place, detail=False)
+        except FileNotFoundError:
+            found = []
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
 

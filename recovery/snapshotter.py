@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from contextlib import suppress
 
 import structlog
 from redis.exceptions import RedisError
@@ -64,11 +65,14 @@ class Snapshotter:
                 _log.warning("a snapshot was not written", exit_code=os.waitstatus_to_exitcode(status))
 
     def stop(self) -> None:
-        """End a child that is still at work."""
-        if self._child is not None:
-            os.kill(self._child, signal.SIGKILL)
-            os.waitpid(self._child, 0)
-            self._child = None
+        """End a child that is still at work; somebody else may write one then."""
+        if self._child is None:
+            return
+        os.kill(self._child, signal.SIGKILL)
+        os.waitpid(self._child, 0)
+        self._child = None
+        with suppress(RedisError):
+            self._log.store.delete(self._log.keys.snapshotting)
 
 
 def _write_and_exit(log: EventLog, state: ClusterState, position: Position) -> None:

@@ -132,7 +132,7 @@ class Scheduler:
         self.position = GENESIS
         self._under_way: tuple[_Decided, CommitUnderWay] | None = None
         self._sent_s = 0.0
-        """When that was (monotonic)."""
+        """When it was sent (monotonic)."""
         self._taken = ""
         """The last inbox entry that a turn has taken, though perhaps not yet committed."""
         self._read_ahead: _Look | None = None

@@ -1,70 +1,87 @@
-"""Seeded runs of a whole cluster under faults; a failing seed stands in the test's name."""
+"""Thousands of seeded runs of a whole cluster under faults; a failing one prints the command that runs it again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from scheduler import eventlog
-from scheduler.eventlog import CommitUnderWay, EventLog, Position
-from scheduler.events import Record
-from scheduler.state import ClusterState
-from tests.simulation.world import World
+from tests.simulation.store import FAULTS
+from tests.simulation.sweep import pool, sweep
+from tests.simulation.world import run, running
 
-SEEDS = range(25)
-STEPS = 250
-
-
-def run(seed: int, patch: pytest.MonkeyPatch) -> World:
-    world = World(seed, patch)
-    for _ in range(STEPS):
-        world.step()
-    world.settle()
-    return world
+GROUP = 50
+GROUPS = 40
+_FINGERPRINT = """
+from tests.simulation.world import run, running
+for seed in {seeds}:
+    with running(seed) as world:
+        run(world)
+        print(world.fingerprint())
+"""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_acknowledged_is_in_the_log_once_and_every_app_ends(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = run(seed, monkeypatch)
-    world.check()
-    assert world.acknowledged, "nothing was acknowledged: the run shows nothing"
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    with pool() as made:
+        yield made
 
 
-def test_a_commit_that_compared_nothing_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted bug: without the fence a deposed master's commit goes through, or tears the log."""
-    monkeypatch.setattr(eventlog, "COMMIT_LUA", eventlog.COMMIT_LUA.replace("return {0, id, digest}", "local _ = 0"))
-    assert any(_is_caught(seed) for seed in SEEDS)
+@pytest.mark.parametrize("group", range(GROUPS), ids=lambda group: f"{group * GROUP}-{group * GROUP + GROUP - 1}")
+def test_every_promise_is_kept_through_every_fault(group: int, processes: ProcessPoolExecutor) -> None:
+    seeds = range(group * GROUP, (group + 1) * GROUP)
+    failures = [failure for _, found in sweep(seeds, processes) for failure in found]
+    assert not failures, "\n".join(map(str, failures))
 
 
-def test_a_command_taken_twice_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted bug: a state that remembers no command ids carries a resent command out again."""
-    monkeypatch.setattr(ClusterState, "_remember", lambda _state, _command: None)
-    assert any(_is_caught(seed) for seed in SEEDS)
+def test_a_seed_goes_the_same_way_each_time_whatever_hashes_are_salted_with() -> None:
+    seeds = (3, 6, 11)
+    again = []
+    for salt in ("1", "2"):
+        command = [sys.executable, "-c", _FINGERPRINT.format(seeds=seeds)]
+        done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": salt}, check=True, capture_output=True)  # noqa: S603 - our own
+        again.append(done.stdout.decode().split())
+    here = []
+    for seed in seeds:
+        with running(seed) as world:
+            run(world)
+            here.append(world.fingerprint())
+    assert again == [here, here]
+    assert len(set(here)) == len(seeds)
 
 
-def test_an_answer_before_the_commit_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted bug: one commit empties the inbox but appends nothing, its commands are answered all the same."""
-    begin = EventLog.begin_commit
-    dropped: list[Position] = []
+def test_every_fault_comes_about_and_has_its_consequences() -> None:
+    """Else the seeds would show nothing."""
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        with running(seed) as world:
+            run(world)
+            seen.update(world.store.struck)
+            seen.update(record.type for record in world.witness.records)
+            seen["a tail was lost"] += world.witness.tails_lost
+            seen["a command was acknowledged"] += len(world.witness.told)
+            for line in world.story:
+                seen.update(sentence for sentence in _CONSEQUENCES if sentence in line)
+    missing = [what for what in (*FAULTS, *_EVENTS, *_CONSEQUENCES, *_COUNTED) if not seen[what]]
+    assert not missing
 
-    def forgetful(log: EventLog, after: Position, records: Sequence[Record], **rest: Any) -> CommitUnderWay:
-        lose = not dropped and any(record.type == "AppRegistered" for record in records)
-        if lose:
-            dropped.append(after)
-        return begin(log, after, [] if lose else records, **rest)
 
-    monkeypatch.setattr(EventLog, "begin_commit", forgetful)
-    assert _is_caught(SEEDS[0])
-
-
-def _is_caught(seed: int) -> bool:
-    with pytest.MonkeyPatch.context() as patch:
-        try:
-            run(seed, patch).check()
-        except Exception:  # noqa: BLE001 - however it shows
-            return True
-    return False
+_EVENTS = ("WorkerRemoved", "DriverAllocated", "ExecutorRevoked", "AppChanged", "CompanyChanged", "WorkerChanged")
+_COUNTED = ("a tail was lost", "a command was acknowledged")
+_CONSEQUENCES = (
+    "standing by again",
+    "a commit got no answer",
+    "made the turn fail and was put aside",
+    "the store is away",
+    "is not in the log any more",
+    "a snapshot was written",
+    "crashes the machine",
+    "sets the store's clock",
+    "past the timeout",
+    "rings",
+)

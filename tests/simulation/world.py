@@ -1,347 +1,671 @@
-"""A whole cluster in one process: masters, agents, clients and a store, with time and faults drawn from a seed.
+"""A whole cluster in one process: masters, agents, executors, clients and a store, with time and faults drawn from a seed.
 
-Nothing here waits. Time is what `World.now_ms` says, also for the store. A fault strikes at a store
-call of a master: before it, after it, or by taking away its answer.
+What runs is the real thing; `loom` gives the programs their turns and their time, `store` is the server and
+the network, `machine` the hosts of the workers, and `promises` watches. Nothing here waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-import fakeredis
-from fakeredis.commands_mixins import server_mixin
-from redis.exceptions import ConnectionError as StoreConnectionError
+import pytest
+from redis.exceptions import RedisError
 
-from recovery.audit import audit
-from recovery.rebuild import fold, rebuild
-from scheduler.client import SEND_LUA
+from recovery.failover import Master
+from recovery.lease import Member
+from scheduler.client import Client, Receipt
 from scheduler.commands import (
+    ChangeCompany,
     Command,
-    EndApp,
-    EndedExecutor,
+    ConfigureCluster,
+    DecommissionWorker,
+    DrainWorker,
     KillApp,
+    KillExecutors,
     RegisterCompany,
-    RegisterWorker,
-    StartedExecutor,
+    RemoveWorker,
+    ScaleApp,
     SubmitApp,
+    UndrainWorker,
 )
+from scheduler.decide import decide
 from scheduler.doorbell import bell_id, queue_key
-from scheduler.errors import Deposed
-from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position
-from scheduler.events import AppRegistered, decode
-from scheduler.grants import STOP
+from scheduler.errors import CommandRejected, NoMaster
+from scheduler.eventlog import EventLog
 from scheduler.keys import Keys
-from scheduler.service import Scheduler
-from scheduler.state import ClusterState
-from scheduler.underway import StoreCommand, UnderWay
+from tests.simulation.loom import Actor, Loom
+from tests.simulation.machine import Machine, Nature, patch_machines
+from tests.simulation.promises import PromiseBroken, Witness
+from tests.simulation.store import FAULTS, Plan, Store
+from workers.agent import Agent
+from workers.offer import Offer, WorkerBusy
 
 if TYPE_CHECKING:
-    import pytest
+    from scheduler.events import Event
+    from scheduler.grants import Grant
+    from scheduler.state import ClusterState
+    from scheduler.worklist import Completion
 
 KEYS = Keys("simulated")
+STEPS = 30_000
+"""After so many hand-overs a run goes in circles."""
+POISON = "poison"
+"""The name of apps whose submission makes a master raise."""
 COMPANIES = ("north", "south", "west")
-
-
-class Killed(BaseException):
-    """The process died at this store call."""
-
-
-class FaultyStore(fakeredis.FakeRedis):
-    """A connection on which each call may be struck by a fault."""
-
-    strike: Callable[[str], None] | None = None
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        return self._struck(lambda: super(FaultyStore, self).execute_command(*args, **options))  # type: ignore[no-untyped-call]
-
-    def pipeline(self, *args: Any, **options: Any) -> Any:
-        made = super().pipeline(*args, **options)
-        execute = made.execute
-        made.execute = lambda *a, **o: self._struck(lambda: execute(*a, **o))  # type: ignore[method-assign]
-        return made
-
-    def _struck(self, call: Callable[[], Any]) -> Any:
-        strike = self.strike
-        if strike is None:
-            return call()
-        strike("before")
-        answer = call()
-        strike("after")
-        return answer
-
-
-class FaultyCommit:
-    """A commit under way that a fault may strike once it was sent, and once it was answered."""
-
-    def __init__(self, commit: CommitUnderWay, store: FaultyStore) -> None:
-        self.commit = commit
-        self.store = store
-        self.abandon = commit.abandon
-
-    def finish(self) -> None:
-        self.store._struck(self.commit.finish)
-
-
-class FaultyUnderWay(UnderWay):
-    """Commands sent ahead that a fault may strike before they are sent, and once they are answered."""
-
-    def __init__(self, store: FaultyStore, commands: Sequence[StoreCommand]) -> None:
-        self.store = store
-        if store.strike is not None:
-            store.strike("before")
-        super().__init__(store, commands)
-
-    def answers(self) -> list[Any]:
-        return cast("list[Any]", self.store._struck(super().answers))
-
-
-class Agent:
-    """A worker's agent: runs what it is granted, never waits, and loses all it runs when it is restarted."""
-
-    def __init__(self, world: World, worker: str) -> None:
-        self.world = world
-        self.worker = worker
-        self.running: dict[str, str] = {}
-
-    def register(self) -> None:
-        self.world.send(RegisterWorker(worker=self.worker, node="n", host="h", cores=16, memory_mb=32768))
-
-    def heartbeat(self) -> None:
-        if self.world.store.zscore(KEYS.heartbeats, self.worker) is None:
-            self.running.clear()
-            self.register()
-        else:
-            self.world.store.zadd(KEYS.heartbeats, {self.worker: self.world.now_ms})
-
-    def converge(self) -> None:
-        granted: Any = self.world.store.hgetall(KEYS.grants(self.worker))
-        for field, value in sorted(granted.items()):
-            executor = field.decode()
-            if value == STOP.encode():
-                self.running.pop(executor, None)
-                self.world.send(EndedExecutor(executor=executor, reason="killed"))
-            elif executor not in self.running:
-                assert executor in self.world.granted_now(self.worker), f"{executor} runs but the log does not grant it"
-                self.running[executor] = executor.rpartition(".")[0]
-                self.world.send(StartedExecutor(executor=executor))
-        for executor in sorted(self.running.keys() - {field.decode() for field in granted}):
-            del self.running[executor]
-
-    def finish_something(self, random: Random) -> None:
-        if not self.running:
-            return
-        executor = random.choice(sorted(self.running))
-        app = self.running[executor]
-        match random.randrange(4):
-            case 0:
-                self._ended(executor, "failed", done=False)
-            case 1:
-                self._ended(executor, "exited", done=True)
-            case _:
-                self.world.send(EndApp(app=app, reason=random.choice(("finished", "failed"))))
-                self._ended(executor, "exited", done=True)
-
-    def _ended(self, executor: str, reason: Any, *, done: bool) -> None:
-        del self.running[executor]
-        self.world.send(EndedExecutor(executor=executor, reason=reason, exit_code=0 if done else 1, done=done))
+_PROGRAMS = ("fairlog.", "recovery.", "scheduler.", "workers.")
 
 
 class World:
-    """One seeded run: `step` a few hundred times, then `settle`, then `check`."""
+    """One seeded run: `happen` so many times, then `settle`, then `check`. `story` tells what went on."""
 
     def __init__(self, seed: int, patch: pytest.MonkeyPatch) -> None:
-        self.random = Random(seed)
-        patch.setattr("scheduler.service.BATCH", 3)
-        patch.setattr("scheduler.service.AHEAD_FROM", 2)
-        begin = EventLog.begin_commit
+        self.seed = seed
+        self.loom = loom = Loom(seed, steps=STEPS)
+        self.random = random = Random(f"world {seed}")
+        self.store = Store(loom, log=KEYS.log, switching=random.choice((0.02, 0.1, 0.3)))
+        self.story: list[str] = []
+        self.machines: dict[str, Machine] = {}
+        self.natures: dict[str, Nature] = {}
+        self.witness = Witness(self.store, KEYS, self.machines)
+        self.store.on_commit = self.witness.committed
+        self.ran: dict[tuple[str, int], list[str]] = {}
+        self.masters: dict[Actor, Master] = {}
+        self.clients: dict[str, Actor] = {}
+        self.sent: dict[str, Command] = {}
+        self.kept_rings: list[tuple[str, bytes]] = []
+        self.refused: dict[str, str] = {}
+        self.number = 0
+        self.replicas = random.choice((0, 1, 2))
+        self.lease_s = random.choice((1.0, 2.0, 3.0))
+        self.snapshot_every = random.choice((15, 40, 100_000))
+        self.outlive_agent = random.random() < 0.8
+        self.weights = [weight * random.choice((0, 1, 4)) for weight in _CHANCES.values()]
+        self.weights[0] = _CHANCES[_submit]
+        self.kinds = random.sample(FAULTS, random.randrange(1, len(FAULTS) + 1))
+        self._patch(patch)
 
-        def begin_struck(log: EventLog, *args: Any, **options: Any) -> Any:
-            commit = begin(log, *args, **options)
-            return FaultyCommit(commit, log.store) if isinstance(log.store, FaultyStore) else commit
+    def say(self, *words: object) -> None:
+        """Note down what happens."""
+        self.story.append(f"{self.loom.now_ms / 1000:8.3f} {self.loom.current.name:12} " + " ".join(map(str, words)))
 
-        patch.setattr(EventLog, "begin_commit", begin_struck)
-        for module in ("service", "worklist"):
-            patch.setattr(f"scheduler.{module}.UnderWay", FaultyUnderWay)
-        self.now_ms = 1_700_000_000_000
-        patch.setattr(server_mixin, "time", SimpleNamespace(time=lambda: self.now_ms / 1000))
-        patch.setattr(
-            "scheduler.service.time", SimpleNamespace(monotonic=lambda: self.now_ms / 1000, sleep=lambda _: None)
-        )
-        self.server = fakeredis.FakeServer()
-        self.store = fakeredis.FakeRedis(server=self.server)
-        self.log = EventLog(self.store, KEYS)
-        self.follower, self.followed = ClusterState(), GENESIS
-        self.submitted: dict[str, str] = {}
-        self.acknowledged: set[str] = set()
-        self.refused: set[str] = set()
-        self.numbers = iter(range(1, 1_000_000))
-        self.masters: list[Scheduler] = []
-        self.agents = [Agent(self, f"w{number}") for number in range(4)]
-        self.elect()
-        for company in COMPANIES:
-            self.send(RegisterCompany(company=company))
-        for agent in self.agents:
-            agent.register()
+    def fingerprint(self) -> str:
+        """The same for runs that went the same way."""
+        return blake2b("\n".join([*self.story, self.witness.position.digest]).encode(), digest_size=8).hexdigest()
 
-    def send(self, command: Command, *, times: int = 1) -> str:
-        """Put a command into the inbox, as often as an impatient client would; its id."""
-        identity = f"command-{next(self.numbers)}"
-        for _ in range(times):
-            self.store.eval(
-                SEND_LUA,
-                2,
-                KEYS.inbox,
-                queue_key(KEYS.master_queue),
-                bell_id(KEYS.master_queue),
-                identity,
-                "command",
-                command.model_dump_json(),
-                identity,
-            )
-        return identity
-
-    def elect(self) -> None:
-        """A new master takes over; the old one, if there is one, does not know yet."""
-        store = FaultyStore(server=self.server)
-        log = EventLog(store, KEYS)
-        master = Scheduler(log, f"master-{next(self.numbers)}", lambda: rebuild(log))
-        master.take_over()
-        self.masters.append(master)
-
-    def step(self) -> None:
-        """Something happens."""
+    def happen(self) -> None:
+        """Something befalls the cluster, or is asked of it; then time passes."""
         random = self.random
-        self.now_ms += random.choice((1, 5, 50, 400)) if random.random() < 0.95 else -200
-        agent = random.choice(self.agents)
-        match random.randrange(12):
-            case 0 | 1 | 2:
-                self._submit()
-            case 3:
-                if self.submitted:
-                    self.send(KillApp(app=random.choice(sorted(self.submitted.values()))))
-            case 4 | 5:
-                agent.converge()
-            case 6:
-                agent.finish_something(random)
-            case 7:
-                for each in self.agents:
-                    each.heartbeat()
-            case 8 if random.random() < 0.1:
-                agent.running.clear()
-            case 9 if random.random() < 0.1:
-                self.elect()
-            case _:
-                self._turn(random.choice(self.masters[-2:]), faulty=True)
-        self._collect_answers()
+        random.choices(_HAPPENINGS, self.weights)[0](self)
+        self.loom.wait(random.choice((0, 5, 50, 400, 1_000)))
+        if random.random() < 0.05:
+            self.loom.wait(random.randrange(8_000))
 
     def settle(self) -> None:
         """No more faults: everybody does its part until nothing is left to do."""
-        for _ in range(400):
-            self.now_ms += 300
-            for agent in self.agents:
-                agent.heartbeat()
-                agent.converge()
-                for executor in sorted(agent.running):
-                    self.send(EndApp(app=agent.running[executor], reason="finished"))
-                    agent._ended(executor, "exited", done=True)
-            self._say_what_is_over()
-            self._turn(self.masters[-1], faulty=False)
-            if not self.store.xlen(KEYS.inbox) and not self.masters[-1].state.executors and not self._open_apps():
+        self.say("faults are over")
+        store, loom = self.store, self.loom
+        store.plans.clear()
+        store.cut_off.clear()
+        store.away_until_ms = store.replicas_away_until_ms = 0
+        for actor in loom.actors:
+            actor.stopped_until_ms = 0
+        for machine in self.machines.values():
+            self._start_agent(machine, anew=machine.worker not in self.witness.state.workers)
+        while len(self.masters) < 2:
+            self._start_master()
+        self._tell(
+            *(UndrainWorker(worker=worker) for worker in self.machines),
+            *(ChangeCompany(company=company, cores=1_000, memory_mb=1_000_000) for company in COMPANIES),
+        )
+        for identity, command in [*self.sent.items()]:
+            if identity not in self.witness.told | self.refused and not self.clients[identity].alive:
+                self._ask(command, identity)
+        for tick in range(200):
+            loom.wait(500)
+            if tick % 20 == 10:
+                self._let_apps_run()
+            if self._is_quiet():
+                loom.wait(1_100)
                 return
-        raise AssertionError(f"apps never ended: {self._open_apps()}")
+        raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
+
+    def _let_apps_run(self) -> None:
+        """Take back what clients asked for that keeps apps from ending, by the rules."""
+        apps = self.witness.state.apps.items()
+        held_back = [name for name, app in apps if app.ended is None and app.executor_limit == 0]
+        self._tell(*(ScaleApp(app=name, executors=8) for name in held_back))
 
     def check(self) -> None:
-        """What was promised holds, judged from the log and from what the clients were told."""
-        state = ClusterState()
-        registered: dict[str, int] = {}
-        for record in self.log.read():
-            event = decode(record)
-            fold(state, record)
-            state.check()
-            if isinstance(event, AppRegistered):
-                assert record.cause not in registered, f"{record.cause} was carried out twice"
-                registered[record.cause] = record.seq
-        lost = self.acknowledged & self.submitted.keys() - registered.keys()
-        assert not lost, f"acknowledged but not in the log: {sorted(lost)}"
-        denied = self.refused & registered.keys()
-        assert not denied, f"refused but in the log: {sorted(denied)}"
-        assert state.digest() == self.masters[-1].state.digest()
-        assert audit(self.log.read()) == []
+        """Every promise, from what is there in the end."""
+        witness = self.witness
+        witness.check_history()
+        for actor, master in self.masters.items():
+            scheduler, follower = master.scheduler, master.follower
+            serving = witness.state.master == actor.name
+            held = (scheduler.state, scheduler.position) if serving else (follower.state, follower.position)
+            witness.check_follower(actor.name, *held)
+        for name, app in witness.apps.items():
+            if name not in witness.over:
+                raise PromiseBroken(6, f"app {name} never ended")
+            if witness.over[name].reason == "finished" and not app.driver and not witness.tails_lost:
+                skipped = [task for task in range(app.tasks) if "succeeded" not in self.ran.get((name, task), ())]
+                if skipped:
+                    raise PromiseBroken(6, f"app {name} finished without its tasks {skipped}")
+            self._check_end(name)
+        for identity in self.sent:
+            if identity not in witness.told and identity not in self.refused:
+                raise PromiseBroken(6, f"{identity} was never answered")
+        for machine in self.machines.values():
+            if machine.running():
+                raise PromiseBroken(3, f"{machine.running()} still run on {machine.worker}")
+        dead = {fields[b"id"].decode() for fields in self._dead_letters()}
+        for identity in dead:
+            command = self.sent.get(identity)
+            if not isinstance(command, SubmitApp) or command.name != POISON:
+                raise PromiseBroken(6, f"{identity} lies among the dead letters: {command}")
 
-    def granted_now(self, worker: str) -> set[str]:
-        """What the log grants on a worker at this moment."""
-        for record in self.log.read(self.followed):
-            fold(self.follower, record)
-            self.followed = Position(record.seq, record.digest)
-        known = self.follower.workers.get(worker)
-        return set(known.executors) if known else set()
+    def _check_end(self, name: str) -> None:
+        """An app all of whose tasks can succeed was not given up without a reason."""
+        nature, end, app = self.natures[name], self.witness.over[name], self.witness.apps[name]
+        if end.reason == "failed" and not nature.fails and not app.driver and "executor" not in end.detail:
+            if nature.fails_once and not app.retries:
+                return
+            raise PromiseBroken(6, f"app {name} failed, though all of its tasks succeed: {end.detail}")
 
-    def _submit(self) -> None:
-        random = self.random
-        app = f"app-{next(self.numbers)}"
-        command = SubmitApp(
-            app=app,
-            company=random.choice(COMPANIES),
-            user=random.choice(("ann", "bob")),
-            cores=random.choice((1, 4, 8, 24)),
-            memory_per_task_mb=random.choice((None, 512, 3000)),
-            command=("true",),
+    def _dead_letters(self) -> Iterator[dict[bytes, bytes]]:
+        for _, flat in self.store.ask("XRANGE", KEYS.dead, "-", "+"):
+            pairs = iter(flat)
+            yield dict(zip(pairs, pairs, strict=True))
+
+    def _is_quiet(self) -> bool:
+        witness = self.witness
+        return (
+            not any(actor.alive for actor in self.clients.values())
+            and not self.store.ask("XLEN", KEYS.inbox)
+            and not witness.state.executors
+            and not witness.state.drivers
+            and witness.apps.keys() == witness.over.keys()
+            and not any(machine.running() for machine in self.machines.values())
         )
-        self.submitted[self.send(command, times=random.choice((1, 1, 2)))] = app
 
-    def _turn(self, master: Scheduler, *, faulty: bool) -> None:
-        if master not in self.masters:
-            return
-        store = master.store
-        assert isinstance(store, FaultyStore)
-        store.strike = self._fault() if faulty else None
-        try:
-            if faulty and self.random.random() < 0.5:
-                master.turn()
-            else:
-                master.work_off_inbox(lambda: not faulty or self.random.random() < 0.7)
-        except Killed:
-            serving = master is self.masters[-1]
-            self.masters.remove(master)
-            if serving:
-                self.elect()
-        except Deposed:
-            assert master is not self.masters[-1]
-            self.masters.remove(master)
-        except StoreConnectionError:
-            pass
-        finally:
-            store.strike = None
+    def _unfinished(self) -> str:
+        witness = self.witness
+        apps = [
+            f"{name} ({app.state}, {len(app.executors)} executors)"
+            for name, app in witness.state.apps.items()
+            if app.ended is None
+        ]
+        asking = [name for name, actor in self.clients.items() if actor.alive]
+        return f"apps {apps}, executors {[*witness.state.executors]}, clients {asking}, workers " + ", ".join(
+            f"{worker.id}: {worker.status}" for worker in witness.state.workers.values()
+        )
 
-    def _fault(self) -> Callable[[str], None]:
+    def found(self) -> None:
+        """Masters, workers and companies."""
         random = self.random
-        countdown = random.randrange(40)
-        kind = random.choice(("kill", "lose the answer"))
+        for number in range(random.choice((2, 2, 3))):
+            host = random.choice(("h1", "h2"))
+            offer = Offer(
+                worker=f"w{number}",
+                node=host,
+                host=host,
+                rack=random.choice(("", "r1")),
+                cores=random.choice((8, 8, 16)),
+                memory_mb=random.choice((16384, 32768)),
+                run_dir=Path(f"w{number}"),
+                outlive_agent=self.outlive_agent,
+                grace_s=1,
+            )
+            self.machines[offer.worker] = Machine(self.loom, offer, self._starts)
+        for _ in range(random.choice((1, 2, 2, 3))):
+            self._start_master()
+        self.loom.wait(20)
+        settings: dict[str, Any] = {"worker_timeout_s": random.choice((2, 4)), "min_executor_cores": 2}
+        settings |= {"max_executor_cores": 8, "min_executor_memory_mb": 1024}
+        settings |= {"retained_apps": random.choice((0, 2, 10_000))}
+        self._tell(ConfigureCluster(settings=settings), *(RegisterCompany(company=company) for company in COMPANIES))
+        for machine in self.machines.values():
+            self._start_agent(machine)
+        self.loom.wait(50)
+        for _ in range(random.choice((1, 2, 4))):
+            _submit(self)
+        for actor in (*self.masters, *(machine.agent for machine in self.machines.values())):
+            if actor is not None and random.random() < 0.4:
+                self._strike(actor)
 
-        def strike(when: str) -> None:
-            nonlocal countdown
-            countdown -= 1
-            if countdown == 0:
-                if kind == "kill":
-                    raise Killed
-                if when == "after":
-                    raise StoreConnectionError("the answer never came")
+    def _start_master(self) -> None:
+        self.number += 1
+        name = f"m{self.number}"
+        log = EventLog(self.store.client, KEYS, replicas=self.replicas)
+        made: list[Master] = []
 
-        return strike
+        def live() -> None:
+            master = Master(
+                log, Member(name, actor.pid, "h"), lease_s=self.lease_s, snapshot_every=self.snapshot_every
+            )
+            made.append(master)
+            self.masters[actor] = master
+            try:
+                master.run()
+            finally:
+                del self.masters[actor]
 
-    def _collect_answers(self) -> None:
-        for identity in self.submitted:
-            while (answer := self.store.lpop(KEYS.reply(identity))) is not None:
-                (self.refused if b'"error"' in answer else self.acknowledged).add(identity)
+        actor = self.loom.spawn(name, live)
+        self.loom.wait(0, lambda: bool(made))
 
-    def _say_what_is_over(self) -> None:
-        """An app whose executors all found no task left: whoever ended its last task says so."""
-        for name, app in self.masters[-1].state.apps.items():
-            if app.ended is None and app.done_cores and not app.executors:
-                self.send(EndApp(app=name, reason="finished"))
+    def _start_agent(self, machine: Machine, *, anew: bool = False) -> None:
+        if machine.agent is not None and machine.agent.alive:
+            if not anew:
+                return
+            self._kill_agent(machine)
 
-    def _open_apps(self) -> list[str]:
-        return [name for name, app in self.masters[-1].state.apps.items() if app.ended is None]
+        def live() -> None:
+            try:
+                Agent("store", KEYS.cluster, machine.offer, clock=self._now_s).serve()
+            except (CommandRejected, WorkerBusy) as refusal:
+                self.say("ends:", refusal)
+
+        machine.agent = self.loom.spawn(f"agent-{machine.worker}", live)
+
+    def _kill_agent(self, machine: Machine) -> None:
+        if machine.agent is not None:
+            self.loom.kill(machine.agent)
+        if not self.outlive_agent:
+            for name in machine.running():
+                machine.kill(name)
+
+    def _starts(self, worker: str, spec: Any) -> None:
+        self.say("starts", spec.grant.executor, "on", worker)
+        self.witness.starts(worker, spec)
+
+    def _ran(self, grant: Grant, done: Completion) -> None:
+        self.ran.setdefault((grant.app, done.task), []).append(done.outcome)
+
+    def _ask(self, command: Command, identity: str | None = None, *, fault: bool = False) -> None:
+        """A client sends the command, and asks again until it is answered, unless it dies."""
+        if identity is None:
+            self.number += 1
+            identity = f"command-{self.number}"
+        self.sent[identity] = command
+
+        def live() -> None:
+            client = Client(self.store.client, KEYS.cluster, timeout_s=20)
+            for _ in range(4):
+                try:
+                    receipt = client.send(command, command_id=identity)
+                    self.say("is told", receipt.seq)
+                    self.witness.answered(identity, receipt)
+                except CommandRejected as refusal:
+                    self.say("is refused:", refusal)
+                    self.refused[identity] = type(refusal).__name__
+                    self.witness.refused(identity, refusal)
+                except (NoMaster, RedisError) as error:
+                    self.say("gives up for now:", error)
+                    continue
+                return
+
+        actor = self.loom.spawn(identity, live)
+        self.say("asks for", command.type, getattr(command, "app", ""))
+        self.clients[identity] = actor
+        if fault:
+            self._strike(actor)
+
+    def _tell(self, *commands: Command) -> None:
+        """An administrator sends the commands in one go."""
+        client = Client(self.store.client, KEYS.cluster, timeout_s=60)
+        self.number += 1
+        self.clients[f"admin-{self.number}"] = self.loom.spawn("admin", lambda: self._admin(client, commands))
+
+    def _admin(self, client: Client, commands: Sequence[Command]) -> None:
+        for answer in client.send_many(commands):
+            self.say("is told", answer)
+            if isinstance(answer, Receipt):
+                self.witness.answered(answer.command_id, answer)
+
+    def _strike(self, actor: Actor) -> None:
+        """Somebody will have a fault at one of its next calls to the store; a master often at a commit."""
+        random = self.random
+        kind = random.choice(self.kinds)
+        if actor in self.masters and random.random() < 0.5:
+            plan = Plan(kind, random.randrange(3), at_commit=True)
+        else:
+            plan = Plan(kind, int(random.expovariate(1 / random.choice((1, 5, 25)))))
+        self.store.plans[actor] = plan
+        self.say("will have", actor.name, *plan)
+
+    def _now_s(self) -> float:
+        return self.loom.now_ms / 1000
+
+    def _patch(self, patch: pytest.MonkeyPatch) -> None:
+        random, loom = self.random, self.loom
+        self.store.patch(patch)
+        ids = iter(range(1 << 60))
+        doubles = {
+            "time": SimpleNamespace(monotonic=self._now_s, sleep=lambda seconds: loom.wait(max(1, seconds * 1000))),
+            "_log": _Log(self),
+            "uuid4": lambda: SimpleNamespace(hex=f"{next(ids):032x}"),
+            "_new_id": lambda: f"{next(ids):032x}",
+            "connect": lambda _: self.store.client,
+        }
+        for name, module in [*sys.modules.items()]:
+            for attribute in doubles.keys() & vars(module).keys() if name.startswith(_PROGRAMS) else ():
+                if not (attribute == "_log" and isinstance(module._log, FunctionType)):
+                    patch.setattr(module, attribute, doubles[attribute])
+        patch.setattr("recovery.failover.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None))
+        for name in ("_set_ip_address", "register_birth", "register_death", "heartbeat"):
+            patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
+        patch.setattr("scheduler.service.BATCH", random.choice((1, 3, 2_000)))
+        patch.setattr("scheduler.service.AHEAD_FROM", random.choice((1, 2, 50)))
+        patch.setattr("recovery.failover.STANDBY_WAIT_MS", random.choice((250, 1_000)))
+        patch.setattr("recovery.failover.APPEAR_EVERY_S", 5)
+        patch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 2)
+        patch.setattr("structlog.get_logger", lambda: _Log(self))
+        patch.setattr("scheduler.turn.decide", _decide_unless_poisoned)
+        patch_machines(patch, loom, self.machines, self.natures, self._ran)
+
+
+class _Log:
+    """Where the programs' own messages go: into the story."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def _said(self, message: str, **about: object) -> None:
+        about.pop("trace", None)
+        self._world.say(message, *(f"{name}={value}" for name, value in about.items()))
+
+    info = warning = error = _said
+
+
+def _decide_unless_poisoned(state: ClusterState, command: Command) -> list[Event]:
+    events = decide(state, command)
+    if isinstance(command, SubmitApp) and command.name == POISON:
+        raise RuntimeError("poison")
+    return events
+
+
+def _submit(world: World) -> None:
+    random = world.random
+    world.number += 1
+    name = f"app-{world.number}"
+    tasks = random.choice((1, 1, 2, 3, 6))
+    about: dict[str, Any] = {"cores": random.choice((1, 2, 4, 8)), "tasks": tasks}
+    about["memory_per_task_mb"] = random.choice((None, 512, 1500))
+    retries = random.choice((0, 0, 1, 2))
+    match random.randrange(10):
+        case 0 | 1:
+            size = random.choice((1, 2, 4))
+            about |= {"sizing": "fixed", "cores": size * random.choice((1, 2, 3)), "executor_cores": size}
+            about["executor_memory_mb"] = 1024
+            about |= {"executor_limit": random.choice((None, 2)), "memory_per_task_mb": None}
+        case 2:
+            about |= {"elastic": (random.choice((0, 1)), random.choice((2, 4))), "executor_cores": 2}
+            about |= {"executor_memory_mb": 1024, "memory_per_task_mb": None}
+            del about["cores"]
+        case 3:
+            about |= {"driver": True, "driver_cores": 1, "driver_memory_mb": 512, "supervise": random.random() < 0.5}
+        case 4:
+            about |= {"sizing": "one-per-worker", "executor_memory_mb": 1024, "memory_per_task_mb": None}
+        case _:
+            pass
+    command = SubmitApp(
+        app=name,
+        name=POISON if random.random() < 0.04 else "",
+        kind=random.choice(("batch", "sql")),
+        company=random.choice(COMPANIES),
+        user=random.choice(("ann", "bob")),
+        command=("true",),
+        retries=retries,
+        **about,
+    )
+    some = frozenset({random.randrange(tasks)})
+    fails = some if random.random() < 0.1 and not command.supervise else frozenset()
+    fails_once = some if random.random() < 0.2 and not command.supervise else frozenset()
+    world.natures[name] = Nature(random.choice((20, 500, 3_000, 8_000)), fails, fails_once)
+    identity = f"submit-{name}"
+    world._ask(command, identity, fault=random.random() < 0.3)
+
+
+def _submit_many(world: World) -> None:
+    """More than a turn takes."""
+    for _ in range(world.random.randrange(3, 7)):
+        _submit(world)
+
+
+def _ask_twice(world: World) -> None:
+    asked = [name for name in world.sent if name not in world.refused]
+    if asked:
+        identity = world.random.choice(asked)
+        world._ask(world.sent[identity], identity)
+
+
+def _an_app(world: World) -> str:
+    apps = [name for name in world.natures if name not in world.witness.over]
+    return world.random.choice(apps or ["nobody"])
+
+
+def _kill_app(world: World) -> None:
+    world._ask(KillApp(app=_an_app(world)), fault=world.random.random() < 0.1)
+
+
+def _kill_executors(world: World) -> None:
+    name = _an_app(world)
+    world._ask(KillExecutors(app=name, executors=(f"{name}.0", f"{name}.{world.random.randrange(5)}")))
+
+
+def _scale(world: World) -> None:
+    random = world.random
+    prefer = random.choice(({}, {"h1": 2}, {"h1": 1, "h2": 1}))
+    world._ask(ScaleApp(app=_an_app(world), executors=random.choice((0, 1, 2, 4, None)), prefer=prefer))
+
+
+def _change_company(world: World) -> None:
+    random = world.random
+    quota = random.choice(({}, {"part": "50%"}, {"borrow": True}, {"cores": 64, "memory_mb": 65536}))
+    world._ask(ChangeCompany(company=random.choice(COMPANIES), **quota))
+
+
+_SETTINGS: tuple[dict[str, Any], ...] = (
+    {"placement": "pack"},
+    {"placement": "spread"},
+    {"placement": "classic-spread"},
+    {"company_policy": "pay-as-you-go", "half_life_s": 5},
+    {"company_policy": "dominant-share"},
+    {"user_policy": "least-occupied"},
+    {"user_policy": "balanced"},
+    {"app_policy": "sql-first"},
+    {"worker_selection": "memory-free-asc"},
+    {"occupancy": "granted"},
+    {"spread_out_drivers": False},
+    {"executor_idle_timeout_s": 2},
+    {"quota_patience_s": 1},
+    {"admission": "open"},
+    {"admission": "fair"},
+)
+
+
+def _change_settings(world: World) -> None:
+    world._ask(ConfigureCluster(settings=world.random.choice(_SETTINGS)))
+
+
+def _change_worker(world: World) -> None:
+    random = world.random
+    worker = random.choice([*world.machines])
+    kinds: list[Command] = [DrainWorker(worker=worker), UndrainWorker(worker=worker)]
+    if worker != "w0":
+        kinds += [RemoveWorker(worker=worker, force=random.random() < 0.5)]
+        if random.random() < 0.3:
+            kinds = [DecommissionWorker(worker=worker)]
+    world._ask(random.choice(kinds))
+
+
+def _somebody(world: World) -> Actor:
+    """A master as often as anybody else."""
+    if world.masters and world.random.random() < 0.4:
+        return world.random.choice([*world.masters])
+    return world.random.choice(world.loom.actors)
+
+
+def _strike_somebody(world: World) -> None:
+    """Somebody will have a fault at one of its next calls to the store."""
+    world._strike(_somebody(world))
+
+
+def _start_what_died(world: World) -> None:
+    for machine in world.machines.values():
+        world._start_agent(machine)
+    if len(world.masters) < world.random.choice((1, 2, 3)):
+        world._start_master()
+
+
+def _kill_executor(world: World) -> None:
+    machine = world.random.choice([*world.machines.values()])
+    running = machine.running()
+    if running:
+        chosen = world.random.choice(running)
+        world.say("kills", chosen)
+        machine.kill(chosen, note=world.random.random() < 0.8)
+
+
+def _kill_agent(world: World) -> None:
+    machine = world.random.choice([*world.machines.values()])
+    world.say("kills the agent of", machine.worker)
+    world._kill_agent(machine)
+
+
+def _crash_machine(world: World) -> None:
+    machine = world.random.choice([*world.machines.values()])
+    world.say("crashes the machine of", machine.worker)
+    machine.crash()
+
+
+def _kill_master(world: World) -> None:
+    if world.masters:
+        chosen = world.random.choice([*world.masters])
+        world.say("kills", chosen.name)
+        world.loom.kill(chosen)
+    if not world.masters:
+        world._start_master()
+
+
+def _stop_somebody(world: World) -> None:
+    """SIGSTOP at whatever moment, past the lease or the worker's timeout."""
+    chosen = _somebody(world)
+    world.loom.stop(chosen, world.random.choice((500, 3_000, 8_000)))
+    world.say("stops", chosen.name)
+
+
+def _stop_an_agent(world: World) -> None:
+    """Past the timeout of its worker, whose executors go on."""
+    machine = world.random.choice([*world.machines.values()])
+    if machine.agent is not None:
+        world.loom.stop(machine.agent, 1000 * world.witness.state.settings.worker_timeout_s + 3_000)
+        world.say("stops the agent of", machine.worker, "past the timeout")
+        world.loom.wait(world.random.randrange(6_000))
+
+
+def _cut_somebody_off(world: World) -> None:
+    """It cannot reach the store for a while; heartbeats come late."""
+    chosen = _somebody(world)
+    world.store.cut_off[chosen] = world.loom.now_ms + world.random.choice((300, 3_000, 8_000))
+    world.say("cuts off", chosen.name)
+
+
+def _change_clock(world: World) -> None:
+    world.store.skew_ms += world.random.choice((-5_000, -200, -20, 20, 2_000))
+    world.say("sets the store's clock to", world.store.ms)
+
+
+def _ring(world: World) -> None:
+    """A ring is doubled, taken away, or comes late; a foreign job comes, too."""
+    random, store = world.random, world.store
+    queue = random.choice([KEYS.master_queue, *(KEYS.worker_queue(worker) for worker in world.machines)])
+    match random.randrange(4):
+        case 0:
+            store.ask("RPUSH", queue_key(queue), bell_id(queue), bell_id(queue))
+        case 1:
+            taken = store.ask("LPOP", queue_key(queue))
+            if taken is not None:
+                world.kept_rings.append((queue_key(queue), taken))
+        case 2:
+            store.ask("RPUSH", queue_key(queue), "foreign")
+        case _:
+            while world.kept_rings:
+                store.ask("RPUSH", *world.kept_rings.pop())
+
+
+def _restart_store(world: World) -> None:
+    world.say("restarts the store")
+    world.store.restart(world.random.choice((0, 100, 1_500)))
+
+
+def _fail_over(world: World) -> None:
+    """Another store takes over that lacks the end of what this one had, often just when somebody was told of it."""
+    told = len(world.witness.told)
+    world.loom.wait(world.random.choice((0, 2_000)), lambda: len(world.witness.told) > told)
+    lag = world.random.choice((0, 3, 20, 60, 200))
+    world.say("fails over to a store that lags by", lag)
+    world.store.fail_over(world.random.choice((0, 500)), lag=lag)
+    world.witness.tail_was_lost(promised=world.replicas > 0)
+
+
+def _replicas_away(world: World) -> None:
+    world.store.replicas_away_until_ms = world.loom.now_ms + world.random.choice((200, 4_000))
+
+
+_CHANCES: dict[Callable[[World], None], int] = {
+    _submit: 16,
+    _submit_many: 4,
+    _ask_twice: 8,
+    _kill_app: 6,
+    _kill_executors: 6,
+    _scale: 4,
+    _change_company: 1,
+    _change_settings: 3,
+    _change_worker: 4,
+    _strike_somebody: 20,
+    _start_what_died: 8,
+    _kill_executor: 8,
+    _kill_agent: 4,
+    _crash_machine: 2,
+    _kill_master: 4,
+    _stop_somebody: 12,
+    _stop_an_agent: 6,
+    _cut_somebody_off: 6,
+    _change_clock: 4,
+    _ring: 5,
+    _restart_store: 3,
+    _fail_over: 5,
+    _replicas_away: 3,
+}
+_HAPPENINGS = [*_CHANCES]
+
+
+@contextmanager
+def running(seed: int) -> Iterator[World]:
+    """A world that is torn down behind the caller."""
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(seed, patch)
+        try:
+            yield world
+        finally:
+            world.loom.end()
+
+
+def run(world: World) -> None:
+    """From the beginning to the end; most runs are short, since many small ones find more than few large ones.
+
+    Raises: PromiseBroken, or whatever a program ended with.
+    """
+    world.found()
+    for _ in range(world.random.choices((2, 4, 8, 24), (35, 40, 20, 5))[0]):
+        world.happen()
+    world.settle()
+    world.check()

@@ -1,0 +1,287 @@
+"""The machines of a simulated cluster: processes that are actors, and the files that outlive them.
+
+What runs there is the real thing, agents, executors and drivers; doubles are here only for what asks the
+operating system: process ids, locks, signals, and the tasks themselves, which take time and come to an end.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scheduler.worklist import Begun, Completion
+from workers.launchers import LAUNCHERS
+from workers.rundir import ExitNote, Holder
+
+if TYPE_CHECKING:
+    import pytest
+
+    from scheduler.grants import Grant
+    from tests.simulation.loom import Actor, Loom
+    from workers.executor import ExecutorSpec
+    from workers.offer import Offer
+
+SECONDS = 1000
+
+
+class Nature(NamedTuple):
+    """How an app's tasks are: how long each takes, and which of them fail, always or at their first attempt."""
+
+    takes_ms: int
+    fails: frozenset[int] = frozenset()
+    fails_once: frozenset[int] = frozenset()
+
+
+class Underway:
+    """A task that runs."""
+
+    def __init__(self, begun: Begun, ends_at_ms: int, *, fails: bool) -> None:
+        self.index = begun.task
+        self.attempt = begun.attempt
+        self.ends_at_ms = ends_at_ms
+        self.fails = fails
+
+    def end(self) -> Completion:
+        """What it came to."""
+        if self.fails:
+            return Completion(self.index, "failed", 1, f"task {self.index} failed", b"", self.attempt)
+        return Completion(self.index, "succeeded", 0, "", b"", self.attempt)
+
+
+class Machine:
+    """One worker's host: which executors hold their locks there, and what notes the ended ones left."""
+
+    def __init__(self, loom: Loom, offer: Offer, tell: Callable[[str, ExecutorSpec], None]) -> None:
+        self.loom = loom
+        self.offer = offer
+        self.worker = offer.worker
+        self.tell = tell
+        """Is told of each executor that is about to start."""
+        self.path = offer.run_dir
+        self.holders: dict[str, Holder] = {}
+        self.notes: dict[str, ExitNote] = {}
+        self.processes: dict[str, Actor] = {}
+        self.specs: dict[str, ExecutorSpec] = {}
+        self.agent: Actor | None = None
+
+    def running(self) -> list[str]:
+        """The executors and drivers that live."""
+        return [name for name, process in self.processes.items() if process.alive]
+
+    def make(self) -> None:
+        """Nothing: there are no folders."""
+
+    def claim_worker(self) -> int:
+        """A descriptor; nobody else runs this worker."""
+        return -1
+
+    def known(self) -> list[Holder]:
+        """As the real one."""
+        return [self.holders[name] for name in sorted(self.holders)]
+
+    def is_running(self, executor: str) -> bool:
+        """As the real one."""
+        process = self.processes.get(executor)
+        return process is not None and process.alive
+
+    def name_holder(self, _lock: int, holder: Holder) -> None:
+        """As the real one."""
+        self.holders[holder.executor] = holder
+
+    def write_exit(self, executor: str, note: ExitNote) -> None:
+        """As the real one."""
+        self.notes.setdefault(executor, note)
+
+    def read_exit(self, executor: str) -> ExitNote | None:
+        """As the real one."""
+        return self.notes.get(executor)
+
+    def forget(self, executor: str) -> None:
+        """As the real one."""
+        self.holders.pop(executor, None)
+        self.notes.pop(executor, None)
+
+    def launch(self, spec: ExecutorSpec) -> int | None:
+        """Start an executor, as the nursery does: with its lock held from the first moment on."""
+        name = spec.grant.executor
+        if self.is_running(name):
+            return None
+        self.tell(self.worker, spec)
+        self.holders[name] = Holder(name, spec.grant.app, 0)
+        self.specs[name] = spec
+        process = self.loom.spawn(name, lambda: self._be(spec))
+        self.processes[name] = process
+        return process.pid
+
+    def kill(self, executor: str, *, note: bool = True) -> None:
+        """Kill it and its tasks (SIGKILL); its nursery writes the note, unless that died too."""
+        self.loom.kill(self.processes[executor])
+        if note:
+            spec = self.specs[executor]
+            self.write_exit(executor, ExitNote(app=spec.grant.app, reason="failed", exit_code=137))
+
+    def crash(self) -> None:
+        """All processes die at once, and nobody is there to write a note."""
+        if self.agent is not None:
+            self.loom.kill(self.agent)
+        for name in self.running():
+            self.kill(name, note=False)
+
+    def signal(self, pids: Iterable[int], number: int) -> None:
+        """Send a signal."""
+        for name in self.running():
+            process = self.processes[name]
+            if process.pid in pids:
+                if number == signal.SIGTERM and process.on_signal is not None:
+                    process.on_signal()
+                    self.loom.poke(process)
+                else:
+                    self.kill(name)
+
+    def _be(self, spec: ExecutorSpec) -> None:
+        code = LAUNCHERS["preloaded"](spec, -1)
+        if spec.grant.executor not in self.notes:
+            raise AssertionError(f"{spec.grant.executor} ended with {code} and left no note")
+
+
+class Nursery:
+    """The agent's way to its machine."""
+
+    def __init__(self, files: Machine, *, outlive_agent: bool) -> None:
+        self._machine = files
+        self._outlive_agent = outlive_agent
+        self.launch = files.launch
+
+    def start(self) -> None:
+        """It is there."""
+
+    def close(self) -> None:
+        """End what is not to outlive the agent."""
+
+
+class Crew:
+    """The running tasks of one executor, as `workers.crew.Crew` has them."""
+
+    def __init__(self, loom: Loom, ran: Callable[[Grant, Completion], None], grant: Grant) -> None:
+        self._loom = loom
+        self._ran = ran
+        self._grant = grant
+        self._tasks: dict[int, Underway] = {}
+        self.ended: list[Completion] = []
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._tasks
+
+    def add(self, started: Underway) -> None:
+        """Take charge of a task."""
+        self._tasks[started.index] = started
+
+    def reap(self) -> None:
+        """Take in what has ended."""
+        for task in [task for task in self._tasks.values() if task.ends_at_ms <= self._loom.now_ms]:
+            del self._tasks[task.index]
+            done = task.end()
+            self._ran(self._grant, done)
+            self.ended.append(done)
+
+    def enforce(self) -> None:
+        """Nothing runs too long or takes too much."""
+
+    def quiet_s(self) -> float:
+        """How long until something ends, or until it is looked after the grant again."""
+        ends = min((task.ends_at_ms for task in self._tasks.values()), default=1 << 62)
+        return min(SECONDS, max(0, ends - self._loom.now_ms)) / SECONDS
+
+    def news(self) -> Mapping[int, bytes]:
+        """Nothing is printed."""
+        return {}
+
+    def stop(self, _wait: Callable[[float], None]) -> None:
+        """Tell all tasks to end, which may take them a while, and give them up."""
+        if self._tasks:
+            self._loom.wait(self._loom.random.choice((0, 20, 800)))
+        self._tasks.clear()
+
+
+def patch_machines(
+    patch: pytest.MonkeyPatch,
+    loom: Loom,
+    machines: Mapping[str, Machine],
+    natures: Mapping[str, Nature],
+    ran: Callable[[Grant, Completion], None],
+) -> None:
+    """Put the doubles in the place of what asks the operating system."""
+
+    def of_current() -> Machine | None:
+        return next((machine for machine in machines.values() if machine.agent is loom.current), None)
+
+    def send_signal(pids: Iterable[int], number: int) -> None:
+        machine = of_current()
+        if machine is not None:
+            machine.signal(set(pids), number)
+
+    def kill_until_gone(find: Callable[[], Iterable[int]]) -> bool:
+        send_signal(find(), signal.SIGKILL)
+        return True
+
+    def is_same_process(pid: int, since_s: float) -> bool:
+        return any(actor.pid == pid == since_s for actor in loom.actors)
+
+    def start(grant: Grant, begun: Begun) -> Underway:
+        nature = natures[grant.app]
+        fails = begun.task in nature.fails or (begun.task in nature.fails_once and begun.attempt == 1)
+        takes_ms = loom.random.randrange(nature.takes_ms) + 1
+        return Underway(begun, loom.now_ms + takes_ms, fails=fails)
+
+    def select(waiting: list[int], _: object, __: object, timeout_s: float) -> tuple[list[int], list[int], list[int]]:
+        actor = loom.current
+        loom.wait(timeout_s * SECONDS, lambda: actor.poked)
+        poked, actor.poked = actor.poked, False
+        return (waiting if poked else []), [], []
+
+    def handle(number: int, handler: Callable[[], None]) -> None:
+        if number == signal.SIGTERM:
+            loom.current.on_signal = handler
+
+    def starter(grant: Grant, *_: object) -> Any:  # noqa: ANN401 - of the shape of a TaskStarter
+        return SimpleNamespace(start=lambda begun: start(grant, begun))
+
+    signals = SimpleNamespace(
+        SIGTERM=signal.SIGTERM, SIGINT=signal.SIGINT, SIGCHLD=signal.SIGCHLD, SIG_IGN=None, signal=handle
+    )
+    system = SimpleNamespace(getpid=lambda: loom.current.pid, close=lambda _: None, read=lambda *_: b"")
+    doubles: dict[str, dict[str, Any]] = {
+        "workers.agent": {
+            "os": system,
+            "RunDir": lambda _, worker: machines[worker],
+            "Nursery": Nursery,
+            "send_signal": send_signal,
+            "kill_until_gone": kill_until_gone,
+            "in_session": lambda pid: [pid],
+            "descendants": lambda _: [],
+            "with_variable": lambda *_: [],
+            "started_s": float,
+            "is_same_process": is_same_process,
+        },
+        **{
+            module: {
+                "os": system,
+                "signal": signals,
+                "select": SimpleNamespace(select=select),
+                "RunDir": lambda _, worker: machines[worker],
+                "Crew": lambda grant, _: Crew(loom, ran, grant),
+                "TaskStarter": starter,
+                "wakeup_pipe": lambda: -1,
+            }
+            for module in ("workers.executor", "workers.driver")
+        },
+    }
+    for module, names in doubles.items():
+        for name, double in names.items():
+            patch.setattr(f"{module}.{name}", double)
+    patch.setattr("workers.executor.become_subreaper", lambda: None)

@@ -1,0 +1,260 @@
+"""What fairlog promises, checked from the log as it grows, from what clients were told, and from what machines ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from recovery.audit import audit
+from recovery.rebuild import fold, rebuild
+from recovery.snapshot import BadSnapshot, load, positions
+from scheduler.errors import CommandRejected, DuplicateApp, FairlogError
+from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.events import (
+    AppRegistered,
+    AppRemoved,
+    DriverAllocated,
+    DriverRemoved,
+    Event,
+    ExecutorAllocated,
+    ExecutorRemoved,
+    MasterElected,
+    Record,
+    WorkerChanged,
+    WorkerRegistered,
+    WorkerRemoved,
+    read_record,
+)
+from scheduler.grants import Grant, all_grants
+from scheduler.keys import Keys
+from scheduler.resources import Resources
+from scheduler.state import ClusterState
+
+if TYPE_CHECKING:
+    from scheduler.client import Receipt
+    from tests.simulation.machine import Machine
+    from tests.simulation.store import Store
+    from workers.executor import ExecutorSpec
+
+
+class PromiseBroken(AssertionError):
+    """A promise of fairlog does not hold; `promise` is its number."""
+
+    def __init__(self, promise: int, what: str) -> None:
+        super().__init__(f"promise {promise} is broken: {what}")
+        self.promise = promise
+
+
+class _Slice(NamedTuple):
+    worker: str
+    cores: int
+    memory_mb: int
+
+
+class Witness:
+    """Sees every commit as it is made, and remembers what was said about it."""
+
+    def __init__(self, store: Store, keys: Keys, machines: Mapping[str, Machine]) -> None:
+        self._store = store
+        self._keys = keys
+        self._machines = machines
+        self.told: dict[str, int] = {}
+        """Command -> the position that its client was told, 0 where it changed nothing."""
+        self.excused: set[str] = set()
+        """Commands that were lost with a tail of the log that no replica was asked to have."""
+        self.torn: set[str] = set()
+        """Executors and drivers whose grants were in a tail that was lost."""
+        self.tails_lost = 0
+        self._started: set[str] = set()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.state = ClusterState()
+        self.position = GENESIS
+        self.records: list[Record] = []
+        self.causes: dict[str, int] = {}
+        self.granted: dict[str, str] = {}
+        self.apps: dict[str, AppRegistered] = {}
+        self.over: dict[str, AppRemoved] = {}
+        self._offers: dict[str, Resources] = {}
+        self._held: dict[str, _Slice] = {}
+
+    def committed(self, master: str) -> None:
+        """A master has written to the log: one writer, one chain, and the grants are what the log says."""
+        records = self._new_records()
+        for number, record in enumerate(records):
+            event = self._take(record)
+            if isinstance(event, MasterElected):
+                if number or event.master != master:
+                    raise PromiseBroken(4, f"{master} wrote that {event.master} was elected")
+            elif self.state.master != master:
+                raise PromiseBroken(4, f"{master} wrote {record.seq} while {self.state.master} was elected")
+        self._check_grants()
+
+    def tail_was_lost(self, *, promised: bool) -> None:
+        """The store has failed over; what the log lacks now was promised to nobody, or is excused."""
+        before, causes, granted = self.records, self.causes, self.granted
+        self._forget()
+        for record in self._new_records():
+            self._take(record)
+        self._check_grants()
+        lost = len(before) - len(self.records)
+        self.tails_lost += lost > 0
+        gone = {cause for cause in causes if cause not in self.causes}
+        if promised:
+            for cause in sorted(gone & self.told.keys()):
+                if self.told[cause] > len(self.records):
+                    raise PromiseBroken(1, f"{cause} was acknowledged at {self.told[cause]} and is lost with its store")
+            begun = sorted(self._started & (granted.keys() - self.granted.keys()))
+            if begun:
+                raise PromiseBroken(3, f"{begun} were started on grants that are lost with their store")
+        self.excused |= gone
+        self.torn |= granted.keys() - self.granted.keys()
+
+    def answered(self, command: str, receipt: Receipt) -> None:
+        """A client was told that its command was carried out: the log has it by now."""
+        self.told[command] = receipt.seq
+        if command in self.excused:
+            return
+        if receipt.seq and command not in self.causes:
+            raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq} before it was in the log")
+
+    def refused(self, command: str, refusal: CommandRejected) -> None:
+        """A client was told that its command was not carried out."""
+        if isinstance(refusal, DuplicateApp) and command in self.causes:
+            raise PromiseBroken(6, f"{command} was carried out, and refused when it was asked for again: {refusal}")
+
+    def starts(self, worker: str, spec: ExecutorSpec) -> None:
+        """A worker is about to start an executor or driver: the log grants it, once, and there is room."""
+        grant, name = spec.grant, spec.grant.executor
+        self._started.add(name)
+        if name in self.torn or self.tails_lost:
+            return
+        if self.granted.get(name) != worker:
+            raise PromiseBroken(3, f"{name} starts on {worker} and the log grants it on {self.granted.get(name)}")
+        for machine in self._machines.values():
+            if machine.is_running(name):
+                raise PromiseBroken(3, f"{name} starts on {worker} and runs on {machine.worker}")
+        machine = self._machines[worker]
+        cores = grant.cores + sum(machine.specs[other].grant.cores for other in machine.running())
+        if cores > machine.offer.cores:
+            raise PromiseBroken(5, f"{name} starts on {worker}, where {cores} of {machine.offer.cores} cores are in use then")
+
+    def check_history(self) -> None:
+        """All that the log and the clients say in the end."""
+        for command, seq in self.told.items():
+            if seq and command not in self.excused and command not in self.causes:
+                raise PromiseBroken(6, f"{command} was acknowledged at {seq} and is not in the log")
+        fresh, position = rebuild(self._log(), whole=True)
+        digest = self.state.digest()
+        if (position, fresh.digest()) != (self.position, digest):
+            raise PromiseBroken(2, f"the log folded again differs at {position.seq}")
+        for seq in positions(self._log()):
+            try:
+                state, after = load(self._log(), seq)
+            except BadSnapshot:
+                if not self.tails_lost:
+                    raise
+                continue
+            for fact in self._log().facts(after):
+                fold(state, fact)
+            if state.digest() != digest:
+                raise PromiseBroken(2, f"the snapshot at {seq} and what follows it differ from the log")
+        for deviation in audit(self.records):
+            raise PromiseBroken(5 if deviation.rule == "O2" else 2, f"the audit finds {deviation}")
+
+    def check_follower(self, name: str, state: ClusterState, position: Position) -> None:
+        """What a master has in memory is the log folded up to there; of a lost tail it may not know yet."""
+        if position.seq > len(self.records) or position == GENESIS:
+            return
+        if position.seq != self.position.seq:
+            state_due = ClusterState()
+            for record in self.records[: position.seq]:
+                fold(state_due, record)
+        else:
+            state_due = self.state
+        if self.records[position.seq - 1].digest != position.digest:
+            return
+        if state.digest() != state_due.digest():
+            raise PromiseBroken(2, f"{name} has another state at {position.seq} than the log")
+
+    def _log(self) -> EventLog:
+        return EventLog(self._store.client, self._keys)
+
+    def _new_records(self) -> list[Record]:
+        start = f"({self.position.seq}-0"
+        found = []
+        position = self.position
+        for entry, flat in self._store.ask("XRANGE", self._keys.log, start, "+"):
+            pairs = iter(flat)
+            fields = {name.decode(): value.decode() for name, value in zip(pairs, pairs, strict=True)}
+            seq = int(entry.partition(b"-")[0])
+            if seq != position.seq + 1:
+                raise PromiseBroken(4, f"the log has {seq} after {position.seq}")
+            try:
+                record = read_record(seq, fields, position.digest)
+            except FairlogError as error:
+                raise PromiseBroken(4, str(error)) from error
+            position = Position(seq, record.digest)
+            found.append(record)
+        return found
+
+    def _take(self, record: Record) -> Event:
+        if record.cause:
+            turn = self.causes.setdefault(record.cause, record.turn)
+            if turn != record.turn:
+                raise PromiseBroken(6, f"{record.cause} was carried out at {turn} and again at {record.turn}")
+        try:
+            event = fold(self.state, record)
+        except FairlogError as error:
+            raise PromiseBroken(2, str(error)) from error
+        self.records.append(record)
+        self.position = Position(record.seq, record.digest)
+        self._count(event, record.seq)
+        return event
+
+    def _count(self, event: Event, seq: int) -> None:
+        match event:
+            case WorkerRegistered() | WorkerChanged():
+                self._offers[event.worker] = Resources(event.cores, event.memory_mb)
+            case WorkerRemoved():
+                del self._offers[event.worker]
+                left = [name for name, held in self._held.items() if held.worker == event.worker]
+                if left:
+                    raise PromiseBroken(5, f"{event.worker} leaves at {seq} and {left} are still granted there")
+            case ExecutorAllocated(executor=name) | DriverAllocated(driver=name):
+                if name in self.granted:
+                    raise PromiseBroken(3, f"{name} is granted a second time at {seq}")
+                self.granted[name] = event.worker
+                self._held[name] = _Slice(event.worker, event.cores, event.memory_mb)
+                self._check_worker(event.worker, seq)
+            case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
+                del self._held[name]
+            case AppRegistered():
+                self.apps[event.app] = event
+            case AppRemoved():
+                self.over[event.app] = event
+            case _:
+                pass
+
+    def _check_worker(self, worker: str, seq: int) -> None:
+        held = [each for each in self._held.values() if each.worker == worker]
+        cores, memory_mb = sum(each.cores for each in held), sum(each.memory_mb for each in held)
+        offer = self._offers[worker]
+        if cores > offer.cores or memory_mb > offer.memory_mb:
+            raise PromiseBroken(5, f"at {seq} {cores} cores, {memory_mb} MiB of {worker} are granted, it has {offer}")
+
+    def _check_grants(self) -> None:
+        due = all_grants(self.state)
+        for worker in {*due, *self._machines}:
+            flat = iter(self._store.ask("HGETALL", self._keys.grants(worker)))
+            found = {name.decode(): _grant(text.decode()) for name, text in zip(flat, flat, strict=True)}
+            wanted = {name: _grant(text) for name, text in due.get(worker, {}).items()}
+            if found != wanted:
+                names = sorted({*found} | {*wanted})
+                raise PromiseBroken(3, f"at {self.position.seq} {worker} is told grants that the log has not: {names}")
+
+
+def _grant(text: str) -> Grant | None:
+    """What is granted, whenever it may be begun with; None where it is to stop."""
+    return Grant.model_validate_json(text).model_copy(update={"settled_at": 0}) if text else None

@@ -1,0 +1,538 @@
+"""The store of a simulated cluster: fakeredis behind a network on which whatever can happen happens.
+
+Time is the run's. A request may be struck: its sender dies before it or after it, or is stopped there; the answer
+gets lost, the request comes late. The store itself restarts, or fails over to a replica that lacks a tail.
+The network is ours, redis-py's own connections being nothing but bytes through a socket; the commands are fakeredis'.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import fakeredis
+import hiredis
+from fakeredis._commands import Key
+from fakeredis._core import CommandItem
+from fakeredis._helpers import SimpleError
+from fakeredis._msgs import FLAG_DO_NOT_CREATE, FLAG_LEAVE_EMPTY_VAL, FLAG_SKIP_CONVERT_TO_RESP2, WRONGTYPE_MSG
+from fakeredis._socket import FakeSocket
+from fakeredis._socket._resp import convert_to_resp2, extract_command
+from fakeredis.commands_mixins import scripting_mixin
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.connection import Encoder
+from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as StoreTimeoutError
+from redis.retry import Retry
+
+from scheduler import eventlog
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.simulation.loom import Actor, Loom
+
+Fault = Literal["die before", "die after", "refuse", "lose the answer", "come late", "stop before", "stop after"]
+FAULTS: tuple[Fault, ...] = (
+    "die before",
+    "die after",
+    "refuse",
+    "lose the answer",
+    "come late",
+    "stop before",
+    "stop after",
+)
+EPOCH_MS = 1_700_000_000_000
+ANSWER_WITHIN_MS = 5_000
+"""How long an answer is waited for that never comes."""
+_READS = {"xrange", "xrevrange", "xread", "xlen", "get", "exists", "hget", "hgetall", "hkeys", "hvals", "hlen", "hmget"}
+_READS |= {"lrange", "llen", "smembers", "zrange", "zrangebyscore", "zcount", "zscore", "time", "scan", "xinfo stream"}
+_CLOCKS = ("_socket._base", "commands_mixins.server_mixin", "model._stream", "_helpers", "_core._server")
+
+
+class Plan(NamedTuple):
+    """What will strike an actor, after so many more of its calls to the store, or of those that commit."""
+
+    fault: Fault
+    left: int
+    at_commit: bool = False
+
+
+class _Engine(FakeSocket):
+    """fakeredis' commands without its sockets, and with scripts that are compiled once."""
+
+    def obey(self, fields: list[bytes], now_ms: int) -> Any:  # noqa: ANN401 - what the store says
+        """The answer to one command."""
+        self._db.time = now_ms / 1000
+        name, arguments = extract_command(fields)
+        try:
+            if name in ("eval", "evalsha"):
+                run = self.eval if name == "eval" else self.evalsha
+                return self._decode_result(run(arguments[0], int(arguments[1]), *arguments[2:]))
+            function, signature = self._name_to_func(name)
+        except SimpleError as error:
+            return self._decode_result(error)
+        return self._decode_result(self._run_command(function, signature, arguments, False))  # noqa: FBT003
+
+    def _run_command(self, function: Any, signature: Any, arguments: list[Any], _from_script: bool) -> Any:  # noqa: ANN401, FBT001
+        """As fakeredis does, without what only other kinds of servers and other clients need."""
+        items: list[Any] | None = []
+        try:
+            items = self._apply(signature, arguments)
+            if items is None:
+                return signature.apply(arguments, self._db, self.version)[0]
+            result = function(*arguments)
+            if type(result) not in _PLAIN and FLAG_SKIP_CONVERT_TO_RESP2 not in signature.flags:
+                result = convert_to_resp2(result)
+        except SimpleError as error:
+            result = error
+        for item in items or ():
+            item.writeback(remove_empty_val=FLAG_LEAVE_EMPTY_VAL not in signature.flags)
+        return result
+
+    def _apply(self, signature: Any, arguments: list[Any]) -> list[CommandItem] | None:  # noqa: ANN401 - fakeredis' own
+        """`Signature.apply`, in place, its types worked out once; None if it answers without the command."""
+        keys, others = _shape(signature, len(arguments))
+        db = self._db
+        items = []
+        for index, kind in keys:
+            if kind.missing_return is not Key.UNSPECIFIED and arguments[index] not in db:
+                return None
+        for index, kind in others:
+            arguments[index] = kind.decode(arguments[index])
+        for index, kind in keys:
+            name = arguments[index]
+            found = db.get(name)
+            type_ = kind.type_
+            default = None
+            if type_ is not None and type_ is not bytes:
+                if found is None and FLAG_DO_NOT_CREATE not in signature.flags:
+                    default = type_()
+                elif found is not None and type(found.value) is not type_:
+                    raise SimpleError(WRONGTYPE_MSG)
+            arguments[index] = CommandItem(name, db, found, default=default)
+            items.append(arguments[index])
+        return items
+
+    def eval(self, script: bytes, numkeys: int, *rest: bytes) -> Any:  # noqa: ANN401 - likewise
+        """Run a script, as fakeredis does but for what it does anew each time."""
+        server: Any = self._server
+        server.script_cache[hashlib.sha1(script).hexdigest().encode()] = script  # noqa: S324 - Redis' own
+        runtime = self._get_server_runtime(server)
+        server._lua_current_socket[0] = self
+        self._script_resp = 2
+        server._lua_set_keys_argv(runtime.table_from(rest[:numkeys]), runtime.table_from(rest[numkeys:]))
+        try:
+            result = server.compiled(script)()
+        except scripting_mixin.LUA_MODULE.LuaError as error:
+            raise SimpleError(str(error)) from error
+        finally:
+            self._script_resp = None
+        return self._convert_lua_result(result, nested=False)
+
+    def _blocking(self, timeout: float | None, ask: Any, shape: Any = None) -> Any:  # noqa: ANN401, ARG002 - likewise
+        """What there is now: whoever asks waits outside."""
+        found = ask(True)  # noqa: FBT003 - likewise
+        return found if shape is None else shape(found)
+
+    def _lua_redis_call(self, runtime: Any, _: Any, op: bytes, *arguments: Any) -> Any:  # noqa: ANN401 - likewise
+        name = op.decode().lower()
+        function, signature = self._name_to_func(name)
+        done = self._run_command(function, signature, [_text(argument) for argument in arguments], True)  # noqa: FBT003
+        return self._convert_redis_result(runtime, done)
+
+
+@cache
+def _shape(signature: Any, count: int) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:  # noqa: ANN401 - likewise
+    """Which of a command's arguments are keys, and which others have to be read."""
+    signature.check_arity([b""] * count, (8,))
+    kinds = [*signature.fixed]
+    kinds += [signature.repeat[number % len(signature.repeat)] for number in range(count - len(kinds))]
+    numbered = [*enumerate(kinds)]
+    keys = [(index, kind) for index, kind in numbered if isinstance(kind, Key)]
+    return keys, [(index, kind) for index, kind in numbered if not isinstance(kind, Key) and kind is not bytes]
+
+
+def _text(value: Any) -> bytes:  # noqa: ANN401 - what Lua hands over
+    return value if type(value) is bytes else scripting_mixin._convert_redis_arg(value)
+
+
+def _bytes(value: Any) -> bytes:  # noqa: ANN401 - whatever redis-py sends
+    return value if type(value) is bytes else str(value).encode()
+
+
+@cache
+def _lua() -> dict[str, Any]:
+    """One Lua for all runs of this process, ready to be given to a server."""
+    server: Any = fakeredis.FakeServer()
+    runtime = _Engine(server, 0, client_class=fakeredis.FakeRedis)._get_server_runtime(server)
+    loaded = runtime.eval("function(text) return assert(loadstring(text)) end")
+    found = {name: value for name, value in vars(server).items() if name.startswith("_lua")}
+    return {**found, "compiled": cache(loaded)}
+
+
+class Link:
+    """A connection: what was asked over it and not answered yet."""
+
+    retry = Retry(NoBackoff(), 0)
+    db = 0
+    encoder = Encoder("utf-8", "strict", decode_responses=False)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.owner = store.loom.current
+        self.epoch = store.epoch
+        self.answers: list[Any] = []
+        self.flying: list[list[bytes]] = []
+        self.lost = False
+        self._block: tuple[list[bytes], int] | None = None
+
+    def pack_commands(self, commands: Sequence[Sequence[Any]]) -> list[list[bytes]]:
+        """The commands as they are sent."""
+        return [[*map(_bytes, command)] for command in commands]
+
+    def send_command(self, *command: Any, **_: Any) -> None:  # noqa: ANN401 - redis-py's signature
+        """Ask for one thing."""
+        self._send([[*map(_bytes, command)]])
+
+    def send_packed_command(self, packed: Any, **_: Any) -> None:  # noqa: ANN401 - likewise
+        """Ask for what `pack_commands` or hiredis made."""
+        batch = []
+        for part in packed:
+            if isinstance(part, bytes):
+                reader = hiredis.Reader()
+                reader.feed(part)
+                batch.append(reader.gets())
+            else:
+                batch.append(part)
+        if batch:
+            self._send(batch)
+
+    def read_response(self, **_: Any) -> Any:  # noqa: ANN401 - likewise
+        """Wait for the next answer."""
+        store, loom = self._store, self._store.loom
+        if loom.current.doomed:
+            loom.kill(loom.current)
+        if store.switches():
+            loom.pause()
+        if self._block is not None:
+            self._await()
+        if self.flying:
+            loom.wait(ANSWER_WITHIN_MS, lambda: not self.flying or self.epoch != store.epoch)
+        if self.lost or self.flying or (not self.answers and self.epoch != store.epoch):
+            self.answers.clear()
+            self.lost = True
+            raise (StoreTimeoutError if loom.random.random() < 0.3 else StoreConnectionError)("the answer never came")
+        answer = self.answers.pop(0)
+        if isinstance(answer, RedisError):
+            raise answer
+        return answer
+
+    def disconnect(self, *_: Any, **__: Any) -> None:
+        """What was asked may still arrive."""
+        self.lost = True
+
+    def should_reconnect(self) -> bool:
+        """Never: each use has a connection of its own."""
+        return False
+
+    def _send(self, batch: list[list[bytes]]) -> None:
+        store, loom = self._store, self._store.loom
+        actor = self.owner = loom.current
+        if actor.doomed:
+            loom.kill(actor)
+        if store.switches():
+            loom.pause()
+        fault = store.fault(actor, batch)
+        if fault == "stop before":
+            loom.stop(actor, store.stop_ms())
+            loom.pause()
+        if self.epoch != store.epoch or store.is_away(actor):
+            self.lost = True
+            raise StoreConnectionError("the store is away")
+        match fault:
+            case "die before" | "refuse":
+                if len(batch) > 1 and batch[0] != [b"MULTI"]:
+                    self._arrive(batch[: loom.random.randrange(len(batch))])
+                self.lost = True
+                if fault == "refuse":
+                    raise StoreConnectionError("the connection was lost")
+                loom.kill(actor)
+            case "come late":
+                self.flying = batch
+                store.fly(self)
+                return
+            case _:
+                pass
+        block = store.blocks_ms(batch)
+        if block is not None:
+            self._block = batch[0], loom.now_ms + block
+        else:
+            self._arrive(batch)
+        match fault:
+            case "die after":
+                loom.kill(actor)
+            case "lose the answer":
+                self.lost = True
+            case "stop after":
+                loom.stop(actor, store.stop_ms())
+                loom.pause()
+            case _:
+                pass
+
+    def land(self) -> None:
+        """What was flying arrives."""
+        batch, self.flying = self.flying, []
+        if self.epoch == self._store.epoch and self._store.blocks_ms(batch) is None:
+            self._arrive(batch)
+        else:
+            self.lost = True
+
+    def _arrive(self, batch: Sequence[list[bytes]]) -> None:
+        queued: list[list[bytes]] | None = None
+        for fields in batch:
+            name = fields[0].upper()
+            if name == b"MULTI":
+                queued = []
+                self.answers.append(b"OK")
+            elif name == b"EXEC" and queued is not None:
+                self.answers.append([self._store.obey(each, self.owner) for each in queued])
+                queued = None
+            elif queued is not None:
+                queued.append(fields)
+                self.answers.append(b"QUEUED")
+            else:
+                self.answers.append(self._store.obey(fields, self.owner))
+
+    def _await(self) -> None:
+        assert self._block is not None
+        (fields, until_ms), self._block = self._block, None
+        store, loom = self._store, self._store.loom
+
+        has_news, epoch = store.news(fields), self.epoch
+
+        def ready() -> bool:
+            return has_news() or epoch != store.epoch
+
+        while loom.now_ms < until_ms or ready():
+            loom.wait(until_ms - loom.now_ms, ready)
+            if self.epoch != store.epoch or store.is_away(self.owner):
+                self.lost = True
+                return
+            if has_news():
+                answer = store.obey(fields, self.owner)
+                if answer is not None:
+                    self.answers.append(answer)
+                    return
+        self.answers.append([1, 0] if fields[0] == b"WAITAOF" else None)
+
+
+class Pool:
+    """Connections to the store, a new one each time, since each is nothing but a list."""
+
+    cache = None
+    connection_kwargs: dict[str, Any] = {"protocol": 2, "socket_timeout": 500}  # noqa: RUF012 - as redis-py has it
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get_connection(self, *_: Any, **__: Any) -> Link:  # noqa: ANN401 - redis-py's signature
+        """A connection, if the store can be reached.
+
+        Raises: redis-py's ConnectionError.
+        """
+        store, actor = self._store, self._store.loom.current
+        if not actor.doomed and store.is_away(actor):
+            store.loom.wait(1)
+            if store.is_away(actor):
+                raise StoreConnectionError("the store cannot be reached")
+        return Link(store)
+
+    def release(self, link: Link) -> None:
+        """Nothing: it is used once."""
+
+    def get_encoder(self) -> Encoder:
+        """How text becomes bytes."""
+        return Link.encoder
+
+    def get_protocol(self) -> int:
+        """The version of RESP."""
+        return 2
+
+
+class Client(Redis):
+    """A client of the simulated store. redis-py's own measures and reconnects around each command."""
+
+    def execute_command(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - likewise
+        link = self.connection_pool.get_connection()
+        link.send_command(*arguments)
+        return self.parse_response(link, arguments[0], **options)  # type: ignore[no-untyped-call]
+
+
+class Store:
+    """The server, its clock, its replicas, and the network in front of it."""
+
+    def __init__(self, loom: Loom, *, log: str, switching: float) -> None:
+        self.loom = loom
+        self.log_key = log.encode()
+        self.skew_ms = 0
+        self.epoch = 0
+        self.away_until_ms = 0
+        self.cut_off: dict[Actor, int] = {}
+        self.plans: dict[Actor, Plan] = {}
+        self.longest_stop_ms = 4_000
+        self.struck: dict[str, int] = {}
+        self.history: list[tuple[int, list[bytes]]] = []
+        self.replicated = 0
+        """How much of the history the replicas have."""
+        self.replicas_away_until_ms = 0
+        self.on_commit: Callable[[str], None] = lambda _: None
+        commit = eventlog.COMMIT_LUA.encode()
+        self._commits = (commit, hashlib.sha1(commit).hexdigest().encode())  # noqa: S324 - Redis' own
+        self._switching = switching
+        self._in_air: list[tuple[int, Link]] = []
+        self._engine = self._new_engine()
+        self.client = Client(connection_pool=Pool(self))  # type: ignore[arg-type]
+        loom.on_pick = self._deliver
+
+    def patch(self, patch: pytest.MonkeyPatch) -> None:
+        """Give fakeredis the time of the run."""
+        clock = SimpleNamespace(time=lambda: self.ms / 1000)
+        for module in _CLOCKS:
+            patch.setattr(f"fakeredis.{module}.time", clock)
+        patch.setattr(scripting_mixin, "_check_for_lua_globals", lambda *_: None)
+
+    @property
+    def ms(self) -> int:
+        """The store's clock."""
+        return EPOCH_MS + self.loom.now_ms + self.skew_ms
+
+    def value(self, key: str) -> Any:  # noqa: ANN401 - fakeredis' own
+        """What lies under a key, past the network; None if nothing."""
+        item = self._engine._db._dict.get(key.encode())
+        return None if item is None else item.value
+
+    def ask(self, *command: str | int | bytes) -> Any:  # noqa: ANN401 - what the store says
+        """The answer to a command, past the network."""
+        return self.obey([*map(_bytes, command)], self.loom.main)
+
+    def switches(self) -> bool:
+        """Whether somebody else may go first here."""
+        return self.loom.random.random() < self._switching
+
+    def stop_ms(self) -> int:
+        """For how long somebody is stopped."""
+        return self.loom.random.randrange(50, self.longest_stop_ms)
+
+    def is_away(self, actor: Actor) -> bool:
+        """Whether the actor cannot reach the store now."""
+        now_ms = self.loom.now_ms
+        return self.away_until_ms > now_ms or self.cut_off.get(actor, 0) > now_ms
+
+    def fault(self, actor: Actor, batch: Sequence[list[bytes]]) -> Fault | None:
+        """What strikes this call of the actor."""
+        plan = self.plans.get(actor)
+        if plan is None or (plan.at_commit and not self._is_commit(batch[0])):
+            return None
+        if plan.left:
+            self.plans[actor] = plan._replace(left=plan.left - 1)
+            return None
+        del self.plans[actor]
+        self.struck[plan.fault] = self.struck.get(plan.fault, 0) + 1
+        return plan.fault
+
+    def _is_commit(self, fields: list[bytes]) -> bool:
+        return fields[0].lower() in _SCRIPTS and fields[1] in self._commits
+
+    def fly(self, link: Link) -> None:
+        """Let what was sent arrive later."""
+        self._in_air.append((self.loom.now_ms + self.loom.random.randrange(1, 6_000), link))
+
+    def obey(self, fields: list[bytes], actor: Actor) -> Any:  # noqa: ANN401 - what the store says
+        """Carry out a command that has arrived."""
+        name = fields[0].lower()
+        if name == b"waitaof":
+            self.replicated = len(self.history)
+            return [1, int(fields[2])]
+        if name == b"info":
+            return b"role:master\r\nmaster_replid:a\r\nmaster_replid2:b\r\n"
+        if name not in _READ_BYTES:
+            self.history.append((self.ms, fields))
+        answer = self._engine.obey(fields, self.ms)
+        if self._is_commit(fields) and isinstance(answer, list) and answer[0] == 1:
+            self.on_commit(actor.name)
+        return answer
+
+    def restart(self, for_ms: int) -> None:
+        """The server ends and comes back with all that it had answered, and no script."""
+        self.epoch += 1
+        self.away_until_ms = self.loom.now_ms + for_ms
+        self._engine._server.script_cache.clear()
+
+    def fail_over(self, for_ms: int, *, lag: int) -> None:
+        """Another server takes over that lacks up to `lag` commands which no answer has promised to be there."""
+        self.restart(for_ms)
+        kept = max(self.replicated, len(self.history) - lag)
+        history, self.history = self.history[:kept], []
+        skew_ms, now_ms = self.skew_ms, self.loom.now_ms
+        self._engine = self._new_engine()
+        for at_ms, fields in history:
+            self.skew_ms = at_ms - EPOCH_MS - now_ms
+            self._engine.obey(fields, at_ms)
+        self.skew_ms = skew_ms
+        self.history = history
+        self._engine._server.script_cache.clear()
+
+    def blocks_ms(self, batch: Sequence[list[bytes]]) -> int | None:
+        """How long a command blocks at most; None if it does not."""
+        fields = batch[0]
+        match fields[0].upper():
+            case b"BLPOP":
+                return int(float(fields[-1]) * 1000)
+            case b"BLMPOP":
+                return int(float(fields[1]) * 1000)
+            case b"WAITAOF":
+                return int(fields[3])
+            case b"XREAD" if b"BLOCK" in fields:
+                return int(fields[fields.index(b"BLOCK") + 1])
+            case _:
+                return None
+
+    def news(self, fields: list[bytes]) -> Callable[[], bool]:
+        """Tells whether a blocking command has something to answer."""
+        found = self._engine._db._dict
+        match fields[0].upper():
+            case b"BLPOP":
+                names = fields[1:-1]
+                return lambda: any(name in found for name in names)
+            case b"BLMPOP":
+                return lambda: (item := found.get(fields[3])) is not None and bool(item.value)
+            case b"WAITAOF":
+                return lambda: self.replicas_away_until_ms <= self.loom.now_ms
+            case _:
+                log, seq = fields[-2], int(fields[-1].partition(b"-")[0])
+                return lambda: (item := found.get(log)) is not None and item.value.last_id.ts > seq
+
+    def _deliver(self) -> None:
+        if self._in_air:
+            now_ms = self.loom.now_ms
+            for entry in [entry for entry in self._in_air if entry[0] <= now_ms]:
+                self._in_air.remove(entry)
+                entry[1].land()
+
+    def _new_engine(self) -> _Engine:
+        server: Any = fakeredis.FakeServer()
+        vars(server).update(_lua())
+        engine = _Engine(server, 0, client_class=fakeredis.FakeRedis)
+        vars(engine._db)["notify_watch"] = lambda _: None  # nobody waits inside
+        return engine
+
+
+_PLAIN = (bytes, int, type(None))
+_READ_BYTES = {name.encode() for name in _READS}
+_SCRIPTS = {b"eval", b"evalsha"}

@@ -1,0 +1,118 @@
+"""For each promise a bug, planted into the real programs, that the simulation finds within few seeds, by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from scheduler import eventlog, worklist_lua
+from scheduler.decide import decide
+from scheduler.eventlog import EventLog
+from scheduler.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
+from scheduler.image import restored
+from scheduler.service import Scheduler
+from scheduler.state import ClusterState
+from tests.simulation.sweep import failure_of
+
+SEEDS = 100
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def answers_come_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    begin = Scheduler._begin
+
+    def hasty(master: Scheduler, decided: Any) -> None:
+        master._tell(decided)
+        begin(master, decided)
+
+    patch.setattr(Scheduler, "_begin", hasty)
+
+
+def nobody_waits_for_the_replicas(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EventLog, "_await_replicas", lambda *_: None)
+
+
+def a_snapshot_forgets_which_commands_were_carried_out(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(lines: Iterable[bytes]) -> ClusterState:
+        state = restored(lines)
+        state.commands.clear()
+        return state
+
+    patch.setattr("recovery.snapshot.restored", forgetful)
+
+
+def grants_are_given_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    begin = Scheduler._begin
+
+    def hasty(master: Scheduler, decided: Any) -> None:
+        for worker, grants in decided.changes.by_worker.items():
+            for executor, grant in grants.items():
+                if grant:
+                    master.store.hset(master.keys.grants(worker), executor, grant)
+        begin(master, decided)
+
+    patch.setattr(Scheduler, "_begin", hasty)
+
+
+def a_commit_appends_wherever_the_log_ends(patch: pytest.MonkeyPatch) -> None:
+    unfenced = eventlog.COMMIT_LUA
+    for what, instead in (
+        ("return {0, id, digest}", "local _ = 0"),
+        ("for _ = 1,", "local base = tonumber(string.match(id, '%d+')) for n = 1,"),
+        ("'XADD', log, ARGV[at]", "'XADD', log, (base + n) .. '-0'"),
+    ):
+        assert what in unfenced
+        unfenced = unfenced.replace(what, instead)
+    patch.setattr(eventlog, "COMMIT_LUA", unfenced)
+
+
+def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
+    def hasty(state: ClusterState, command: Any) -> list[Event]:
+        decided: list[Event] = []
+        for event in decide(state, command):
+            told: list[tuple[str, str]] = []
+            if isinstance(event, AppRemoved):
+                told = [(held.id, held.worker) for held in state.apps[event.app].executors.values()]
+            elif isinstance(event, ExecutorRevoked):
+                told = [(event.executor, event.worker)]
+            for executor, worker in told:
+                decided.append(ExecutorRemoved(app=event.app, executor=executor, worker=worker, reason="killed"))  # type: ignore[union-attr]
+            if not isinstance(event, ExecutorRevoked):
+                decided.append(event)
+        return decided
+
+    patch.setattr("tests.simulation.world.decide", hasty)
+
+
+def a_state_remembers_no_commands(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClusterState, "_remember", lambda _state, _command: None)
+
+
+def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(worklist_lua, "PUT_BACK", "return 0")
+
+
+PLANTS: dict[Plant, int] = {
+    answers_come_before_the_commit: 1,
+    nobody_waits_for_the_replicas: 1,
+    a_snapshot_forgets_which_commands_were_carried_out: 2,
+    grants_are_given_before_the_commit: 3,
+    a_commit_appends_wherever_the_log_ends: 4,
+    what_is_told_to_stop_counts_as_gone: 5,
+    a_state_remembers_no_commands: 6,
+    begun_tasks_do_not_come_back: 6,
+}
+
+
+@pytest.mark.parametrize(("plant", "promise"), PLANTS.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_planted_bug_is_found_by_its_promise(plant: Plant, promise: int) -> None:
+    for seed in range(SEEDS):
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch)
+            failure = failure_of(seed)
+        if failure is not None and failure.promise is not None:
+            break
+    assert failure is not None, f"not found within {SEEDS} seeds"
+    assert failure.promise == promise, failure
