@@ -8,7 +8,7 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ from scheduler.outage import passes
 from scheduler.primacy import Primacy
 from scheduler.reading import Fact, Raw, facts, raws, record
 from scheduler.underway import UnderWay
+from scheduler.worklist_lua import RETURN
 
 if TYPE_CHECKING:
     from redis.commands.core import Script
@@ -44,7 +45,9 @@ _IN_STEP_S = 0.02
 REPLICATED_WITHIN_S = 10
 """How long a commit waits for its replicas before the master gives the turn up, to take it again."""
 
-COMMIT_LUA = """
+COMMIT_LUA = (
+    RETURN
+    + """
 local log, inbox, heartbeats, agents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local id, digest = '0-0', ARGV[3]
@@ -63,6 +66,8 @@ while at <= #ARGV do
   at = first + tonumber(ARGV[at+1])
   if what == 'grant' then redis.call('HSET', KEYS[key], unpack(ARGV, first, at - 1))
   elseif what == 'revoke' then redis.call('HDEL', KEYS[key], unpack(ARGV, first, at - 1))
+  elseif what == 'back' then
+    return_tasks(KEYS[key], ARGV[first], ARGV[first+1], ARGV[first+2], first + 3, at - 1)
   elseif what == 'leave' then
     redis.call('DEL', KEYS[key]); redis.call('ZREM', heartbeats, ARGV[first]); redis.call('HDEL', agents, ARGV[first])
   elseif what == 'join' then
@@ -73,6 +78,7 @@ while at <= #ARGV do
 end
 return {1}
 """
+)
 """KEYS: log, inbox, heartbeats, agents, then the grants key of each change. ARGV: expected last id, expected
 last digest, digest of an empty log, first inbox id to keep (or empty), number of events, their time and turn,
 the events' id and other fields, then changes of the grants and heartbeats: what, how many arguments, these."""
@@ -88,6 +94,8 @@ class Position(NamedTuple):
 
 
 GENESIS = Position(0, GENESIS_DIGEST)
+Returned = tuple[str, ...]
+"""Of an app: its queue, the keys of its tasks and of those begun, its jobs' prefix, and whose begun tasks come back."""
 Archived = Callable[[int], Sequence[Raw]]
 """The entries right behind a position that were moved out of the store, some of them; none if none were."""
 
@@ -262,8 +270,12 @@ class EventLog:
         *,
         keep_inbox_from: str = "",
         changes: GrantChanges | None = None,
+        returned: Iterable[Returned] = (),
     ) -> CommitUnderWay:
-        """Send the same commit, and leave waiting for its answer to the caller. Raises nothing yet."""
+        """Send the same commit, and leave waiting for its answer to the caller. Raises nothing yet.
+
+        With it begun tasks come back that are `returned`: whoever is granted by this turn finds them.
+        """
         keys: list[str] = [self.keys.log, self.keys.inbox, self.keys.heartbeats, self.keys.agents]
         at, turn = (records[0].at, records[0].turn) if records else (0, 0)
         arguments: list[str | int] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST, keep_inbox_from]
@@ -272,6 +284,9 @@ class EventLog:
             arguments += (f"{seq}-0", name, v, cause, data, digest)
         if changes is not None:
             self._append_changes(changes, keys, arguments)
+        for queue, *rest_of in returned:
+            keys.append(queue)
+            arguments += ("back", len(rest_of), *rest_of)
         rest = (len(keys), *keys, *arguments)
         sent = UnderWay(self.store, [("EVALSHA", self._commit.sha, *rest)])
         return CommitUnderWay(sent, rest, after, self._await_replicas)

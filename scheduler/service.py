@@ -380,7 +380,11 @@ class Scheduler:
         self._keep_secrets(decided.with_secrets)
         keep_from = _next_entry(decided.taken) if decided.taken else ""
         commit = self.log.begin_commit(
-            self.position, decided.records, keep_inbox_from=keep_from, changes=decided.changes
+            self.position,
+            decided.records,
+            keep_inbox_from=keep_from,
+            changes=decided.changes,
+            returned=[self.worklist.returned(app, gone) for app, gone in decided.put_back.items()],
         )
         self._under_way = decided, commit
         self._sent_s = time.monotonic()
@@ -437,7 +441,6 @@ class Scheduler:
         """
         commands = [*self._settle_commands(decided.position), *_answer_commands(self.keys, decided.answers)]
         commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
-        commands += [self.worklist.put_back_command(app, gone) for app, gone in decided.put_back.items()]
         if decided.over:
             commands.append(self.worklist.close_command(decided.over))
         self._hear_back()

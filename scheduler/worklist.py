@@ -192,12 +192,13 @@ class Worklist:
 
     def put_back(self, app: str, *gone: str) -> int:
         """How many tasks the `gone` executors had begun: they go back to the front of the queue, not as retries."""
-        return cast("int", UnderWay(self._store, [self.put_back_command(app, gone)]).answers()[0])
+        queue, tasks, begun, *arguments = self.returned(app, gone)
+        command = ("EVAL", worklist_lua.PUT_BACK, 3, queue, tasks, begun, *arguments)
+        return cast("int", UnderWay(self._store, [command]).answers()[0])
 
-    def put_back_command(self, app: str, gone: Iterable[str]) -> StoreCommand:
-        """What `put_back` asks of the store, to be sent along with other commands."""
-        places = [self._queue(app), self._keys.tasks(app), self._keys.begun(app)]
-        return ("EVAL", worklist_lua.PUT_BACK, len(places), *places, self._id(app), *gone)
+    def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
+        """What a commit is told so that it puts back what the `gone` executors had begun."""
+        return self._queue(app), self._keys.tasks(app), self._keys.begun(app), self._id(app), *gone
 
     def keep_output(self, app: str, executor: str, tails: Mapping[int, bytes]) -> None:
         """Keep the end of what running tasks of `executor` have printed so far."""

@@ -143,13 +143,12 @@ return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, 
 """Takes in what ended and hands out what to begin. `mine`, looked up once the queue is empty, is all that the
 executor has begun: an answer that got lost shows there."""
 
-PUT_BACK = (
+RETURN = (
     """
-local queue, tasks, begun = KEYS[1], KEYS[2], KEYS[3]
-local id = ARGV[1]
+local function return_tasks(queue, tasks, begun, id, first, last)
 local jobs = 'rq:job:' .. id
 local gone = {}
-for n = 2, #ARGV do gone[ARGV[n]] = true end
+for n = first, last do gone[ARGV[n]] = true end
 """
     + _RETURNED
     + """
@@ -164,8 +163,12 @@ for _, i in ipairs(found) do
   redis.call('LPUSH', queue, id .. i)
 end
 return #found
+end
 """
 )
+"""Lua's function that returns the begun tasks of the executors named in ARGV to the front of the queue."""
+
+PUT_BACK = f"{RETURN}return return_tasks(KEYS[1], KEYS[2], KEYS[3], ARGV[1], 2, #ARGV)"
 """Returns the begun tasks of the executors named to the front of the queue. -> how many there were."""
 
 KEEP_OUTPUT = """

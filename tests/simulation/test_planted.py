@@ -14,6 +14,7 @@ from scheduler.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
 from scheduler.image import restored
 from scheduler.service import Scheduler
 from scheduler.state import ClusterState
+from scheduler.worklist import Worklist
 from tests.simulation.sweep import failure_of
 
 SEEDS = 100
@@ -92,6 +93,7 @@ def a_state_remembers_no_commands(patch: pytest.MonkeyPatch) -> None:
 
 def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worklist_lua, "PUT_BACK", "return 0")
+    patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", ""))
 
 
 PLANTS: dict[Plant, int] = {
