@@ -193,7 +193,7 @@ class Worklist:
     def put_back(self, app: str, *gone: str) -> int:
         """How many tasks the `gone` executors had begun: they go back to the front of the queue, not as retries."""
         queue, tasks, begun, *arguments = self.returned(app, gone)
-        command = ("EVAL", worklist_lua.PUT_BACK, 3, queue, tasks, begun, *arguments)
+        command: StoreCommand = ("EVAL", worklist_lua.PUT_BACK, 3, queue, tasks, begun, *arguments)
         return cast("int", UnderWay(self._store, [command]).answers()[0])
 
     def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
