@@ -88,6 +88,7 @@ def test_a_failure_shows_no_password(shell: Shell) -> None:
     assert "hush" not in shell.run("--store", "http://ann:hush@127.0.0.1/0", "master").err
 
 
+@pytest.mark.parametrize("servers", ["embedded"], indirect=True)
 def test_the_stores_password_is_in_no_log_and_on_no_command_line(servers: Servers, tmp_path: Path) -> None:
     port = servers.start()
     with Redis(port=port) as store:

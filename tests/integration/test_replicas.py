@@ -149,10 +149,13 @@ def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_kn
         until(lambda: replication(other)["master_link_status"] == "up")
         master = _master(f"redis://127.0.0.1:{ports[0]}", replicas=1)
         monitored = Primacy(master.log.store)
-        monitored._followers = {_Server("127.0.0.1", primary): 0.0}
+        others = (_Server("127.0.0.1", primary), _Server("127.0.0.1", ports[0]), _Server("localhost", ports[1]))
+        monitored._followers, monitored._reign = dict.fromkeys(others, 0.0), "the one before"
         master.log._primacy = monitored
         master.take_over()
-    assert master.state.master == "first"
+        assert monitored._followers.keys() == {others[0], _Server("127.0.0.1", ports[1])}
+        assert not monitored._awaited
+        master.log.store.close()
 
 
 def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_in_step_again(
@@ -245,6 +248,7 @@ def _masters_follow(master: Service) -> bool:
     return any(entry["event"] == "what was followed is not in the log any more" for entry in master.entries())
 
 
+@pytest.mark.parametrize("servers", ["embedded"], indirect=True)
 def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowledged_is_not(
     servers: Servers, tmp_path: Path
 ) -> None:
