@@ -53,15 +53,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
     """The same items; where stderr is a terminal, it is told how many there were so far."""
-    tell = sys.stderr.isatty()
     try:
         for number, item in enumerate(items):
-            if tell and number % _COUNT_EVERY == 0:
-                click.echo(f"\r{number} {of}", nl=False, err=True)
+            if number % _COUNT_EVERY == 0:
+                tell(f"{number} {of}")
             yield item
     finally:
-        if tell:
-            click.echo("\r\x1b[K", nl=False, err=True)
+        tell("")
+
+
+def tell(how_far: str) -> None:
+    """Say how far something has come, where stderr is a terminal, in place of what was said before."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{how_far}", nl=False, err=True)
 
 
 def size(memory_mb: int | str) -> str:

@@ -82,7 +82,8 @@ def archive(
     settings = session.ask("settings")
     place = _as_url(url) or session.place.archive or settings["archive_url"]
     kept = settings["archive_retain_events"] if retain is None else retain
-    moved = list(move(session.log, place, retain=kept, watched=render.counted))
+    folded = lambda seq: render.tell(f"{seq} entries folded for a snapshot")  # noqa: E731
+    moved = list(move(session.log, place, retain=kept, watched=render.counted, folded=folded))
     if as_json:
         render.print_json([_segment(each) for each in moved])
     elif moved:

@@ -154,8 +154,8 @@ def _print(found: dict[str, Any]) -> None:
 
 
 _WHOLE = ("utilisation", "jain", "fairnessError", "shortfallCoreS", "queueLength", "ended", "refused", "makespanMs")
-_COMPANY = ("occupiedCores", "entitledCores", "shortfallCoreS", "waitP50Ms", "waitP99Ms", "waitLongestMs")
-_USER = ("grantedCoreH", "waitP50Ms", "waitP99Ms", "waitLongestMs")
+_COMPANY = ("share", "occupiedCores", "entitledCores", "shortfallCoreS", "waitP50Ms", "waitP99Ms", "waitLongestMs")
+_USER = ("share", "shortfallCoreS", "grantedCoreH", "waitP50Ms", "waitP99Ms", "waitLongestMs")
 
 
 def _get(side: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON values

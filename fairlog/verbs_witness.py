@@ -13,14 +13,13 @@ from fairlog import render
 from fairlog.options import EXPORT, Place, as_json, in_the_past, on_log, place_options, read_text, span_options
 from recovery.audit import Audit, Deviation
 from recovery.bounds import OPEN, Bound
-from recovery.chain import read_lines, read_store
+from recovery.chain import Garbled, read_export, read_store
 from recovery.explain import explain as tell
 from scheduler.errors import InvalidCommand, UnknownCompany
-from scheduler.events import Record
 
 if TYPE_CHECKING:
     from fairlog.sources import Source
-    from recovery.chain import Garbled
+    from recovery.chain import Entry
 
 _NOWHERE = 1 << 63
 
@@ -141,9 +140,9 @@ def _logs(ctx: click.Context, file: IO[str] | None, golden: Path | None) -> Iter
             raise InvalidCommand(f"{golden} holds no recorded log: they are files that end with .jsonl")
         for path in files:
             with path.open(encoding="utf-8", errors="surrogateescape") as lines:
-                yield path.name, read_lines(lines)
+                yield path.name, read_export(lines)
     elif file is not None:
-        yield getattr(file, "name", "the file"), read_lines(file)
+        yield getattr(file, "name", "the file"), read_export(file)
     else:
         from fairlog.session import Session  # noqa: PLC0415 (a file needs no store)
 
@@ -152,15 +151,13 @@ def _logs(ctx: click.Context, file: IO[str] | None, golden: Path | None) -> Iter
         yield "the log", read_store(session.log)
 
 
-def _spanned(
-    audited: Audit, entries: Iterable[Record | Garbled], first: Bound, last: Bound
-) -> Iterator[Record | Garbled]:
+def _spanned(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) -> Iterator[Entry]:
     """The entries; the audit is told the positions of the span as they are known, before the entries that decide it."""
     audited.first, audited.last = first.seq or 1, last.seq
     if first.at is not None:
         audited.first = _NOWHERE
     for entry in entries:
-        if isinstance(entry, Record):
+        if not isinstance(entry, Garbled):
             if audited.first == _NOWHERE and first.reached(entry):
                 audited.first = entry.seq
             if audited.last is None and last.passed(entry):
@@ -168,7 +165,7 @@ def _spanned(
         yield entry
 
 
-def _deviations(audited: Audit, entries: Iterable[Record | Garbled], company: str | None) -> list[Deviation]:
+def _deviations(audited: Audit, entries: Iterable[Entry], company: str | None) -> list[Deviation]:
     """What deviates, of that company or everybody's.
 
     Raises: InvalidCommand for a log without entries or that ends before, UnknownCompany.

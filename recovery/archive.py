@@ -107,11 +107,13 @@ def _position(last: bytes | None) -> Position:
     return Position(json.loads(last)["last"], json.loads(last)["digest"]) if last else GENESIS
 
 
-def archive(log: EventLog, url: str, *, retain: int, watched: Watched = iter) -> Iterator[Segment]:
+def archive(
+    log: EventLog, url: str, *, retain: int, watched: Watched = iter, folded: Callable[[int], object] | None = None
+) -> Iterator[Segment]:
     """Move what is older than the last `retain` events, and than a snapshot, to segments under `url`; each, once moved.
 
     A snapshot that is recent enough is taken first if there is none that can be used. `watched` is given the records
-    and gives them back.
+    and gives them back, `folded` the positions on the way to a snapshot.
 
     Only whole turns move. Whatever goes wrong is tried again as long as the archive grows meanwhile, since others may
     archive at the same time.
@@ -133,7 +135,8 @@ def archive(log: EventLog, url: str, *, retain: int, watched: Watched = iter) ->
     while _position(known := cast("bytes | None", log.store.lindex(log.keys.archive, -1))).seq < bound:
         try:
             make_folder(folder)
-            yield from _move(log, folder, known, bound, watched)
+            behind = _snapshot_behind(log, bound, folded)
+            yield from _move(log, folder, known, behind, watched(log.read(_position(known), to=bound)))
         except (CannotArchive, Unreachable, UnreadableRecord):
             if log.store.lindex(log.keys.archive, -1) == known:
                 raise
@@ -141,11 +144,13 @@ def archive(log: EventLog, url: str, *, retain: int, watched: Watched = iter) ->
             _tidy(folder, bound)
 
 
-def _move(log: EventLog, folder: str, known: bytes | None, bound: int, watched: Watched) -> Iterator[Segment]:
-    """Move one segment after the other behind the one that is `known` to be listed last; each, once moved."""
+def _move(log: EventLog, folder: str, known: bytes | None, behind: int, records: Iterable[Record]) -> Iterator[Segment]:
+    """Move the records, which follow the segment `known` to be listed last, segment by segment; each, once moved.
+
+    `behind` is the position of the snapshot that covers them.
+    """
     after = _position(known)
-    behind = _snapshot_behind(log, bound)
-    for batch in _batches(watched(log.read(after, to=bound)), set(names(folder))):
+    for batch in _batches(records, set(names(folder))):
         segment, lines = segment_of(batch, after.digest, folder)
         put(segment, lines)
         check(segment, lines)
@@ -189,12 +194,12 @@ def _batches(records: Iterable[Record], there: Container[str]) -> Iterator[list[
         yield batch
 
 
-def _snapshot_behind(log: EventLog, bound: int) -> int:
+def _snapshot_behind(log: EventLog, bound: int, folded: Callable[[int], object] | None) -> int:
     """The position, beyond `bound`, of a snapshot that was read back and can be used; taken now if there is none."""
     found = snapshot.latest(log)
     if found is not None and found[1].seq > bound:
         return found[1].seq
-    state, position = rebuild(log)
+    state, position = rebuild(log, progress=folded)
     for _ in snapshot.write(log, state, position):
         pass
     snapshot.load(log, position.seq)

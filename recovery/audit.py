@@ -8,10 +8,11 @@ only the chain is verified.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, NamedTuple
 
-from recovery.chain import Fault, Garbled, verified
+from recovery.books import Books
+from recovery.chain import Entry, Fault, verified
 from recovery.rules import broken
 from scheduler.check import violations
 from scheduler.errors import UnreadableRecord
@@ -29,15 +30,15 @@ from scheduler.events import (
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
-    decode,
 )
+from scheduler.reading import Fact, told
 from scheduler.state import ClusterState
 from scheduler.turn import Stage, decisions
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
-_CHECKED = (*_DECIDED, ExecutorRevoked, AppRegistered, CompanyRegistered, WorkerRegistered)
 CHAIN = "chain"
 """Stands for a rule's number where the chain of digests is broken, or an entry cannot be read."""
+_SUMS = "ledgers that are the sums of their apps"
 
 
 class Deviation(NamedTuple):
@@ -56,11 +57,6 @@ class Deviation(NamedTuple):
         return {name: getattr(self, name) for name in ("seq", "rule", "done", "due", "entitled")}
 
 
-class _Logged(NamedTuple):
-    record: Record
-    event: Event
-
-
 class Audit:
     """An audit under way: `events` and `decisions` count what was verified, only the chain from `blind_from` on.
 
@@ -76,36 +72,38 @@ class Audit:
         self.digest = ""
         self.ends_at = 0
         self.blind_from: int | None = None
+        self._books: Books | None = Books()
+        """Until they differ from the state's ledgers: whatever comes behind follows from that."""
         self._clean = True
         self._checked_at = 0
 
-    def deviations(self, entries: Iterable[Record | Garbled]) -> Iterator[Deviation]:
+    def deviations(self, entries: Iterable[Entry]) -> Iterator[Deviation]:
         """Each deviation of the log, in the order of its positions as far as the log itself is in order."""
         for found in self._every(entries):
             self._clean = False
             if found.seq >= self.first and (self.last is None or found.seq <= self.last):
                 yield found
 
-    def _every(self, entries: Iterable[Record | Garbled]) -> Iterator[Deviation]:
-        turn: list[_Logged] = []
+    def _every(self, entries: Iterable[Entry]) -> Iterator[Deviation]:
+        turn: list[Fact] = []
         for entry in verified(entries):
             if isinstance(entry, Fault):
                 if entry.lost:
-                    self._stop(turn[0].record.seq if turn else entry.seq)
+                    self._stop(turn[0].seq if turn else entry.seq)
                 yield Deviation(entry.seq, CHAIN, entry.done, entry.due, None)
                 continue
-            if self.last is not None and entry.seq > self.last and (not turn or entry.turn != turn[0].record.turn):
+            if self.last is not None and entry.seq > self.last and (not turn or entry.turn != turn[0].turn):
                 break
             self.events += 1
             self.digest, self.ends_at = entry.digest, entry.seq
             if self.blind_from is not None:
                 continue
-            if turn and entry.turn != turn[0].record.turn:
+            if turn and entry.turn != turn[0].turn:
                 yield from self._finish(turn)
             try:
-                turn.append(_Logged(entry, decode(entry)))
+                turn.append(told(entry) if isinstance(entry, Record) else entry)
             except UnreadableRecord as error:
-                self._stop(turn[0].record.seq if turn else entry.seq)
+                self._stop(turn[0].seq if turn else entry.seq)
                 yield Deviation(entry.seq, CHAIN, str(error), "an entry that can be read", None)
         yield from self._finish(turn)
         if self.blind_from is None and self._clean:
@@ -114,7 +112,7 @@ class Audit:
     def _stop(self, seq: int) -> None:
         self.blind_from = self.blind_from or seq
 
-    def _finish(self, turn: list[_Logged]) -> Iterator[Deviation]:
+    def _finish(self, turn: list[Fact]) -> Iterator[Deviation]:
         """Verify a whole turn and forget it."""
         if turn and self.blind_from is None:
             yield from self._turn(turn)
@@ -127,55 +125,52 @@ class Audit:
     def _violations(self) -> Iterator[Deviation]:
         """What of the ledgers does not follow from the apps and executors (semantics O2)."""
         for violation in violations(self.state):
-            yield Deviation(self.state.head, "O2", violation, "ledgers that are the sums of their apps", None)
+            yield Deviation(self.state.head, "O2", violation, _SUMS, None)
 
-    def _turn(self, turn: list[_Logged]) -> Iterator[Deviation]:
+    def _turn(self, turn: list[Fact]) -> Iterator[Deviation]:
         """Fold the inputs, then hold each decision against the one that was due (semantics T2)."""
         yield from self._shape(turn)
-        decided_from = max((number for number, logged in enumerate(turn, start=1) if _is_input(logged)), default=0)
+        decided_from = len(turn)
+        while decided_from and not _is_input(turn[decided_from - 1]):
+            decided_from -= 1
         inputs, decided = turn[:decided_from], turn[decided_from:]
         may_rest = not decided and bool(inputs) and _only_decommissions(inputs, self.state)
         for logged in inputs:
-            if isinstance(logged.event, CompanyRegistered):
+            if type(logged.event) is CompanyRegistered:
                 self.companies[logged.event.company] = None
             elif type(logged.event) in _DECIDED:
-                yield self._deviation(logged.record.seq, logged.event, None, rule="T2")
+                yield self._deviation(logged.seq, logged.event, None, rule="T2")
             if (wrong := self._fold(logged)) is not None:
                 yield wrong
                 if self.blind_from is not None:
                     return
-        if turn[-1].record.seq >= self.first and not may_rest:
-            yield from self._hold(decided, turn[-1].record)
+        if turn[-1].seq >= self.first and not may_rest:
+            yield from self._hold(decided, turn[-1])
         else:
             for logged in decided:
                 if (wrong := self._fold(logged)) is not None:
                     yield wrong
 
-    def _shape(self, turn: list[_Logged]) -> Iterator[Deviation]:
+    def _shape(self, turn: list[Fact]) -> Iterator[Deviation]:
         """A turn is named after its first entry and has one time, never one before the last turn's (semantics T2)."""
-        first = turn[0].record
+        first = turn[0]
         if first.turn != first.seq:
             yield Deviation(first.seq, "T2", f"turn {first.turn}", f"turn {first.seq}", None)
-        for record, _ in turn:
-            if record.at != max(first.at, self.state.at):
-                due = f"time {max(first.at, self.state.at)}"
-                yield Deviation(record.seq, "T2", f"time {record.at}", due, None)
+        due = max(first.at, self.state.at)
+        for fact in turn:
+            if fact.at != due:
+                yield Deviation(fact.seq, "T2", f"time {fact.at}", f"time {due}", None)
 
-    def _hold(self, decided: list[_Logged], last: Record) -> Iterator[Deviation]:
+    def _hold(self, decided: list[Fact], last: Fact) -> Iterator[Deviation]:
         """Hold the decisions of a turn against those that are due, one by one."""
         course = _Course(self.state, last.at)
         for logged in decided:
-            event, seq = logged.event, logged.record.seq
+            event, seq = logged.event, logged.seq
             as_due = _same(event, course.due)
             if not as_due:
-                if course.departed:
-                    course.work_out_again(_stage(event))
-                if course.due is not None and _stage(course.due) < _stage(event):
-                    yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
-                    course.work_out_again(_stage(event))
-                as_due = _same(event, course.due)
-                if not as_due:
-                    yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
+                as_due = yield from self._held_against(course, seq, event)
+            elif type(event) is AppAdmitted and not self._within_cap(event):
+                yield self._deviation(seq, event, None, rule="C4")
             self.decisions += 1
             if (wrong := self._fold(logged)) is not None:
                 yield wrong
@@ -188,24 +183,44 @@ class Audit:
             rule = broken(self.state, None, course.due)
             yield self._deviation(last.seq + 1, None, course.due, rule=rule)
 
-    def _fold(self, logged: _Logged) -> Deviation | None:
+    def _held_against(self, course: _Course, seq: int, event: Event) -> Generator[Deviation, None, bool]:
+        """Whether the decision is one that was due after all, once what is due was worked out again."""
+        if course.departed:
+            course.work_out_again(_stage(event))
+        if course.due is not None and _stage(course.due) < _stage(event):
+            yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
+            course.work_out_again(_stage(event))
+        as_due = _same(event, course.due)
+        if not as_due:
+            yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
+        return as_due
+
+    def _within_cap(self, event: AppAdmitted) -> bool:
+        """Whether the admission respects its company's cap by what the events alone make of it (semantics C4, A6)."""
+        return self._books is None or self.state.settings.admission == "open" or self._books.passes_cap(event)
+
+    def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as the log has it; one that cannot be so is named and passed over (semantics O2)."""
-        record, event = logged
-        checked = type(event) in _CHECKED
-        if checked and (impossible := _impossible(self.state, event)) is not None:
-            self.state.head = record.seq
-            return Deviation(record.seq, "O2", words(event), impossible, None) if impossible else None
+        event, seq = logged.event, logged.seq
+        check = _IMPOSSIBLE.get(type(event))
+        if check is not None and (impossible := check(self.state, event)) is not None:
+            self.state.head = seq
+            return Deviation(seq, "O2", words(event), impossible, None) if impossible else None
         try:
-            self.state.apply(event, at=record.at, cause=record.cause)
+            self.state.apply(event, at=logged.at, cause=logged.cause)
         except (KeyError, ValueError, IndexError) as error:
-            self._stop(record.seq)
+            self._stop(seq)
             due = f"something that does not contradict what came before it ({error!r})"
-            return Deviation(record.seq, "O2", words(event), due, None)
-        if checked and isinstance(event, DriverAllocated | ExecutorAllocated):
+            return Deviation(seq, "O2", words(event), due, None)
+        differs = None if self._books is None else self._books.post(event, self.state)
+        if differs is not None:
+            self._books = None
+            return Deviation(seq, "O2", differs, _SUMS, None)
+        if type(event) is ExecutorAllocated or type(event) is DriverAllocated:
             worker = self.state.workers[event.worker]
             if worker.free_cores < 0 or worker.free_memory_mb < 0:
                 due = f"no more than worker {worker.id} offers, {worker.cores} cores and {worker.memory_mb} MiB"
-                return Deviation(record.seq, "O2", words(event), due, None)
+                return Deviation(seq, "O2", words(event), due, None)
         return None
 
     def _deviation(self, seq: int, done: Event | None, due: Event | None, *, rule: str) -> Deviation:
@@ -243,7 +258,7 @@ class _Course:
         self.due = next(self._course, None)
 
 
-def audit(entries: Iterable[Record | Garbled]) -> list[Deviation]:
+def audit(entries: Iterable[Entry]) -> list[Deviation]:
     """Every deviation of the log."""
     return list(Audit().deviations(entries))
 
@@ -268,14 +283,14 @@ def _stage(event: Event) -> Stage:
             return Stage.TIME
 
 
-def _is_input(logged: _Logged) -> bool:
+def _is_input(logged: Fact) -> bool:
     """Whether a command or a lost worker brought it; an `AppChanged` without a cause may also be time's (L6)."""
     kind = type(logged.event)
     if kind in _DECIDED:
         return False
     if kind is ExecutorRevoked:
         return logged.event.reason != "idle"  # type: ignore[union-attr]  # it is one
-    return kind is not AppChanged or bool(logged.record.cause)
+    return kind is not AppChanged or bool(logged.cause)
 
 
 def _same(done: Event, due: Event | None) -> bool:
@@ -283,11 +298,11 @@ def _same(done: Event, due: Event | None) -> bool:
     return type(done) is type(due) and done.__dict__ == due.__dict__
 
 
-def _only_decommissions(inputs: list[_Logged], state: ClusterState) -> bool:
+def _only_decommissions(inputs: list[Fact], state: ClusterState) -> bool:
     """Whether a turn may have taken nothing else, after which it places nothing (semantics W6)."""
     groups: dict[str, list[Event]] = {}
-    for record, event in inputs:
-        groups.setdefault(record.cause, []).append(event)
+    for fact in inputs:
+        groups.setdefault(fact.cause, []).append(fact.event)
     return all(cause and _is_decommission(events, state) for cause, events in groups.items())
 
 
@@ -301,34 +316,36 @@ def _is_decommission(events: list[Event], state: ClusterState) -> bool:
     )
 
 
-def _is_known(state: ClusterState, event: AppRegistered | CompanyRegistered | WorkerRegistered) -> bool:
-    match event:
-        case AppRegistered():
-            return event.app in state.apps
-        case WorkerRegistered():
-            return event.worker in state.workers
-        case _:
-            return event.company in state.companies
+def _admits(state: ClusterState, event: AppAdmitted) -> str | None:
+    app = state.apps.get(event.app)
+    if app is None or app.state != "pending" or app.admitted:
+        return ""
+    return None if (app.spec.company, app.spec.user) == (event.company, event.user) else ""
 
 
-def _impossible(state: ClusterState, event: Event) -> str | None:
-    """What would have to be so that the decision can be folded, "" if that was said already; None if it can be."""
-    match event:
-        case AppAdmitted():
-            app = state.apps.get(event.app)
-            fits = app is not None and app.state == "pending" and not app.admitted
-            return None if fits and app and (app.spec.company, app.spec.user) == (event.company, event.user) else ""
-        case ExecutorAllocated():
-            if event.app not in state.apps or event.worker not in state.workers or event.executor in state.executors:
-                return ""
-        case DriverAllocated():
-            app = state.apps.get(event.app)
-            if app is None or event.worker not in state.workers or app.submitted not in state.waiting_drivers:
-                return ""
-        case ExecutorRevoked():
-            return None if event.executor in state.executors else "an executor that runs"
-        case AppRegistered() | CompanyRegistered() | WorkerRegistered():
-            return "an id that nobody has yet" if _is_known(state, event) else None
-        case _:
-            pass
-    return None
+def _grants(state: ClusterState, event: ExecutorAllocated) -> str | None:
+    unknown = event.app not in state.apps or event.worker not in state.workers
+    return "" if unknown or event.executor in state.executors else None
+
+
+def _grants_driver(state: ClusterState, event: DriverAllocated) -> str | None:
+    app = state.apps.get(event.app)
+    waits = app is not None and app.submitted in state.waiting_drivers
+    return None if waits and event.worker in state.workers else ""
+
+
+def _revokes(state: ClusterState, event: ExecutorRevoked) -> str | None:
+    return None if event.executor in state.executors else "an executor that runs"
+
+
+_NOBODYS = "an id that nobody has yet"
+_IMPOSSIBLE: dict[type[Event], Callable[[ClusterState, Any], str | None]] = {
+    AppAdmitted: _admits,
+    ExecutorAllocated: _grants,
+    DriverAllocated: _grants_driver,
+    ExecutorRevoked: _revokes,
+    AppRegistered: lambda state, event: _NOBODYS if event.app in state.apps else None,
+    WorkerRegistered: lambda state, event: _NOBODYS if event.worker in state.workers else None,
+    CompanyRegistered: lambda state, event: _NOBODYS if event.company in state.companies else None,
+}
+"""What would have to be so that an event can be folded, "" if that was said already; None if it can be."""

@@ -78,6 +78,7 @@ class Books:
         self._companies: dict[str, _Company] = {}
         self._slices: dict[str, tuple[str, str, int, int]] = {}
         """Executor or driver -> its app and worker, cores and MiB."""
+        self._live_cores = self._live_mb = 0
 
     def passes_cap(self, event: AppAdmitted) -> bool:
         """Whether its company's requested ledger stays within the quota with that app (semantics C2, C4).
@@ -92,23 +93,21 @@ class Books:
         if said.cores is not None and said.memory_mb is not None:
             return cores <= said.cores and memory_mb <= said.memory_mb
         part, of = map(int, said.part.split("/")) if said.part else (1, len(self._companies))
-        live = [worker for worker in self._workers.values() if worker.live]
-        return (
-            cores * of <= sum(worker.cores for worker in live) * part
-            and memory_mb * of <= sum(worker.memory_mb for worker in live) * part
-        )
+        return cores * of <= self._live_cores * part and memory_mb * of <= self._live_mb * part
 
     def post(self, event: Event, state: ClusterState) -> str | None:
         """Enter the event that `state` has folded just now; a sentence if a ledger of the state says otherwise."""
-        entry = self._entries.get(type(event))
-        if entry is None:
+        found = self._entries.get(type(event))
+        if found is None:
             return None
+        entry, of_app, of_worker = found
         entry(self, event)
-        app = getattr(event, "app", None)
-        worker = getattr(event, "worker", None)
-        return (None if app is None else self._of_app(app, state)) or (
-            None if worker is None else self._of_worker(worker, state)
-        )
+        differs: str | None = None
+        if of_app:
+            differs = self._of_app(event.app, state)  # type: ignore[union-attr]  # the table below says so
+        if of_worker and differs is None:
+            differs = self._of_worker(event.worker, state)  # type: ignore[union-attr]  # likewise
+        return differs
 
     def _of_app(self, name: str, state: ClusterState) -> str | None:
         app, known = self._apps[name], state.apps.get(name)
@@ -117,22 +116,24 @@ class Books:
         elif known is None or (known.granted_cores, known.granted_memory_mb) != (app.granted_cores, app.granted_mb):
             has = "nothing" if known is None else f"{known.granted_cores} cores and {known.granted_memory_mb} MiB"
             return f"app {name} counts {has} granted, its executors make {app.granted_cores} and {app.granted_mb}"
-        elif not app.ended and known.requested_cores != app.requested[0]:
-            return f"app {name} requests {known.requested_cores} cores, its events make {app.requested[0]}"
+        elif not app.ended and (known.requested_cores, known.requested_memory_mb) != app.requested:
+            has = f"{known.requested_cores} cores and {known.requested_memory_mb} MiB"
+            return f"app {name} requests {has}, its events make {app.requested}"
         cluster, company, user = app.accounts
         if not _agree(cluster, state.balance):
             return _words("waitingApps", state.balance, cluster)
-        facts = state.companies[app.company]
-        if not _agree(company, facts.balance):
-            return _words(f"company {app.company}", facts.balance, company)
-        if not _agree(user, facts.users[app.user].balance):
-            return _words(f"user {app.user} of {app.company}", facts.users[app.user].balance, user)
-        return None
+        tenant = state.companies.get(app.company)
+        balance = None if tenant is None else tenant.balance
+        if not _agree(company, balance):
+            return _words(f"company {app.company}", balance, company)
+        submitter = None if tenant is None else tenant.users.get(app.user)
+        balance = None if submitter is None else submitter.balance
+        return None if _agree(user, balance) else _words(f"user {app.user} of {app.company}", balance, user)
 
     def _of_worker(self, name: str, state: ClusterState) -> str | None:
         worker, known = self._workers.get(name), state.workers.get(name)
         if worker is None or known is None:
-            return None if worker is known else f"worker {name} is there for one and gone for the other"
+            return None if worker is None and known is None else f"worker {name} is there for one and gone by the other"
         free = worker.cores - worker.granted_cores, worker.memory_mb - worker.granted_mb
         if known.free == free:
             return None
@@ -164,7 +165,7 @@ class Books:
         app.waits, app.ended = False, True
 
     def _allocated(self, event: ExecutorAllocated | DriverAllocated) -> None:
-        name = event.executor if isinstance(event, ExecutorAllocated) else event.driver
+        name = event.executor if type(event) is ExecutorAllocated else event.driver  # type: ignore[union-attr]
         self._slices[name] = event.app, event.worker, event.cores, event.memory_mb
         self._grant(event.app, event.worker, event.cores, event.memory_mb)
 
@@ -195,14 +196,21 @@ class Books:
             _request(app, app.requested[0] - asked_cores, app.requested[1] - asked_mb)
 
     def _worker_registered(self, event: WorkerRegistered) -> None:
-        self._workers[event.worker] = _Worker(event.cores, event.memory_mb, live=True)
+        self._workers[event.worker] = _Worker(0, 0, live=False)
+        self._offers(event.worker, event.cores, event.memory_mb, live=True)
 
     def _worker_changed(self, event: WorkerChanged) -> None:
-        worker = self._workers[event.worker]
-        worker.cores, worker.memory_mb, worker.live = event.cores, event.memory_mb, event.status == "alive"
+        self._offers(event.worker, event.cores, event.memory_mb, live=event.status == "alive")
 
     def _worker_removed(self, event: WorkerRemoved) -> None:
+        self._offers(event.worker, 0, 0, live=False)
         del self._workers[event.worker]
+
+    def _offers(self, name: str, cores: int, memory_mb: int, *, live: bool) -> None:
+        worker = self._workers[name]
+        self._live_cores += cores * live - worker.cores * worker.live
+        self._live_mb += memory_mb * live - worker.memory_mb * worker.live
+        worker.cores, worker.memory_mb, worker.live = cores, memory_mb, live
 
     def _company_registered(self, event: CompanyRegistered) -> None:
         self._companies[event.company] = _Company(event)
@@ -213,22 +221,23 @@ class Books:
     def _company_removed(self, event: CompanyRemoved) -> None:
         del self._companies[event.company]
 
-    _entries: ClassVar[dict[type[Event], Callable[[Books, Any], None]]] = {
-        AppRegistered: _app_registered,
-        AppAdmitted: _app_admitted,
-        AppChanged: _app_changed,
-        AppRemoved: _app_removed,
-        DriverAllocated: _allocated,
-        DriverRemoved: _driver_removed,
-        ExecutorAllocated: _allocated,
-        ExecutorRemoved: _executor_removed,
-        WorkerRegistered: _worker_registered,
-        WorkerChanged: _worker_changed,
-        WorkerRemoved: _worker_removed,
-        CompanyRegistered: _company_registered,
-        CompanyChanged: _company_changed,
-        CompanyRemoved: _company_removed,
+    _entries: ClassVar[dict[type[Event], tuple[Callable[[Books, Any], None], bool, bool]]] = {
+        AppRegistered: (_app_registered, False, False),
+        AppAdmitted: (_app_admitted, True, False),
+        AppChanged: (_app_changed, True, False),
+        AppRemoved: (_app_removed, True, False),
+        DriverAllocated: (_allocated, True, True),
+        DriverRemoved: (_driver_removed, True, True),
+        ExecutorAllocated: (_allocated, True, True),
+        ExecutorRemoved: (_executor_removed, True, True),
+        WorkerRegistered: (_worker_registered, False, True),
+        WorkerChanged: (_worker_changed, False, True),
+        WorkerRemoved: (_worker_removed, False, True),
+        CompanyRegistered: (_company_registered, False, False),
+        CompanyChanged: (_company_changed, False, False),
+        CompanyRemoved: (_company_removed, False, False),
     }
+    """What enters an event, and whether the ledgers of its app and of its worker may say something else by it."""
 
 
 def _request(app: _App, cores: int, memory_mb: int) -> None:
@@ -237,8 +246,8 @@ def _request(app: _App, cores: int, memory_mb: int) -> None:
         sums[1] += memory_mb
 
 
-def _agree(sums: Sums, balance: Balance) -> bool:
-    return sums == [
+def _agree(sums: Sums, balance: Balance | None) -> bool:
+    return balance is not None and sums == [
         balance.requested_cores,
         balance.requested_memory_mb,
         balance.granted_cores,
@@ -246,5 +255,5 @@ def _agree(sums: Sums, balance: Balance) -> bool:
     ]
 
 
-def _words(whose: str, balance: Balance, sums: Sums) -> str:
+def _words(whose: str, balance: Balance | None, sums: Sums) -> str:
     return f"{whose} counts {balance} where its apps make {sums}"

@@ -37,6 +37,10 @@ class Garbled(NamedTuple):
     reason: str
 
 
+Entry = Fact | Record | Garbled
+"""What may be told of a position: what it says, verified; the entry as it is written; or that there is none."""
+
+
 class Fault(NamedTuple):
     """The chain is broken at `seq`; with `lost` it is unknown what should have been there."""
 
@@ -61,12 +65,12 @@ def read_lines(file: Iterable[str]) -> Iterator[Record | Garbled]:
             yield _parsed(line)
 
 
-def read_export(file: Iterable[str]) -> Iterator[Fact | Record | Garbled]:
+def read_export(file: Iterable[str]) -> Iterator[Entry]:
     """What a file tells as `fairlog log --json` writes it, verified up to the first entry that cannot be trusted."""
     return _facts_first(map(_raw, (line for line in file if not line.isspace())))
 
 
-def read_store(log: EventLog) -> Iterator[Fact | Record | Garbled]:
+def read_store(log: EventLog) -> Iterator[Entry]:
     """What the log in a store tells, verified likewise, and that its tail was not cut off."""
     seq = 0
     for entry in _facts_first(log.entries()):
@@ -79,7 +83,7 @@ def read_store(log: EventLog) -> Iterator[Fact | Record | Garbled]:
         yield Garbled(str(error))
 
 
-def _facts_first(entries: Iterator[Raw]) -> Iterator[Fact | Record | Garbled]:
+def _facts_first(entries: Iterator[Raw]) -> Iterator[Entry]:
     """What the entries tell as far as it can be trusted at once; from there on, the entries as they are written."""
     seq, digest = 0, GENESIS_DIGEST
     while page := list(islice(entries, _PAGE)):
@@ -125,7 +129,7 @@ def chained(entries: Iterable[Record | Garbled]) -> Iterator[Record]:
             yield entry
 
 
-def verified(entries: Iterable[Fact | Record | Garbled]) -> Iterator[Fact | Record | Fault]:
+def verified(entries: Iterable[Entry]) -> Iterator[Fact | Record | Fault]:
     """The entries in the order of their positions, and the faults of the chain between them.
 
     Facts are verified already; they come first. An altered entry comes behind its fault; one that stands elsewhere

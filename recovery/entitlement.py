@@ -45,6 +45,28 @@ def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[
     ]
 
 
+def among_equals(capacity: Amount, weight: Amount, demands: Sequence[Amount]) -> list[Amount]:
+    """The same where all have one weight, in time that grows with their number (but for sorting)."""
+    full = [_dominant_share(demand, weight) for demand in demands]
+    if not all(
+        0 < level < float("inf") and cores and memory for level, (cores, memory) in zip(full, demands, strict=True)
+    ):
+        return entitlements(capacity, [weight] * len(demands), demands)
+    rates = [sum(demand[kind] / level for demand, level in zip(demands, full, strict=True)) for kind in (0, 1)]
+    left, level = list(capacity), 0.0
+    for number in sorted(range(len(demands)), key=full.__getitem__):
+        rise = full[number] - level
+        ends = min((left[kind] / rates[kind] for kind in (0, 1) if rates[kind] > 0), default=rise)
+        if ends < rise:
+            level += ends
+            break
+        level = full[number]
+        for kind in (0, 1):
+            left[kind] = max(0.0, left[kind] - rates[kind] * rise)
+            rates[kind] -= demands[number][kind] / full[number]
+    return [_scaled(demand, min(1.0, level / met)) for demand, met in zip(demands, full, strict=True)]
+
+
 def _scaled(demand: Amount, part: float) -> Amount:
     return demand[0] * part, demand[1] * part
 

@@ -16,13 +16,13 @@ module is longer than most because the figures share one walk over the log and a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Literal, NamedTuple
 
 from recovery.accounts import Account, Accounts, Held
-from recovery.entitlement import Amount, entitlements, jain
+from recovery.entitlement import Amount, among_equals, entitlements, jain
 from scheduler.events import Event
 from scheduler.state import ClusterState
 
@@ -62,6 +62,11 @@ class Standing:
     pending: int = 0
 
     @property
+    def share(self) -> float:
+        """The dominant share of the quota that is occupied; 0 where nothing was bought."""
+        return max((has / bought for has, bought in zip(self.occupied, self.quota, strict=True) if bought), default=0.0)
+
+    @property
     def short_cores(self) -> float:
         """Cores below the entitlement."""
         return max(0.0, self.entitled[0] - self.occupied[0])
@@ -75,6 +80,7 @@ class Sums:
     entitled: float = 0
     occupied: float = 0
     granted: float = 0
+    share: float = 0
     short: float = 0
     short_of_grant: float = 0
     beyond_quota: float = 0
@@ -108,11 +114,12 @@ class Cluster:
 class Fairness:
     """Figures of one span, fed with every event of the log from its beginning (`span.Meter`).
 
-    With `keep` the course over time is kept, too.
+    With `keep` the course over time is kept, too; with `users` what each user holds and lacks as well.
     """
 
     by: By = "company"
     keep: bool = True
+    users: bool = False
     sums: dict[Party, Sums] = field(default_factory=dict)
     cluster: Cluster = field(default_factory=Cluster)
     instants: list[Instant] = field(default_factory=list)
@@ -122,7 +129,11 @@ class Fairness:
         self._standings: dict[Party, Standing] | None = None
         self._kept: dict[Party, Standing] | None = None
         self._counted: dict[str, _Count] = {}
-        self._totals: dict[Party, _Count] = {}
+        self._totals: dict[str, dict[Party, _Count]] = {}
+        """Of each company its own under the user "", then its users'; of those alone that demand or hold anything."""
+        self._of_users: list[tuple[Party, float, float]] = []
+        self._known: dict[str, tuple[tuple[object, ...], list[tuple[Party, float, float]]]] = {}
+        self._user_sums: dict[Party, list[float]] = {}
 
     def begin(self, at: int) -> None:
         """The span begins at `at` (ms); what came before is only taken note of."""
@@ -162,51 +173,49 @@ class Fairness:
             self._counted[account.app] = now
         if now == before:
             return
-        party = account.company, account.user
-        total = _Count(*(t + n - b for t, n, b in zip(self._totals.pop(party, _NOTHING), now, before, strict=True)))
-        if total != _NOTHING:
-            self._totals[party] = total
+        totals = self._totals.setdefault(account.company, {})
+        for party in ((account.company, ""), (account.company, account.user)):
+            counts = totals.pop(party, _NOTHING)
+            total = _Count(*(t + n - b for t, n, b in zip(counts, now, before, strict=True)))
+            if total != _NOTHING:
+                totals[party] = total
 
     def _standings_of(self, state: ClusterState) -> dict[Party, Standing]:
-        demand = self._by_party(state)
-        companies = [name for name in state.companies if any(party[0] == name for party in demand)]
+        companies = [name for name in state.companies if self._totals.get(name)]
         capacity = float(state.fleet.total_cores), float(state.fleet.total_memory_mb)
         quotas = [_quota(state, name) for name in companies]
-        wanted = [_total(demand[party].demand for party in demand if party[0] == name) for name in companies]
-        due = entitlements(capacity, quotas, wanted)
+        granted_counts = state.settings.occupancy == "granted"
+        whole = [_standing(self._totals[name][name, ""], granted_counts=granted_counts) for name in companies]
+        due = entitlements(capacity, quotas, [standing.demand for standing in whole])
         standings: dict[Party, Standing] = {}
-        for name, quota, entitled in zip(companies, quotas, due, strict=True):
-            users = {party: standing for party, standing in demand.items() if party[0] == name}
-            if self.by == "company":
-                parts = list(users.values())
-                standings[name, ""] = Standing(
-                    _total(part.demand for part in parts),
-                    entitled,
-                    _total(part.occupied for part in parts),
-                    _total(part.granted for part in parts),
-                    quota,
-                    sum(part.pending for part in parts),
-                )
-            else:
-                within = entitlements(entitled, [quota] * len(users), [user.demand for user in users.values()])
-                for (party, standing), part in zip(users.items(), within, strict=True):
-                    standing.entitled, standing.quota = part, quota
-                    standings[party] = standing
+        self._of_users.clear()
+        for name, quota, entitled, standing in zip(companies, quotas, due, whole, strict=True):
+            if self.by == "user":
+                standings |= self._within(name, entitled, quota, granted_counts=granted_counts)
+                continue
+            standing.entitled, standing.quota = entitled, quota
+            standings[name, ""] = standing
+            if self.users:
+                facts = entitled, quota, granted_counts, *self._totals[name].items()
+                known = self._known.get(name)
+                if known is None or known[0] != facts:
+                    within = self._within(name, entitled, quota, granted_counts=granted_counts).items()
+                    known = facts, [(party, user.share, user.short_cores) for party, user in within]
+                    self._known[name] = known
+                self._of_users += known[1]
         return standings
 
-    def _by_party(self, state: ClusterState) -> dict[Party, Standing]:
-        """What each user demands, occupies and holds, of those that do any of it."""
-        granted_counts = state.settings.occupancy == "granted"
-        return {
-            party: Standing(
-                (total.demand_cores, total.demand_mb),
-                (0.0, 0.0),
-                (total.granted_cores, total.granted_mb) if granted_counts else (total.cores, total.memory_mb),
-                (total.granted_cores, total.granted_mb),
-                pending=total.pending,
-            )
-            for party, total in self._totals.items()
+    def _within(self, company: str, entitled: Amount, quota: Amount, *, granted_counts: bool) -> dict[Party, Standing]:
+        """The users of a company, each with the part of what it is entitled to that is due to it."""
+        users = {
+            party: _standing(total, granted_counts=granted_counts)
+            for party, total in self._totals[company].items()
+            if party[1]
         }
+        due = among_equals(entitled, quota, [user.demand for user in users.values()])
+        for standing, part in zip(users.values(), due, strict=True):
+            standing.entitled, standing.quota = part, quota
+        return users
 
     def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
         whole = self.cluster
@@ -222,6 +231,7 @@ class Fairness:
             sums.occupied += now.occupied[0] * passed
             sums.granted += now.granted[0] * passed
             whole.granted += now.granted[0] * passed
+            sums.share += now.share * passed
             sums.short += now.short_cores * passed
             sums.short_of_grant += max(0.0, now.entitled[0] - now.granted[0]) * passed
             sums.beyond_quota += max(0.0, now.entitled[0] - max(now.quota[0], now.occupied[0])) * passed
@@ -236,6 +246,10 @@ class Fairness:
                 sums.longest_short_ms = max(sums.longest_short_ms, start + passed - sums.short_since)
             else:
                 sums.short_since = None
+        for party, share, short in self._of_users:
+            user = self._user_sums.setdefault(party, [0.0, 0.0])
+            user[0] += share * passed
+            user[1] += short * passed
         if len(ratios) > 1:
             whole.jain += (jain(ratios) or 0.0) * passed
             whole.jain_ms += passed
@@ -268,8 +282,8 @@ class Fairness:
             "series": self._series(start, end),
         }
 
-    def users(self, state: ClusterState) -> list[dict[str, Any]]:
-        """Waits, slowdowns and core-hours of each user, as JSON values."""
+    def of_users(self, state: ClusterState) -> list[dict[str, Any]]:
+        """Shares, shortfall, waits, slowdowns and core-hours of each user, as JSON values."""
         start, end = self.accounts.first_at, self.accounts.clip(state.at)
         accounts = list(self.accounts.settle(end))
         own = _own_cluster(accounts, self.cluster, end - start, len(state.companies))
@@ -280,6 +294,8 @@ class Fairness:
             {
                 "company": company,
                 "user": user,
+                "share": _mean(self._user_sums.get((company, user), _NONE)[0], end - start, 6),
+                "shortfallCoreS": round(self._user_sums.get((company, user), _NONE)[1] / 1000, 3),
                 "grantedCoreH": round(sum(account.granted_ms.cores for account in apps) / 3_600_000, 3),
                 **_of_apps(apps, own, start, end),
             }
@@ -337,7 +353,19 @@ class Fairness:
         return points
 
 
+_NONE = (0.0, 0.0)
 _COURSES = ("demand", "entitled", "occupied", "granted")
+
+
+def _standing(total: _Count, *, granted_counts: bool) -> Standing:
+    """What a party demands, occupies (semantics O3) and holds."""
+    return Standing(
+        (total.demand_cores, total.demand_mb),
+        (0.0, 0.0),
+        (total.granted_cores, total.granted_mb) if granted_counts else (total.cores, total.memory_mb),
+        (total.granted_cores, total.granted_mb),
+        pending=total.pending,
+    )
 
 
 def _quota(state: ClusterState, company: str) -> Amount:
@@ -347,17 +375,6 @@ def _quota(state: ClusterState, company: str) -> Amount:
 
 def _amount(held: Held) -> tuple[int, int]:
     return held.cores, held.memory_mb
-
-
-def _plus(one: Amount, other: Amount) -> Amount:
-    return one[0] + other[0], one[1] + other[1]
-
-
-def _total(amounts: Iterable[Amount]) -> Amount:
-    total: Amount = (0, 0)
-    for amount in amounts:
-        total = _plus(total, amount)
-    return total
 
 
 def _mean(total: float, span: int, digits: int = 3) -> float | None:
@@ -374,6 +391,7 @@ def _of_party(sums: Sums, span: int) -> dict[str, Any]:
         "entitledCores": _mean(sums.entitled, span),
         "occupiedCores": _mean(sums.occupied, span),
         "grantedCores": _mean(sums.granted, span),
+        "share": _mean(sums.share, span, 6),
         "shortfallCoreS": round(sums.short / 1000, 3),
         "beyondQuotaCoreS": round(sums.beyond_quota / 1000, 3),
         "grantShortfallCoreS": round(sums.short_of_grant / 1000, 3),

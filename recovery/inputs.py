@@ -105,8 +105,16 @@ def _is_decision(event: Event) -> bool:
 
 
 def _departure(cause: str, before: list[Event], removed: WorkerRemoved) -> Iterator[Input]:
-    """A worker that left, whatever went with it; or, before that, an executor's end that it had waited for."""
+    """A worker that left, whatever went with it; or, before that, an executor's end that it had waited for.
+
+    A leaving worker that was decommissioned looks like one whose last executor was killed; it is taken for the former,
+    after which a turn need not place anything (semantics W6).
+    """
     took_along = any(isinstance(event, ExecutorRemoved | DriverRemoved) and event.reason == "lost" for event in before)
+    killed = [e for e in before if isinstance(e, ExecutorRemoved) and e.reason == "killed" and e.exit_code is None]
+    if before and killed == before and removed.reason == "removed":
+        yield Input(DecommissionWorker(worker=removed.worker), cause)
+        return
     if not took_along:
         yield from (Input(event, cause) for event in before)
     if removed.reason == "lost":

@@ -78,7 +78,7 @@ class World:
 
     def __init__(self) -> None:
         self.state = ClusterState()
-        self.meter = Fairness(keep=False)
+        self.meter = Fairness(keep=False, users=True)
         self.decisions: list[tuple[int, Decision]] = []
         self.refused: dict[str, str] = {}
         self.now = 0
@@ -100,7 +100,7 @@ class World:
         ended = max((account.ended_at or 0 for account in accounts), default=0)
         first = min((account.submitted_at for account in accounts), default=0)
         makespan = ended - first if ended else None
-        return {**found, "users": self.meter.users(self.state), "makespanMs": makespan, "refused": len(self.refused)}
+        return {**found, "users": self.meter.of_users(self.state), "makespanMs": makespan, "refused": len(self.refused)}
 
 
 class _Observed(Turn):

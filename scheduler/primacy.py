@@ -78,6 +78,10 @@ class Primacy:
         theirs = self._asked(server)
         if _has_replaced(theirs, ours):
             self._give_up(sent, f"{server.host}:{server.port} is primary now")
+        if _is_with_us(theirs, ours):
+            del self._followers[server]
+            self._awaited.pop(server, None)
+            return
         took_s = time.monotonic() - began_s
         self._followers[server] = 0.0 if theirs else began_s + _REST * took_s
         if (theirs.get("master_host"), theirs.get("master_port")) != sent.server:
@@ -117,6 +121,12 @@ def _has_replaced(theirs: dict[str, str], ours: dict[str, str]) -> bool:
         ours["master_replid"],
         ours["master_replid2"],
     }
+
+
+def _is_with_us(theirs: dict[str, str], ours: dict[str, str]) -> bool:
+    """Whether it is we ourselves, or a replica that is in step with us under another address."""
+    same = theirs.get("master_replid") == ours["master_replid"]
+    return same and (theirs["role"] == "master" or theirs.get("master_link_status") == "up")
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -250,5 +250,5 @@ def test_a_log_that_contradicts_itself_stops_a_standby_at_its_position(
     admitted = AppAdmitted(app="nobody", company="acme", user="ann", share="0/1")
     log.commit(scheduler.position, [encode(admitted, seq=3, at=1, turn=3, cause="", previous=log.head().digest)])
     log.store.set(keys.lease, "held by another")
-    with pytest.raises(InvariantViolated, match=r"^log position 3: "):
-        Master(EventLog(Redis.from_url(store.url), keys), Member("standby", 2, "there")).run()
+    with Redis.from_url(store.url) as own, pytest.raises(InvariantViolated, match=r"^log position 3: "):
+        Master(EventLog(own, keys), Member("standby", 2, "there")).run()

@@ -149,10 +149,13 @@ def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_kn
         until(lambda: replication(other)["master_link_status"] == "up")
         master = _master(f"redis://127.0.0.1:{ports[0]}", replicas=1)
         monitored = Primacy(master.log.store)
-        monitored._followers = {_Server("127.0.0.1", primary): 0.0}
+        others = (_Server("127.0.0.1", primary), _Server("127.0.0.1", ports[0]), _Server("localhost", ports[1]))
+        monitored._followers, monitored._reign = dict.fromkeys(others, 0.0), "the one before"
         master.log._primacy = monitored
         master.take_over()
-    assert master.state.master == "first"
+        assert monitored._followers.keys() == {others[0], _Server("127.0.0.1", ports[1])}
+        assert not monitored._awaited
+        master.log.store.close()
 
 
 def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_in_step_again(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from recovery.entitlement import Amount, entitlements, jain
+from recovery.entitlement import Amount, among_equals, entitlements, jain
 
 PLENTY = 1e9
 
@@ -60,3 +62,16 @@ def test_jains_index_is_1_for_equals_and_1_by_n_if_one_has_all(ratios: list[floa
 
 def test_there_is_no_index_of_nobody() -> None:
     assert jain([]) is None
+
+
+AMOUNTS = st.tuples(st.integers(0, 500), st.integers(0, 1 << 17))
+
+
+@settings(max_examples=200)
+@given(AMOUNTS, AMOUNTS, st.lists(AMOUNTS, max_size=8))
+def test_among_equals_it_is_what_equal_weights_give(
+    capacity: tuple[int, int], weight: tuple[int, int], demands: list[tuple[int, int]]
+) -> None:
+    due = entitlements(capacity, [weight] * len(demands), demands)
+    for found, amount in zip(among_equals(capacity, weight, demands), due, strict=True):
+        assert found == pytest.approx(amount, rel=1e-9, abs=1e-6)

@@ -197,3 +197,16 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
         }
         assert found == {key: sums for key, sums in held.items() if key[0] == company and any(sums)}
         assert said["total"]["requestedCoreMs"] == sum(sums[0] for sums in found.values())
+
+
+@settings(max_examples=10)
+@given(DENSE)
+def test_what_users_lack_beside_their_companies_is_what_they_lack_by_themselves(history: History) -> None:
+    log = records(played(history))
+    beside, alone = Fairness(users=True), Fairness(by="user")
+    state, _ = measure(log, beside)
+    rows = {(row["company"], row["user"]): row for row in alone.report(measure(log, alone)[0])["rows"]}
+    for user in beside.of_users(state):
+        row = rows[user["company"], user["user"]]
+        assert user["shortfallCoreS"] == pytest.approx(row["shortfallCoreS"], abs=0.002)
+        assert user["share"] == pytest.approx(row["share"], abs=1e-5)

@@ -1,0 +1,92 @@
+"""A ledger of the state that goes wrong is named at the position where it does, whoever's it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recovery.audit import Audit
+from recovery.books import Books
+from scheduler.events import AppAdmitted, ExecutorAllocated
+from scheduler.state import ClusterState
+from tests.property.given import Cluster, recorded
+from tests.property.histories import HISTORIES, History, played, seeded
+
+Spoil = Callable[[ClusterState, ExecutorAllocated], None]
+
+
+def _waiting_apps(state: ClusterState, _: ExecutorAllocated) -> None:
+    state.balance.requested_cores += 1
+
+
+def _company(state: ClusterState, event: ExecutorAllocated) -> None:
+    state.companies[state.apps[event.app].spec.company].balance.granted_memory_mb += 1
+
+
+def _user(state: ClusterState, event: ExecutorAllocated) -> None:
+    spec = state.apps[event.app].spec
+    state.companies[spec.company].users[spec.user].balance.requested_memory_mb -= 1
+
+
+def _app(state: ClusterState, event: ExecutorAllocated) -> None:
+    state.apps[event.app].granted_cores -= 1
+
+
+def _worker(state: ClusterState, event: ExecutorAllocated) -> None:
+    state.workers[event.worker].free_memory_mb += 1
+
+
+@given(HISTORIES)
+@settings(max_examples=60)
+def test_the_books_agree_with_the_ledgers_of_any_history_at_every_position(history: History) -> None:
+    cluster, state, books = played(history), ClusterState(), Books()
+    for event, at, cause in cluster.log:
+        state.apply(event, at=at, cause=cause)
+        assert books.post(event, state) is None
+
+
+@pytest.mark.parametrize("spoil", [_waiting_apps, _company, _user, _app, _worker])
+def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = recorded(played(seeded(11, 60)))
+    at = [written.seq for written in log if written.type == "ExecutorAllocated"][5]
+    sound = ClusterState.apply
+
+    def apply(state: ClusterState, event: ExecutorAllocated, *, at: int, cause: str = "") -> None:
+        sound(state, event, at=at, cause=cause)
+        if state.head == spoiled_at:
+            spoil(state, event)
+
+    spoiled_at = at
+    monkeypatch.setattr(ClusterState, "apply", apply)
+    found = next(iter(Audit().deviations(log)))
+    assert (found.seq, found.rule) == (at, "O2")
+
+
+@given(HISTORIES, st.integers(1, 50))
+@settings(max_examples=40)
+def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_them(
+    history: History, cores: int
+) -> None:
+    books, state = Books(), ClusterState()
+    for event, at, cause in played(history, {"admission": "fair", "quota_patience_s": cores}).log:
+        if isinstance(event, AppAdmitted) and state.settings.admission == "fair":
+            assert books.passes_cap(event)
+        state.apply(event, at=at, cause=cause)
+        books.post(event, state)
+
+
+def test_an_admission_beyond_the_cap_does_not_pass() -> None:
+    cluster = Cluster()
+    cluster.company("acme", cores=16, memory_mb=65536)
+    cluster.worker("w1", 64)
+    cluster.submit("a1", company="acme", cores=12)
+    cluster.submit("a2", company="acme", cores=8)
+    books, state = Books(), ClusterState()
+    for event, at, cause in cluster.log:
+        state.apply(event, at=at, cause=cause)
+        books.post(event, state)
+    assert state.apps["a2"].state == "pending"
+    assert not books.passes_cap(AppAdmitted(app="a2", company="acme", user=state.apps["a2"].spec.user, share="3/4"))
