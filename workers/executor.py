@@ -178,6 +178,9 @@ class Executor(SimpleWorker):
             return self._announce(self._verdict)
         if not step.granted:
             return "killed"
+        if step.tasks < grant.tasks:
+            self._filled = False  # the store failed over, and has lost the tasks that were made
+            return None
         if not len(self._crew) and not self._crew.ended and not grant.stays:
             return "exited"
         self._idle = not self._crew.ended and len(step.taken) < want

@@ -138,7 +138,9 @@ class Witness:
         machine = self._machines[worker]
         cores = grant.cores + sum(machine.specs[other].grant.cores for other in machine.running())
         if cores > machine.offer.cores:
-            raise PromiseBroken(5, f"{name} starts on {worker}, where {cores} of {machine.offer.cores} cores are in use then")
+            raise PromiseBroken(
+                5, f"{name} starts on {worker}, where {cores} of {machine.offer.cores} cores are in use then"
+            )
 
     def check_history(self) -> None:
         """All that the log and the clients say in the end."""

@@ -247,9 +247,7 @@ class World:
         made: list[Master] = []
 
         def live() -> None:
-            master = Master(
-                log, Member(name, actor.pid, "h"), lease_s=self.lease_s, snapshot_every=self.snapshot_every
-            )
+            master = Master(log, Member(name, actor.pid, "h"), lease_s=self.lease_s, snapshot_every=self.snapshot_every)
             made.append(master)
             self.masters[actor] = master
             try:
@@ -363,6 +361,7 @@ class World:
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
         patch.setattr("scheduler.service.BATCH", random.choice((1, 3, 2_000)))
         patch.setattr("scheduler.service.AHEAD_FROM", random.choice((1, 2, 50)))
+        patch.setattr("recovery.snapshotter.Child", _AtOnce)
         patch.setattr("recovery.failover.STANDBY_WAIT_MS", random.choice((250, 1_000)))
         patch.setattr("recovery.failover.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 2)
@@ -382,6 +381,19 @@ class _Log:
         self._world.say(message, *(f"{name}={value}" for name, value in about.items()))
 
     info = warning = error = _said
+
+
+class _AtOnce:
+    """What a master has a child do, done by itself: a simulated process has no children."""
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._code = work()
+
+    def exit_code(self) -> int:
+        return self._code
+
+    def kill(self) -> None:
+        """It is over."""
 
 
 def _decide_unless_poisoned(state: ClusterState, command: Command) -> list[Event]:
