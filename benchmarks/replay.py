@@ -3,8 +3,10 @@
 `replay.py [EVENTS]`: logs of 10⁴, 10⁵ … up to so many events (10⁶ unless told otherwise), written to the embedded
 server as a busy cluster of 200 workers would have, then rebuilt: every entry read, its place in the chain
 verified, decoded, folded, and the result checked. `growth` is what an event costs in the longest log as
-a multiple of the shortest. Then a state of 10,000 workers and 100,000 apps is written as a snapshot and
-rebuilt from it.
+a multiple of the shortest. The longest is audited as well: every decision worked out again, ledgers and caps
+compared at every position. `busy` is the time of this process's core, which remains the same on a busy machine.
+Then a state of 10,000 workers and 100,000 apps is written as a snapshot and rebuilt from it, and the
+`eventsourcing` library replays as many events.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlog.store import EmbeddedStore
 from recovery import snapshot
-from recovery.rebuild import rebuild
+from recovery.audit import Audit
+from recovery.chain import read_store
+from recovery.rebuild import rebuild, unhindered
 from scheduler.commands import (
     Command,
     ConfigureCluster,
@@ -39,6 +44,9 @@ from scheduler.keys import Keys
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 
+if TYPE_CHECKING:
+    from uuid import UUID
+
 WORKERS, QUEUED = 200, 200
 LARGE_WORKERS, LARGE_APPS = 10_000, 100_000
 ROUNDS = 3
@@ -46,6 +54,7 @@ COMPANIES, USERS_PER_COMPANY = 8, 10
 APPS_PER_TURN = 50
 APP_CORES = 8
 MS_PER_TURN = 100
+EVENTS_PER_APP = SAVED_TOGETHER = 100
 
 
 class History:
@@ -120,36 +129,61 @@ def _worker(number: int) -> RegisterWorker:
     return RegisterWorker(worker=f"w{number:05}", node="node", host=f"h{number}", cores=16, memory_mb=65_536)
 
 
-def _folded(log: EventLog, *, whole: bool) -> tuple[float, int, str]:
-    """The best of some rounds: seconds, entries, and the digest of the state."""
-    best, seq, digest = float("inf"), 0, ""
+class Took(NamedTuple):
+    """Seconds by the clock and of this process's core, how far the log went, and the digest of what came out."""
+
+    clock_s: float
+    busy_s: float
+    seq: int
+    digest: str
+
+    def per_event(self) -> dict[str, float]:
+        """The figures as they are printed."""
+        return {
+            "events": self.seq,
+            "events_per_s": round(self.seq / self.clock_s),
+            "busy_events_per_s": round(self.seq / self.busy_s),
+            "busy_us_per_event": round(self.busy_s / self.seq * 1e6, 2),
+        }
+
+
+def _folded(log: EventLog, *, whole: bool) -> Took:
+    """The best of some rounds."""
+    clock_s, busy_s, seq, digest = float("inf"), float("inf"), 0, ""
     for _ in range(ROUNDS):
         gc.collect()
-        started = perf_counter()
+        began, busy = perf_counter(), process_time()
         state, position = rebuild(log, whole=whole)
-        best = min(best, perf_counter() - started)
+        clock_s, busy_s = min(clock_s, perf_counter() - began), min(busy_s, process_time() - busy)
         seq, digest = position.seq, state.digest()
-    return best, seq, digest
+    return Took(clock_s, busy_s, seq, digest)
 
 
-def _whole_logs(url: str, events: int) -> list[dict[str, float]]:
+def _audited(log: EventLog) -> dict[str, float]:
+    print("its audit", file=sys.stderr)
+    gc.collect()
+    audited = Audit()
+    began, busy = perf_counter(), process_time()
+    with unhindered():
+        if found := list(audited.deviations(read_store(log))):
+            raise AssertionError(f"the log deviates: {found[0]}")
+    took = Took(perf_counter() - began, process_time() - busy, audited.events, audited.digest)
+    return {**took.per_event(), "decisions": audited.decisions}
+
+
+def _whole_logs(url: str, events: int) -> dict[str, Any]:
     figures: list[dict[str, float]] = []
     history, log, size = History(workers=WORKERS, queued=QUEUED), EventLog(connect(url), Keys("whole")), 10_000
     while size <= events:
         print(f"a log of {size} events", file=sys.stderr)
         write(log, history, size)
-        took_s, entries, digest = _folded(log, whole=True)
-        if digest != history.state.digest():
+        took = _folded(log, whole=True)
+        if took.digest != history.state.digest():
             raise AssertionError("the replay gives another state")
-        figures.append(
-            {
-                "events": entries,
-                "events_per_s": round(entries / took_s),
-                "us_per_event": round(took_s / entries * 1e6, 2),
-            }
-        )
+        figures.append(took.per_event())
         size *= 10
-    return figures
+    growth = round(figures[-1]["busy_us_per_event"] / figures[0]["busy_us_per_event"], 3)
+    return {"logs": figures, "growth": growth, "audit": _audited(log)}
 
 
 def _from_snapshot(url: str) -> dict[str, float]:
@@ -161,8 +195,8 @@ def _from_snapshot(url: str) -> dict[str, float]:
     started = perf_counter()
     taken = [one for one in snapshot.write(log, history.state, history.position) if one is not None][-1]
     written_s = perf_counter() - started
-    took_s, _, digest = _folded(log, whole=False)
-    if digest != history.state.digest():
+    took = _folded(log, whole=False)
+    if took.digest != history.state.digest():
         raise AssertionError("the snapshot gives another state")
     return {
         "workers": len(history.state.workers),
@@ -170,21 +204,71 @@ def _from_snapshot(url: str) -> dict[str, float]:
         "bytes": taken.size,
         "parts": taken.parts,
         "written_s": round(written_s, 3),
-        "rebuilt_s": round(took_s, 3),
+        "rebuilt_s": round(took.clock_s, 3),
+        "rebuilt_busy_s": round(took.busy_s, 3),
     }
+
+
+def _replayed_by_eventsourcing(events: int) -> dict[str, Any]:
+    """What it takes the Python `eventsourcing` library to replay as many events of like size from its SQLite recorder.
+
+    Its events belong to aggregates that are rebuilt one by one; here each is an app that is granted executors. It
+    verifies no chain, checks nothing and keeps no ledgers over more than one app.
+    """
+    try:
+        from eventsourcing.application import Application  # noqa: PLC0415 - the comparison is optional
+        from eventsourcing.domain import Aggregate, event  # noqa: PLC0415
+    except ImportError:
+        return {"missing": "pip install 'fairlog[bench]' for the comparison"}
+    print("the eventsourcing library", file=sys.stderr)
+
+    class App(Aggregate):
+        @event("Registered")
+        def __init__(self, app: str, company: str, user: str, cores: int, command: list[str]) -> None:
+            self.app, self.company, self.user, self.cores, self.command = app, company, user, cores, command
+            self.granted_cores = 0
+
+        @event("Granted")
+        def grant(self, app: str, executor: str, worker: str, cores: int, memory_mb: int) -> None:  # noqa: ARG002
+            self.granted_cores += cores
+
+    def written(number: int) -> App:
+        app = App(f"app-{number}", "company1", "user1", 8, ["python", "-m", "report", "--day", str(number)])
+        for grant in range(EVENTS_PER_APP - 1):
+            app.grant(f"app-{number}", f"app-{number}.{grant}", f"w{grant:05}", 4, 4096)
+        return app
+
+    ids: list[UUID] = []
+    held = 0
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {"PERSISTENCE_MODULE": "eventsourcing.sqlite", "SQLITE_DBNAME": str(Path(folder) / "events.db")}
+        application: Application[UUID] = Application(env=environment)
+        for first in range(0, events // EVENTS_PER_APP, SAVED_TOGETHER):
+            apps = [written(first + number) for number in range(SAVED_TOGETHER)]
+            application.save(*apps)
+            ids += [app.id for app in apps]
+        began, busy = perf_counter(), process_time()
+        for identity in ids:
+            app: App = application.repository.get(identity)
+            held += app.granted_cores
+        took = Took(perf_counter() - began, process_time() - busy, len(ids) * EVENTS_PER_APP, "")
+        application.close()
+    if held != len(ids) * (EVENTS_PER_APP - 1) * 4:
+        raise AssertionError("the replay gives another sum")
+    return took.per_event()
 
 
 def main() -> None:
     """Measure and print."""
     events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
-        logs = _whole_logs(store.url, events)
+        whole = _whole_logs(store.url, events)
         large = _from_snapshot(store.url)
     result = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
-        "logs": logs,
-        "growth": round(logs[-1]["us_per_event"] / logs[0]["us_per_event"], 3),
+        **whole,
         "snapshot": large,
+        "eventsourcing": _replayed_by_eventsourcing(events),
     }
     print(json.dumps(result, indent=2))
 

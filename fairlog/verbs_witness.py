@@ -48,6 +48,10 @@ def _print_story(told: dict[str, Any]) -> None:
     waits, admission = told["waitsFor"], told["admission"]
     if waits:
         click.echo(f"waits     {waits['cause']} ({waits['rule']}): {waits['text']}")
+    if told["queue"]:
+        click.echo(
+            f"queue     number {told['queue']['place']} of {told['queue']['of']} that {told['user']} has pending"
+        )
     for each in told["waited"]["byCause"]:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
     click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['at'])}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.grounds import why_admitted, why_driver, why_executors
 from recovery.rebuild import fold
-from recovery.waits import CAUSES, Wait, waits_for
+from recovery.waits import CAUSES, Wait, place_in_queue, waits_for
 from scheduler.errors import UnknownApp
 from scheduler.events import AppAdmitted, DriverAllocated, ExecutorAllocated, Record, decode
 from scheduler.state import ClusterState
@@ -108,6 +108,7 @@ class _Story:
             "head": self.state.head,
             "at": at,
             "waitsFor": None if wait is None else wait.as_json(),
+            "queue": place_in_queue(self.state, app),
             "submitted": {"seq": app.submitted, "at": app.submitted_at},
             "admission": self.admission,
             "drivers": self.drivers,

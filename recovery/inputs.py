@@ -83,7 +83,7 @@ def turns(records: Iterable[Record]) -> Iterator[LoggedTurn]:
 def _inputs(cause: str, events: list[Event], offers: dict[str, RegisterWorker]) -> Iterator[Input]:
     """The inputs behind events of one cause; without a cause, only what is no decision."""
     if not cause:
-        events = [event for event in events if not _is_decision(event)]
+        events = [event for event in events if not is_decision(event)]
     before: list[Event] = []
     for event in events:
         if isinstance(event, WorkerRemoved):
@@ -97,7 +97,7 @@ def _inputs(cause: str, events: list[Event], offers: dict[str, RegisterWorker]) 
             return
 
 
-def _is_decision(event: Event) -> bool:
+def is_decision(event: Event) -> bool:
     """Whether a turn settles it: admissions, growth of elastic apps, what idle ones give back, placements."""
     return isinstance(event, AppAdmitted | AppChanged | DriverAllocated | ExecutorAllocated) or (
         isinstance(event, ExecutorRevoked) and event.reason == "idle"

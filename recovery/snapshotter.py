@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import structlog
 from redis.exceptions import RedisError
@@ -24,6 +26,35 @@ AGAIN_AFTER = 0.1
 _log = structlog.get_logger()
 
 
+class Child:
+    """A process that has all that this one has at the moment of the fork, does `work` and exits with what it returns."""
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._pid = os.fork()
+        if self._pid:
+            return
+        code = 1
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            signal.alarm(CLAIMED_S)
+            gc.disable()
+            os.nice(NICENESS)
+            code = work()
+        finally:
+            os._exit(code)
+
+    def exit_code(self) -> int | None:
+        """What it has exited with, None while it is at work; to be asked until it says."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def kill(self) -> None:
+        """End it."""
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
 class Snapshotter:
     """Has a snapshot written whenever `every` more events are in the log than the last one has."""
 
@@ -31,7 +62,7 @@ class Snapshotter:
         self._log = log
         self._every = every
         self._due_at = every
-        self._child: int | None = None
+        self._child: Child | None = None
 
     def is_due(self, seq: int, *, patience: float = 0.0) -> bool:
         """Whether it is time at log position `seq`; with `patience`, only after that part of `every` more.
@@ -46,49 +77,38 @@ class Snapshotter:
         self._due_at = last + self._every
         if position.seq < self._due_at:
             return
-        if not claim(self._log):
+        if claim(self._log):
+            self._child = Child(partial(_write, self._log, state, position))
+        else:
             self._due_at = position.seq + int(AGAIN_AFTER * self._every)
-            return
-        self._child = os.fork()
-        if not self._child:
-            _write_and_exit(self._log, state, position)
 
     def tend(self) -> None:
         """Take note of a child that has ended."""
-        if self._child is None:
+        code = self._child.exit_code() if self._child is not None else None
+        if code is None:
             return
-        pid, status = os.waitpid(self._child, os.WNOHANG)
-        if pid:
-            self._child = None
-            if status:
-                self._due_at += int(AGAIN_AFTER * self._every)
-                _log.warning("a snapshot was not written", exit_code=os.waitstatus_to_exitcode(status))
+        self._child = None
+        if code:
+            self._due_at += int(AGAIN_AFTER * self._every)
+            _log.warning("a snapshot was not written", exit_code=code)
 
     def stop(self) -> None:
         """End a child that is still at work; somebody else may write one then."""
         if self._child is None:
             return
-        os.kill(self._child, signal.SIGKILL)
-        os.waitpid(self._child, 0)
+        self._child.kill()
         self._child = None
         with suppress(RedisError):
             self._log.store.delete(self._log.keys.snapshotting)
 
 
-def _write_and_exit(log: EventLog, state: ClusterState, position: Position) -> None:
-    """The child's whole life. Its connection is its own: redis-py leaves its parent's alone."""
-    code = 1
+def _write(log: EventLog, state: ClusterState, position: Position) -> int:
+    """0 once the snapshot is there, 1 if the store went away. A child's connection is its own: redis-py sees to it."""
     try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        signal.alarm(CLAIMED_S)
-        gc.disable()
-        os.nice(NICENESS)
         for snapshot in write(log, state, position):
             if snapshot is not None:
                 _log.info("a snapshot was written", **snapshot._asdict())
-                code = 0
     except (RedisError, OSError) as error:
         _log.warning("a snapshot could not be written", error=str(error))
-    finally:
-        os._exit(code)
+        return 1
+    return 0

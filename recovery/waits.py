@@ -134,6 +134,14 @@ def _queued(queue: UserQueue, app: App) -> Told:
     return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": ahead[:100]}
 
 
+def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
+    """The app's place among its user's pending apps (F), from 1 on; None if it is not pending."""
+    if app.state != "pending":
+        return None
+    order = [one.app for _, one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
+    return {"place": order.index(app.spec.app) + 1, "of": len(order)}
+
+
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """Another company's turn (C3, C5) or user's (U1, U3), or the cluster that is full (A3)."""
     spec, settings = app.spec, state.settings

@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from recovery.fairness import Fairness
-from recovery.inputs import Input, LoggedTurn
+from recovery.inputs import Input, LoggedTurn, is_decision
 from scheduler.commands import (
     Command,
     ConfigureCluster,
@@ -182,7 +182,7 @@ class OtherWorld(World):
         for worker in () if self._begun else self.rules.workers:
             turn.take(worker)
         self._begun = True
-        if any(isinstance(event, Decision) for event in logged.events):
+        if any(not cause and is_decision(event) for event, cause in zip(logged.events, logged.causes, strict=True)):
             turn.hear()
         turn.settle()
         if self._follows:

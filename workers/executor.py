@@ -179,7 +179,7 @@ class Executor(SimpleWorker):
         if not step.granted:
             return "killed"
         if step.tasks < grant.tasks:
-            self._filled = False  # the store has failed over to a server that lacks them
+            self._filled = False  # the store failed over, and has lost the tasks that were made
             return None
         if not len(self._crew) and not self._crew.ended and not grant.stays:
             return "exited"

@@ -113,5 +113,7 @@ def test_the_stores_password_is_in_no_log_and_on_no_command_line(servers: Server
         shown += [shell.run("status").err, shell.run("submit", "--company", "acme", "--user", "a", "--", "true").err]
         assert [text for text in shown if "hush-hush" in text] == []
     finally:
+        worker.process.terminate()
+        worker.process.wait(60)
         worker.end()
         master.end()

@@ -219,7 +219,7 @@ def test_a_master_alone_writes_one_as_well_and_its_turns_go_on(log: EventLog, st
     wait_until(lambda: not _child_of(alone), "the child to be buried")
 
 
-def _child_of(master: Master) -> int | None:
+def _child_of(master: Master) -> object:
     master.snapshotter.tend()
     return master.snapshotter._child
 
@@ -238,7 +238,8 @@ def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_
     snapshotter.begin(state, position)
     wait_until(lambda: log.store.exists(f"{log.keys.snapshotting}:draft"), "the half of it")
     assert not snapshotter.is_due(position.seq + 1000)
-    os.kill(snapshotter._child or -1, signal.SIGKILL)
+    assert snapshotter._child is not None
+    os.kill(snapshotter._child._pid, signal.SIGKILL)
 
     def is_due_again() -> bool:
         snapshotter.tend()
@@ -253,5 +254,5 @@ def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_
     assert positions(log) == []
     log.store.delete(log.keys.snapshotting)
     snapshotter.begin(state, position)
-    os.waitpid(snapshotter._child or -1, 0)
+    wait_until(lambda: snapshotter._child and snapshotter._child.exit_code() == 0, "its end")
     assert positions(log) == [position.seq]

@@ -7,9 +7,12 @@ because all that can befall a cluster stands in it, one small function each.
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -359,17 +362,41 @@ class World:
             for attribute in doubles.keys() & vars(module).keys() if name.startswith(_PROGRAMS) else ():
                 if not (attribute == "_log" and isinstance(module._log, FunctionType)):
                     patch.setattr(module, attribute, doubles[attribute])
+        patch.setattr("recovery.snapshotter.Child", lambda work: _Child(loom, work))
         patch.setattr("recovery.failover.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None))
         for name in ("_set_ip_address", "register_birth", "register_death", "heartbeat"):
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
         patch.setattr("scheduler.service.BATCH", random.choice((1, 3, 2_000)))
         patch.setattr("scheduler.service.AHEAD_FROM", random.choice((1, 2, 50)))
+        patch.setattr("recovery.snapshotter.Child", _AtOnce)
         patch.setattr("recovery.failover.STANDBY_WAIT_MS", random.choice((250, 1_000)))
         patch.setattr("recovery.failover.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 2)
         patch.setattr("structlog.get_logger", lambda: _Log(self))
         patch.setattr("scheduler.turn.decide", _decide_unless_poisoned)
         patch_machines(patch, loom, self.machines, self.natures, self._ran)
+
+
+class _Child:
+    """What writes a snapshot beside a master: an actor with the state as it was, in the place of a forked process."""
+
+    def __init__(self, loom: Loom, work: partial[int]) -> None:
+        log, state, position = work.args
+        self._loom = loom
+        self._code: int | None = None
+        at_fork = deepcopy(state)
+        self._actor = loom.spawn("snapshotter", lambda: self._live(partial(work.func, log, at_fork, position)))
+
+    def _live(self, work: partial[int]) -> None:
+        self._code = work()
+
+    def exit_code(self) -> int | None:
+        """As the real one's."""
+        return -signal.SIGKILL if self._code is None and not self._actor.alive else self._code
+
+    def kill(self) -> None:
+        """End it."""
+        self._loom.kill(self._actor)
 
 
 class _Log:
@@ -383,6 +410,19 @@ class _Log:
         self._world.say(message, *(f"{name}={value}" for name, value in about.items()))
 
     info = warning = error = _said
+
+
+class _AtOnce:
+    """What a master has a child do, done by itself: a simulated process has no children."""
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._code = work()
+
+    def exit_code(self) -> int:
+        return self._code
+
+    def kill(self) -> None:
+        """It is over."""
 
 
 def _decide_unless_poisoned(state: ClusterState, command: Command) -> list[Event]:

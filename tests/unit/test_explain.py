@@ -80,6 +80,11 @@ def test_an_app_waits_for_its_users_earlier_ones() -> None:
     for number in (2, 3, 4):
         cluster.submit(f"a{number}", 8)
     assert waits(cluster, "a4") == ("queue", "F1", "2 of ann's apps go first, a2 next")
+    assert [told(cluster, app)["queue"] for app in ("a1", "a2", "a4")] == [
+        None,
+        {"place": 1, "of": 3},
+        {"place": 3, "of": 3},
+    ]
 
 
 def test_an_admitted_app_waits_for_a_worker_that_is_large_enough_and_the_nearest_is_named() -> None:

@@ -76,6 +76,7 @@ def test_a_setting_that_concerns_nothing_changes_no_decision(file: Path) -> None
 
 @settings(max_examples=10)
 @given(st.integers(0, 1 << 32), RULES)
+@example(1352565, {"user_policy": "balanced", "placement": "classic-pack"})
 @example(420, {"user_policy": "balanced", "placement": "classic-pack"})
 def test_under_the_same_rules_any_policy_decides_as_it_did(seed: int, rules: dict[str, object]) -> None:
     taken = logged(played(seeded(seed, 40), rules))
