@@ -11,11 +11,13 @@ from scheduler import eventlog, worklist_lua
 from scheduler.decide import decide
 from scheduler.eventlog import EventLog
 from scheduler.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
+from scheduler.grants import diff
 from scheduler.image import restored
 from scheduler.service import Scheduler
 from scheduler.state import ClusterState
 from scheduler.worklist import Worklist
 from tests.simulation.sweep import failure_of
+from workers.agent import Agent
 
 SEEDS = 100
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -70,6 +72,12 @@ def a_commit_appends_wherever_the_log_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
+    """For the master and for the agent, since each of them alone keeps the promise."""
+
+    def start(agent: Agent, granted: Any, _revoked: object) -> None:
+        for grant in agent._settled(diff(granted, {**agent._running, **agent._ended}).start):
+            agent._start_executor(grant)
+
     def hasty(state: ClusterState, command: Any) -> list[Event]:
         decided: list[Event] = []
         for event in decide(state, command):
@@ -85,6 +93,7 @@ def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
         return decided
 
     patch.setattr("tests.simulation.world.decide", hasty)
+    patch.setattr(Agent, "_start", start)
 
 
 def a_state_remembers_no_commands(patch: pytest.MonkeyPatch) -> None:
