@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 class Child:
-    """A process that has all that this one has when it is forked, does `work` and exits with what it returns."""
+    """A process that has all that this one has at the moment of the fork, does `work` and exits with its result."""
 
     def __init__(self, work: Callable[[], int]) -> None:
         self._pid = os.fork()
