@@ -3,7 +3,8 @@
 A primary that hangs is replaced, and may wake up. For a moment one of its replicas still follows it and has all
 that it writes, while another one has been made primary and knows nothing of that. And one that was started again
 counts what it sends from 0: until they are in step with it, the sentinels may take the replica that has the least
-for the one that is furthest.
+for the one that is furthest. So every server that has been the store or has followed it is known here for good: each
+of them may be primary again, also where the master that asks served under it long ago and was a standby since.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
     from scheduler.underway import UnderWay
 
-_ASK_S = 0.5
+_ASK_S = 1.0
 _REST = 10
-"""How many times as long as it took to ask in vain nobody asks again."""
+"""How many times as long as it took to ask in vain nobody asks again, if the primary has not hung meanwhile."""
+_HUNG_S = 1.0
+"""After so long without a word from the primary it may have been replaced, and by one that was left alone."""
 
 
 class _Server(NamedTuple):
@@ -43,6 +46,9 @@ class Primacy:
         self._awaited: dict[_Server, None] = {}
         """Those that were not in step yet since the primary was started, or became one."""
         self._reign = ""
+        self._primary: dict[_Server, None] = {}
+        """The server that was the primary at the last look."""
+        self._looked_s = 0.0
 
     def confirm(self, sent: UnderWay) -> bool:
         """Whether the replicas that are alive are in step with the primary, which is the server behind `sent`.
@@ -59,15 +65,19 @@ class Primacy:
             self._give_up(sent, "it has become a replica")
         states = dict(_attached(ours))
         if ours["master_replid"] != self._reign:
-            known = self._followers if self._reign else _announced(self._store)
+            known = (*self._followers, *self._primary, *_announced(self._store))
             self._reign, self._awaited = ours["master_replid"], dict.fromkeys(known)
             self._followers |= dict.fromkeys(known, 0.0)
+        self._primary = dict.fromkeys(_address(sent))
+        if time.monotonic() - self._looked_s > _HUNG_S:
+            self._followers = dict.fromkeys(self._followers, 0.0)
         for server in [server for server in self._followers if server not in states]:
             self._look_after(server, sent, ours)
         self._followers |= dict.fromkeys(states, 0.0)
         for server, state in states.items():
             if state == "online":
                 self._awaited.pop(server, None)
+        self._looked_s = time.monotonic()
         return not self._awaited
 
     def _look_after(self, server: _Server, sent: UnderWay, ours: dict[str, str]) -> None:
@@ -116,11 +126,28 @@ class Primacy:
 
 
 def _has_replaced(theirs: dict[str, str], ours: dict[str, str]) -> bool:
-    """Whether another server is primary in our place: not we ourselves, nor the one that we have replaced."""
-    return theirs.get("role") == "master" and theirs["master_replid"] not in {
-        ours["master_replid"],
-        ours["master_replid2"],
-    }
+    """Whether another server is primary in our place: not we ourselves, nor the one that we have replaced.
+
+    The latter may have been started again, and then knows nothing of the one that it was; but whoever replaces
+    a primary remembers it.
+    """
+    if theirs.get("role") != "master":
+        return False
+    if theirs["master_replid"] in {ours["master_replid"], ours["master_replid2"]}:
+        return False
+    return _remembers(theirs) or not _remembers(ours)
+
+
+def _remembers(said: dict[str, str]) -> bool:
+    """Whether a primary followed another one before; the id of none is all zeros."""
+    return bool(said["master_replid2"].strip("0"))
+
+
+def _address(sent: UnderWay) -> Iterator[_Server]:
+    """Where the server behind `sent` is; nothing for a Unix socket."""
+    host, port = sent.server
+    if port:
+        yield _Server(host, int(port))
 
 
 def _is_with_us(theirs: dict[str, str], ours: dict[str, str]) -> bool:

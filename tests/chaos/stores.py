@@ -76,7 +76,8 @@ class Single:
 class Replicated:
     """One primary, two replicas, three sentinels on ports of this machine. A commit counts once one replica has it.
 
-    No server is hit before all three are well again: two at once are more than one replica's copy can survive.
+    No server is hit before all three are well again, and every sentinel knows it: two at once are more than one
+    replica's copy can survive.
     """
 
     replicas = 1
@@ -98,7 +99,7 @@ class Replicated:
         for name, port in self._sentinels.items():
             self._launch(name, port, self._watch(), "--sentinel")
         deadline = time.monotonic() + _UP_S
-        while not (self._primary() and self._sentinels_agree()):
+        while self._primary() is None:
             if time.monotonic() > deadline:
                 raise TimeoutError("the replicated store does not come up")
             time.sleep(0.1)
@@ -157,26 +158,33 @@ class Replicated:
         )
 
     def _primary(self) -> str | None:
-        """The name of the primary, if the two others follow it and have the same as it."""
+        """The name of the primary, if the two others follow it and have the same as it, and all sentinels say so."""
         roles = {name: self._asked(port) for name, port in self._servers.items()}
         primaries = [name for name, role in roles.items() if role.get("role") == "master"]
         if len(primaries) != 1:
             return None
-        followers = [role for name, role in roles.items() if name != primaries[0]]
+        port, offset = self._servers[primaries[0]], roles[primaries[0]]["master_repl_offset"]
+        followers = [self._asked(other) for other in self._servers.values() if other != port]
         well = all(
-            role.get("master_link_status") == "up" and role.get("master_port") == self._servers[primaries[0]]
+            role.get("master_link_status") == "up"
+            and role.get("master_port") == port
+            and role["slave_repl_offset"] >= offset
             for role in followers
         )
-        return primaries[0] if well else None
+        return primaries[0] if well and self._sentinels_agree(port) else None
 
-    def _sentinels_agree(self) -> bool:
+    def _sentinels_agree(self, primary: int) -> bool:
+        """Whether every sentinel takes that server for the primary, and sees the two others follow it."""
         for port in self._sentinels.values():
             try:
                 with _asking(port) as sentinel:
                     seen: Any = sentinel.sentinel_master(_SERVICE)
+                    replicas: Any = sentinel.sentinel_slaves(_SERVICE)
             except RedisError:
                 return False
-            if int(seen["num-slaves"]) != 2 or int(seen["num-other-sentinels"]) != 2:
+            if (seen["port"], seen["flags"], int(seen["num-other-sentinels"])) != (primary, "master", 2):
+                return False
+            if [(replica["flags"], replica["master-port"]) for replica in replicas] != [("slave", primary)] * 2:
                 return False
         return True
 

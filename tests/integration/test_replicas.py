@@ -20,6 +20,7 @@ from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
 from scheduler.primacy import Primacy, _Server
 from scheduler.service import Scheduler
+from scheduler.underway import UnderWay
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, replication, until
 from workers.agent import Agent
@@ -156,6 +157,67 @@ def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_kn
         assert monitored._followers.keys() == {others[0], _Server("127.0.0.1", ports[1])}
         assert not monitored._awaited
         master.log.store.close()
+
+
+def test_a_former_primary_that_is_primary_again_is_asked_by_a_master_that_was_a_standby_meanwhile(
+    servers: Servers, primary: int
+) -> None:
+    port = servers.replica_of(primary)
+    with Redis(port=primary) as first, Redis(port=port) as second, Redis(port=servers.replica_of(primary)) as third:
+        monitored = Primacy(first)
+        until(lambda: replication(first)["connected_slaves"] == 3)
+        assert _confirmed(monitored, first)
+        second.replicaof("NO", "ONE")
+        for follower in (first, third):
+            follower.replicaof("127.0.0.1", str(port))
+        until(lambda: [replication(one).get("master_link_status") for one in (first, third)] == ["up"] * 2)
+        first.replicaof("NO", "ONE")
+        until(lambda: replication(second)["connected_slaves"] == 1)
+        with pytest.raises(StoreConnectionError, match=f"{primary} is primary now"):
+            _confirmed(monitored, second)
+
+
+def test_a_former_primary_that_was_started_again_is_not_taken_for_the_primary(servers: Servers, primary: int) -> None:
+    with Redis(port=primary) as first, Redis(port=servers.replica_of(primary)) as second:
+        monitored = Primacy(first)
+        until(lambda: replication(first)["connected_slaves"] == 2)
+        assert _confirmed(monitored, first)
+        second.replicaof("NO", "ONE")
+        servers.kill(primary)
+        servers.launch(primary)
+        until(first.ping)
+        assert _confirmed(monitored, second)
+        with pytest.raises(StoreConnectionError, match="is primary now"):
+            _confirmed(monitored, first)
+
+
+def test_a_replica_that_hung_and_has_replaced_a_primary_that_hung_since_is_not_left_alone(
+    servers: Servers, primary: int
+) -> None:
+    port = servers.replica_of(primary)
+    with Redis(port=primary) as first, Redis(port=port) as second:
+        monitored = Primacy(first)
+        until(lambda: replication(first)["connected_slaves"] == 2)
+        assert _confirmed(monitored, first)
+        servers.signal(port, signal.SIGSTOP)
+        first.client_kill_filter(_type="replica")
+        assert _confirmed(monitored, first)
+        servers.signal(port, signal.SIGCONT)
+        second.replicaof("NO", "ONE")
+        assert _confirmed(monitored, first)
+        monitored._looked_s -= 1.1
+        with pytest.raises(StoreConnectionError, match=f"{port} is primary now"):
+            _confirmed(monitored, first)
+
+
+def _confirmed(monitored: Primacy, server: Redis) -> bool:
+    """What it says of `server`, asked over a connection on which something was answered."""
+    sent = UnderWay(server, [("PING",)])
+    sent.read()
+    try:
+        return monitored.confirm(sent)
+    finally:
+        sent.abandon()
 
 
 def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_in_step_again(
