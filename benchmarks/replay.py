@@ -39,7 +39,7 @@ from scheduler.commands import (
     SubmitApp,
 )
 from scheduler.eventlog import GENESIS, EventLog, Position, connect
-from scheduler.events import ExecutorAllocated, Record, encode
+from scheduler.events import ExecutorAllocated, Record, encode_turn
 from scheduler.keys import Keys
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
@@ -104,16 +104,11 @@ class History:
         for number, command in enumerate(commands):
             turn.take(command, f"{turn.first:x}-{number}")
         turn.settle()
-        records: list[Record] = []
+        self._started += [event.executor for event, _ in turn.entries if isinstance(event, ExecutorAllocated)]
         seq, digest = self.position
-        for event, cause in turn.entries:
-            seq += 1
-            record = encode(event, seq=seq, at=turn.at, turn=turn.first, cause=cause, previous=digest)
-            digest = record.digest
-            records.append(record)
-            if isinstance(event, ExecutorAllocated):
-                self._started.append(event.executor)
-        self.position = Position(seq, digest)
+        records = encode_turn(turn.entries, first=seq + 1, at=turn.at, turn=turn.first, previous=digest)
+        if records:
+            self.position = Position(records[-1].seq, records[-1].digest)
         return records
 
 
@@ -193,7 +188,7 @@ def _from_snapshot(url: str) -> dict[str, float]:
     log = EventLog(connect(url), Keys("large"))
     write(log, history, 0)
     started = perf_counter()
-    taken = [one for one in snapshot.write(log, history.state, history.position) if one is not None][-1]
+    taken = snapshot.write(log, history.state, history.position)
     written_s = perf_counter() - started
     took = _folded(log, whole=False)
     if took.digest != history.state.digest():

@@ -200,8 +200,7 @@ def _snapshot_behind(log: EventLog, bound: int, folded: Callable[[int], object] 
     if found is not None and found[1].seq > bound:
         return found[1].seq
     state, position = rebuild(log, progress=folded)
-    for _ in snapshot.write(log, state, position):
-        pass
+    snapshot.write(log, state, position)
     snapshot.load(log, position.seq)
     return position.seq
 

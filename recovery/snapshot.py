@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
@@ -44,11 +43,10 @@ class BadSnapshot(FairlogError):
         super().__init__(f"the snapshot at log position {seq} cannot be used: {why}")
 
 
-def write(log: EventLog, state: ClusterState, position: Position) -> Iterator[Snapshot | None]:
-    """Write `state`, which is what the log tells up to `position`; the last thing yielded is the snapshot.
+def write(log: EventLog, state: ClusterState, position: Position) -> Snapshot:
+    """The snapshot of `state`, which is what the log tells up to `position`, once it is written.
 
-    Stops every few milliseconds for its caller to look after something else; one that is not asked to
-    go on leaves nothing but a draft that expires. The state must not change meanwhile.
+    Cut short, it leaves nothing but a draft that expires.
     """
     store, keys = log.store, log.keys
     draft = f"{keys.snapshotting}:{uuid4().hex}"
@@ -67,14 +65,13 @@ def write(log: EventLog, state: ClusterState, position: Position) -> Iterator[Sn
         while len(held) >= PART_BYTES:
             put(bytes(held[:PART_BYTES]))
             del held[:PART_BYTES]
-        yield None
     held += squeezed.flush()
     while held:
         put(bytes(held[:PART_BYTES]))
         del held[:PART_BYTES]
     snapshot = Snapshot(position.seq, position.digest, parts, size, checksum.hexdigest())
     _publish(log, draft, snapshot)
-    yield snapshot
+    return snapshot
 
 
 def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:

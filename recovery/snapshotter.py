@@ -105,10 +105,9 @@ class Snapshotter:
 def _write(log: EventLog, state: ClusterState, position: Position) -> int:
     """0 once the snapshot is there, 1 if the store went away. A child's connection is its own: redis-py sees to it."""
     try:
-        for snapshot in write(log, state, position):
-            if snapshot is not None:
-                _log.info("a snapshot was written", **snapshot._asdict())
+        snapshot = write(log, state, position)
     except (RedisError, OSError) as error:
         _log.warning("a snapshot could not be written", error=str(error))
         return 1
+    _log.info("a snapshot was written", **snapshot._asdict())
     return 0
