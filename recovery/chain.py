@@ -85,15 +85,14 @@ def read_store(log: EventLog) -> Iterator[Entry]:
 
 def _facts_first(entries: Iterator[Raw]) -> Iterator[Entry]:
     """What the entries tell as far as it can be trusted at once; from there on, the entries as they are written."""
-    seq, digest = 0, GENESIS_DIGEST
+    last: Fact | None = None
     while page := list(islice(entries, _PAGE)):
-        before = seq
+        seq, digest = _next(last)
         try:
-            for fact in facts(page, seq, digest):
-                seq, digest = fact.seq, fact.digest
-                yield fact
+            for last in facts(page, seq - 1, digest):
+                yield last
         except UnreadableRecord:
-            yield from map(_as_written, chain(page[seq - before :], entries))
+            yield from map(_as_written, chain(page[_next(last)[0] - seq :], entries))
 
 
 def _raw(line: str) -> Raw:
@@ -137,15 +136,14 @@ def verified(entries: Iterable[Entry]) -> Iterator[Fact | Record | Fault]:
     """
     every = iter(entries)
     window: deque[Record | Garbled] = deque()
-    seq, previous = 1, GENESIS_DIGEST
+    last: Fact | Record | None = None
     for told in every:
-        if not isinstance(told, Fact) and (
-            isinstance(told, Garbled) or told.seq != seq or told.digest != chain_digest(previous, *told[:7])
-        ):
+        if not isinstance(told, Fact) and (isinstance(told, Garbled) or not _follows(told, last)):
             window.append(told)
             break
         yield told
-        seq, previous = told.seq + 1, told.digest
+        last = told
+    seq, previous = _next(last)
     left = cast("Iterator[Record | Garbled]", every)
     while window or _fill(window, left, 1):
         entry = window[0]
@@ -175,6 +173,16 @@ def verified(entries: Iterable[Entry]) -> Iterator[Fact | Record | Fault]:
                 if place == entry.seq - seq:
                     yield Fault(entry.seq, f"entry {seq} stands here", f"entry {entry.seq}", lost=False)
                 window[0], window[place] = window[place], entry
+
+
+def _next(last: Fact | Record | None) -> tuple[int, str]:
+    """The position behind that entry, or the first one, and the digest it is chained to."""
+    return (1, GENESIS_DIGEST) if last is None else (last.seq + 1, last.digest)
+
+
+def _follows(entry: Record, last: Fact | Record | None) -> bool:
+    seq, previous = _next(last)
+    return entry.seq == seq and entry.digest == chain_digest(previous, *entry[:7])
 
 
 def _fill(window: deque[Record | Garbled], left: Iterator[Record | Garbled], number: int) -> int:
