@@ -22,6 +22,7 @@ from scheduler.events import (
     AppRegistered,
     CompanyRegistered,
     DriverAllocated,
+    DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
@@ -36,6 +37,10 @@ from scheduler.state import ClusterState
 from scheduler.turn import Stage, decisions
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
+_OF_SLICES = (ExecutorRemoved, DriverRemoved, ExecutorRevoked)
+"""What tells of an executor or a driver, and so names its app and worker once more."""
+_REGARDED = frozenset({CompanyRegistered, *_DECIDED, *_OF_SLICES})
+"""What more is asked of among the inputs of a turn than whether it can be folded."""
 CHAIN = "chain"
 """Stands for a rule's number where the chain of digests is broken, or an entry cannot be read."""
 _SUMS = "ledgers that are the sums of their apps"
@@ -69,13 +74,22 @@ class Audit:
         self.events = self.decisions = 0
         self.companies: dict[str, None] = {}
         """Every company that there ever was."""
-        self.digest = ""
-        self.ends_at = 0
         self.blind_from: int | None = None
         self._books: Books | None = Books()
         """Until they differ from the state's ledgers: whatever comes behind follows from that."""
         self._clean = True
         self._checked_at = 0
+        self._latest: Fact | Record | None = None
+
+    @property
+    def ends_at(self) -> int:
+        """The position of the last entry that was read."""
+        return 0 if self._latest is None else self._latest.seq
+
+    @property
+    def digest(self) -> str:
+        """The digest of that entry."""
+        return "" if self._latest is None else self._latest.digest
 
     def deviations(self, entries: Iterable[Entry]) -> Iterator[Deviation]:
         """Each deviation of the log, in the order of its positions as far as the log itself is in order."""
@@ -86,25 +100,26 @@ class Audit:
 
     def _every(self, entries: Iterable[Entry]) -> Iterator[Deviation]:
         turn: list[Fact] = []
+        number = 0
         for entry in verified(entries):
             if isinstance(entry, Fault):
                 if entry.lost:
                     self._stop(turn[0].seq if turn else entry.seq)
                 yield Deviation(entry.seq, CHAIN, entry.done, entry.due, None)
                 continue
-            if self.last is not None and entry.seq > self.last and (not turn or entry.turn != turn[0].turn):
-                break
-            self.events += 1
-            self.digest, self.ends_at = entry.digest, entry.seq
-            if self.blind_from is not None:
-                continue
-            if turn and entry.turn != turn[0].turn:
+            if entry.turn != number or self.blind_from is not None:
                 yield from self._finish(turn)
-            try:
-                turn.append(told(entry) if isinstance(entry, Record) else entry)
-            except UnreadableRecord as error:
-                self._stop(turn[0].seq if turn else entry.seq)
-                yield Deviation(entry.seq, CHAIN, str(error), "an entry that can be read", None)
+                number = entry.turn
+                if self.last is not None and entry.seq > self.last:
+                    break
+            self.events += 1
+            self._latest = entry
+            if self.blind_from is None:
+                try:
+                    turn.append(entry if isinstance(entry, Fact) else told(entry))
+                except UnreadableRecord as error:
+                    self._stop(turn[0].seq if turn else entry.seq)
+                    yield Deviation(entry.seq, CHAIN, str(error), "an entry that can be read", None)
         yield from self._finish(turn)
         if self.blind_from is None and self._clean:
             yield from self._violations()
@@ -136,10 +151,8 @@ class Audit:
         inputs, decided = turn[:decided_from], turn[decided_from:]
         may_rest = not decided and bool(inputs) and _only_decommissions(inputs, self.state)
         for logged in inputs:
-            if type(logged.event) is CompanyRegistered:
-                self.companies[logged.event.company] = None
-            elif type(logged.event) in _DECIDED:
-                yield self._deviation(logged.seq, logged.event, None, rule="T2")
+            if type(logged.event) in _REGARDED and (odd := self._regard(logged)) is not None:
+                yield odd
             if (wrong := self._fold(logged)) is not None:
                 yield wrong
                 if self.blind_from is not None:
@@ -150,6 +163,17 @@ class Audit:
             for logged in decided:
                 if (wrong := self._fold(logged)) is not None:
                     yield wrong
+
+    def _regard(self, logged: Fact) -> Deviation | None:
+        """Note a company. A decision is no input (semantics T2), and whoever tells of an executor knows whose it is."""
+        event = logged.event
+        if isinstance(event, CompanyRegistered):
+            self.companies[event.company] = None
+        elif isinstance(event, _DECIDED):
+            return self._deviation(logged.seq, event, None, rule="T2")
+        elif isinstance(event, _OF_SLICES) and (owner := _owner(self.state, event)) is not None:
+            return Deviation(logged.seq, "O2", words(event), owner, None)
+        return None
 
     def _shape(self, turn: list[Fact]) -> Iterator[Deviation]:
         """A turn is named after its first entry and has one time, never one before the last turn's (semantics T2)."""
@@ -201,23 +225,23 @@ class Audit:
 
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as the log has it; one that cannot be so is named and passed over (semantics O2)."""
-        event, seq = logged.event, logged.seq
-        check = _IMPOSSIBLE.get(type(event))
-        if check is not None and (impossible := check(self.state, event)) is not None:
-            self.state.head = seq
+        seq, at, _, cause, event, _ = logged
+        state, books, kind = self.state, self._books, type(event)
+        check = _IMPOSSIBLE.get(kind)
+        if check is not None and (impossible := check(state, event)) is not None:
+            state.head = seq
             return Deviation(seq, "O2", words(event), impossible, None) if impossible else None
         try:
-            self.state.apply(event, at=logged.at, cause=logged.cause)
+            state.apply(event, at=at, cause=cause)
         except (KeyError, ValueError, IndexError) as error:
             self._stop(seq)
             due = f"something that does not contradict what came before it ({error!r})"
             return Deviation(seq, "O2", words(event), due, None)
-        differs = None if self._books is None else self._books.post(event, self.state)
-        if differs is not None:
+        if books is not None and (differs := books.post(event, state)) is not None:
             self._books = None
             return Deviation(seq, "O2", differs, _SUMS, None)
-        if type(event) is ExecutorAllocated or type(event) is DriverAllocated:
-            worker = self.state.workers[event.worker]
+        if kind is ExecutorAllocated or kind is DriverAllocated:
+            worker = state.workers[event.worker]  # type: ignore[union-attr]  # both name one
             if worker.free_cores < 0 or worker.free_memory_mb < 0:
                 due = f"no more than worker {worker.id} offers, {worker.cores} cores and {worker.memory_mb} MiB"
                 return Deviation(seq, "O2", words(event), due, None)
@@ -332,6 +356,14 @@ def _grants_driver(state: ClusterState, event: DriverAllocated) -> str | None:
     app = state.apps.get(event.app)
     waits = app is not None and app.submitted in state.waiting_drivers
     return None if waits and event.worker in state.workers else ""
+
+
+def _owner(state: ClusterState, event: ExecutorRemoved | DriverRemoved | ExecutorRevoked) -> str | None:
+    """The app and worker that the executor or driver was granted to and on, if the event names another one."""
+    held = state.drivers.get(event.driver) if isinstance(event, DriverRemoved) else state.executors.get(event.executor)
+    if held is None or (held.app == event.app and held.worker == event.worker):
+        return None
+    return f"{held.id} of app {held.app} on worker {held.worker}, as it was granted"
 
 
 def _revokes(state: ClusterState, event: ExecutorRevoked) -> str | None:

@@ -216,6 +216,16 @@ def test_an_input_that_contradicts_what_came_before_ends_the_working_out() -> No
     assert (found[0].seq, found[0].rule, audited.blind_from) == (seq, "O2", seq)
 
 
+@pytest.mark.parametrize("changes", [{"app": "a2"}, {"app": "nobody"}, {"worker": "w1"}, {"worker": "w9"}])
+def test_an_end_that_names_another_app_or_worker_than_the_grant_is_found_and_nothing_else(
+    changes: dict[str, object],
+) -> None:
+    seq = position("ExecutorRemoved", executor="a1.0")
+    found = audit(chained(edited(seq, **changes)))
+    due = "a1.0 of app a1 on worker w2, as it was granted"
+    assert [(each.seq, each.rule, each.due) for each in found] == [(seq, "O2", due)]
+
+
 def test_a_turn_of_decommissions_alone_owes_no_placement() -> None:
     cluster = Cluster()
     cluster.company("acme")
