@@ -26,6 +26,7 @@ from scheduler.events import (
     DriverAllocated,
     Event,
     ExecutorAllocated,
+    ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
     Record,
@@ -154,7 +155,10 @@ class Audit:
                     yield wrong
 
     def _shape(self, turn: list[Fact]) -> Iterator[Deviation]:
-        """A turn is named after its first entry and has one time, never one before the last turn's (semantics T2)."""
+        """A turn is named after its first entry and has one time, never one before the last turn's (semantics T2).
+
+        No command is the cause of what the turn itself decides.
+        """
         first = turn[0]
         if first.turn != first.seq:
             yield Deviation(first.seq, "T2", f"turn {first.turn}", f"turn {first.seq}", None)
@@ -162,6 +166,8 @@ class Audit:
         for fact in turn:
             if fact.at != due:
                 yield Deviation(fact.seq, "T2", f"time {fact.at}", f"time {due}", None)
+            if fact.cause and type(fact.event) in _DECIDED:
+                yield Deviation(fact.seq, "T2", f"cause {fact.cause}", "no cause", None)
 
     def _hold(self, decided: list[Fact], last: Fact) -> Iterator[Deviation]:
         """Hold the decisions of a turn against those that are due, one by one."""
@@ -333,7 +339,14 @@ def _grants_driver(state: ClusterState, event: DriverAllocated) -> str | None:
 
 
 def _revokes(state: ClusterState, event: ExecutorRevoked) -> str | None:
-    return None if event.executor in state.executors else "an executor that runs"
+    executor = state.executors.get(event.executor)
+    return None if executor is not None and executor.status != "stopping" else "an executor that runs"
+
+
+def _changes(state: ClusterState, event: ExecutorChanged) -> str | None:
+    executor = state.executors.get(event.executor)
+    same = executor is None or (executor.status != "starting" and event.idle == (executor.idle_since is not None))
+    return "an executor that starts, or becomes idle or busy" if same else None
 
 
 _NOBODYS = "an id that nobody has yet"
@@ -342,6 +355,7 @@ _IMPOSSIBLE: dict[type[Event], Callable[[ClusterState, Any], str | None]] = {
     ExecutorAllocated: _grants,
     DriverAllocated: _grants_driver,
     ExecutorRevoked: _revokes,
+    ExecutorChanged: _changes,
     AppRegistered: lambda state, event: _NOBODYS if event.app in state.apps else None,
     WorkerRegistered: lambda state, event: _NOBODYS if event.worker in state.workers else None,
     CompanyRegistered: lambda state, event: _NOBODYS if event.company in state.companies else None,
