@@ -62,15 +62,15 @@ def run_master(
     if the log cannot be trusted at some position; a human must act then.
     """
     keys = Keys(cluster)
-    store = connect(store_url)
-    check = partial(check_store, store, unsafe=unsafe)
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
-    log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
-    archiver = Archiver(log, store_url, archive_url)
-    master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver)
-    check()
-    master.worker.stop_on_signals()
-    master.run()
+    with connect(store_url) as store:
+        check = partial(check_store, store, unsafe=unsafe)
+        log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
+        archiver = Archiver(log, store_url, archive_url)
+        master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver)
+        check()
+        master.worker.stop_on_signals()
+        master.run()
 
 
 class Master:
