@@ -39,11 +39,13 @@ Sums = list[int]
 
 @dataclass(slots=True)
 class _App:
+    name: str
     company: str
     user: str
     accounts: tuple[Sums, Sums, Sums]
     """Those of waitingApps, its company and its user."""
-    requested: tuple[int, int]
+    requested_cores: int
+    requested_mb: int
     granted_cores: int = 0
     granted_mb: int = 0
     done_cores: int = 0
@@ -54,9 +56,10 @@ class _App:
 
 @dataclass(slots=True)
 class _Worker:
-    cores: int
-    memory_mb: int
-    live: bool
+    name: str
+    cores: int = 0
+    memory_mb: int = 0
+    live: bool = False
     granted_cores: int = 0
     granted_mb: int = 0
 
@@ -76,7 +79,7 @@ class Books:
         self._apps: dict[str, _App] = {}
         self._workers: dict[str, _Worker] = {}
         self._companies: dict[str, _Company] = {}
-        self._slices: dict[str, tuple[str, str, int, int]] = {}
+        self._slices: dict[str, tuple[_App, _Worker, int, int]] = {}
         """Executor or driver -> its app and worker, cores and MiB."""
         self._live_cores = self._live_mb = 0
 
@@ -85,11 +88,11 @@ class Books:
 
         One that borrows may pass it (C6), and a default quota does not stop a company that occupies nothing.
         """
-        company, (cores, memory_mb) = self._companies[event.company], self._apps[event.app].requested
+        company, app = self._companies[event.company], self._apps[event.app]
         said, (has_cores, has_mb, _, _) = company.said, company.sums
         if said.borrow or (said.cores is None and said.part is None and not has_cores and not has_mb):
             return True
-        cores, memory_mb = cores + has_cores, memory_mb + has_mb
+        cores, memory_mb = app.requested_cores + has_cores, app.requested_mb + has_mb
         if said.cores is not None and said.memory_mb is not None:
             return cores <= said.cores and memory_mb <= said.memory_mb
         part, of = map(int, said.part.split("/")) if said.part else (1, len(self._companies))
@@ -97,91 +100,59 @@ class Books:
 
     def post(self, event: Event, state: ClusterState) -> str | None:
         """Enter the event that `state` has folded just now; a sentence if a ledger of the state says otherwise."""
-        found = self._entries.get(type(event))
-        if found is None:
-            return None
-        entry, of_app, of_worker = found
-        entry(self, event)
-        differs: str | None = None
-        if of_app:
-            differs = self._of_app(event.app, state)  # type: ignore[union-attr]  # the table below says so
-        if of_worker and differs is None:
-            differs = self._of_worker(event.worker, state)  # type: ignore[union-attr]  # likewise
-        return differs
+        enter = self._entries.get(type(event))
+        return None if enter is None else enter(self, event, state)
 
-    def _of_app(self, name: str, state: ClusterState) -> str | None:
-        app, known = self._apps[name], state.apps.get(name)
-        if app.ended and not app.granted_cores and not app.granted_mb:
-            del self._apps[name]
-        elif known is None or (known.granted_cores, known.granted_memory_mb) != (app.granted_cores, app.granted_mb):
-            has = "nothing" if known is None else f"{known.granted_cores} cores and {known.granted_memory_mb} MiB"
-            return f"app {name} counts {has} granted, its executors make {app.granted_cores} and {app.granted_mb}"
-        elif not app.ended and (known.requested_cores, known.requested_memory_mb) != app.requested:
-            has = f"{known.requested_cores} cores and {known.requested_memory_mb} MiB"
-            return f"app {name} requests {has}, its events make {app.requested}"
-        cluster, company, user = app.accounts
-        if not _agree(cluster, state.balance):
-            return _words("waitingApps", state.balance, cluster)
-        tenant = state.companies.get(app.company)
-        balance = None if tenant is None else tenant.balance
-        if not _agree(company, balance):
-            return _words(f"company {app.company}", balance, company)
-        submitter = None if tenant is None else tenant.users.get(app.user)
-        balance = None if submitter is None else submitter.balance
-        return None if _agree(user, balance) else _words(f"user {app.user} of {app.company}", balance, user)
-
-    def _of_worker(self, name: str, state: ClusterState) -> str | None:
-        worker, known = self._workers.get(name), state.workers.get(name)
-        if worker is None or known is None:
-            return None if worker is None and known is None else f"worker {name} is there for one and gone by the other"
-        free = worker.cores - worker.granted_cores, worker.memory_mb - worker.granted_mb
-        if known.free == free:
-            return None
-        return f"worker {name} has {known.free} free where its executors and drivers leave {free}"
-
-    def _app_registered(self, event: AppRegistered) -> None:
+    def _app_registered(self, event: AppRegistered, _: ClusterState) -> None:
         company = self._companies[event.company]
         user = company.users.setdefault(event.user, [0, 0, 0, 0])
         accounts = self._cluster, company.sums, user
         requested = event.requested_cores, event.requested_memory_mb
-        self._apps[event.app] = _App(event.company, event.user, accounts, requested)
+        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, *requested)
 
-    def _app_admitted(self, event: AppAdmitted) -> None:
+    def _app_admitted(self, event: AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         app.waits = True
-        _request(app, *app.requested)
+        _request(app, app.requested_cores, app.requested_mb)
+        return self._of_app(app, state)
 
-    def _app_changed(self, event: AppChanged) -> None:
-        app = self._apps[event.app]
-        had_cores, had_mb = app.requested
-        app.requested, app.done_cores = (event.requested_cores, event.requested_memory_mb), event.done_cores
-        if app.waits:
-            _request(app, event.requested_cores - had_cores, event.requested_memory_mb - had_mb)
-
-    def _app_removed(self, event: AppRemoved) -> None:
+    def _app_changed(self, event: AppChanged, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         if app.waits:
-            _request(app, -app.requested[0], -app.requested[1])
+            _request(app, event.requested_cores - app.requested_cores, event.requested_memory_mb - app.requested_mb)
+        app.requested_cores, app.requested_mb = event.requested_cores, event.requested_memory_mb
+        app.done_cores = event.done_cores
+        return self._of_app(app, state)
+
+    def _app_removed(self, event: AppRemoved, state: ClusterState) -> str | None:
+        app = self._apps[event.app]
+        if app.waits:
+            _request(app, -app.requested_cores, -app.requested_mb)
         app.waits, app.ended = False, True
+        return self._of_app(app, state)
 
-    def _allocated(self, event: ExecutorAllocated | DriverAllocated) -> None:
-        name = event.executor if type(event) is ExecutorAllocated else event.driver  # type: ignore[union-attr]
-        self._slices[name] = event.app, event.worker, event.cores, event.memory_mb
-        self._grant(event.app, event.worker, event.cores, event.memory_mb)
+    def _executor_allocated(self, event: ExecutorAllocated, state: ClusterState) -> str | None:
+        app, worker, cores, memory_mb = self._apps[event.app], self._workers[event.worker], event.cores, event.memory_mb
+        self._slices[event.executor] = app, worker, cores, memory_mb
+        return self._grant(app, worker, cores, memory_mb, state)
 
-    def _executor_removed(self, event: ExecutorRemoved) -> None:
+    def _driver_allocated(self, event: DriverAllocated, state: ClusterState) -> str | None:
+        app, worker, cores, memory_mb = self._apps[event.app], self._workers[event.worker], event.cores, event.memory_mb
+        self._slices[event.driver] = app, worker, cores, memory_mb
+        return self._grant(app, worker, cores, memory_mb, state)
+
+    def _executor_removed(self, event: ExecutorRemoved, state: ClusterState) -> str | None:
         app, worker, cores, memory_mb = self._slices.pop(event.executor)
         if event.done:
-            self._apps[app].done_cores += cores
-        self._grant(app, worker, -cores, -memory_mb)
+            app.done_cores += cores
+        return self._grant(app, worker, -cores, -memory_mb, state)
 
-    def _driver_removed(self, event: DriverRemoved) -> None:
+    def _driver_removed(self, event: DriverRemoved, state: ClusterState) -> str | None:
         app, worker, cores, memory_mb = self._slices.pop(event.driver)
-        self._grant(app, worker, -cores, -memory_mb)
+        return self._grant(app, worker, -cores, -memory_mb, state)
 
-    def _grant(self, name: str, worker_name: str, cores: int, memory_mb: int) -> None:
+    def _grant(self, app: _App, worker: _Worker, cores: int, memory_mb: int, state: ClusterState) -> str | None:
         """What is granted beyond the request raises it: with unlimited cores (A6), or one executor a worker (S5)."""
-        app, worker = self._apps[name], self._workers[worker_name]
         worker.granted_cores += cores
         worker.granted_mb += memory_mb
         app.granted_cores += cores
@@ -189,55 +160,93 @@ class Books:
         for sums in app.accounts:
             sums[2] += cores
             sums[3] += memory_mb
-        asked_cores, asked_mb = app.requested
         held_cores = app.granted_cores + app.done_cores
-        if not app.ended and (held_cores > asked_cores or app.granted_mb > asked_mb):
-            app.requested = max(asked_cores, held_cores), max(asked_mb, app.granted_mb)
-            _request(app, app.requested[0] - asked_cores, app.requested[1] - asked_mb)
+        if (held_cores > app.requested_cores or app.granted_mb > app.requested_mb) and not app.ended:
+            more_cores, more_mb = max(0, held_cores - app.requested_cores), max(0, app.granted_mb - app.requested_mb)
+            app.requested_cores += more_cores
+            app.requested_mb += more_mb
+            _request(app, more_cores, more_mb)
+        return self._of_app(app, state) or self._of_worker(worker, state)
 
-    def _worker_registered(self, event: WorkerRegistered) -> None:
-        self._workers[event.worker] = _Worker(0, 0, live=False)
-        self._offers(event.worker, event.cores, event.memory_mb, live=True)
+    def _of_app(self, app: _App, state: ClusterState) -> str | None:
+        known, tenant = state.apps.get(app.name), state.companies.get(app.company)
+        if app.ended and not app.granted_cores and not app.granted_mb:
+            del self._apps[app.name]
+        elif known is None or known.granted_cores != app.granted_cores or known.granted_memory_mb != app.granted_mb:
+            has = "nothing" if known is None else f"{known.granted_cores} cores and {known.granted_memory_mb} MiB"
+            return f"app {app.name} counts {has} granted, its executors make {app.granted_cores} and {app.granted_mb}"
+        elif not app.ended and (
+            known.requested_cores != app.requested_cores or known.requested_memory_mb != app.requested_mb
+        ):
+            has = f"{known.requested_cores} cores and {known.requested_memory_mb} MiB"
+            return f"app {app.name} requests {has}, its events make {app.requested_cores, app.requested_mb}"
+        cluster, company, user = app.accounts
+        if _differs(state.balance, cluster):
+            return _words("waitingApps", state.balance, cluster)
+        if tenant is None or _differs(tenant.balance, company):
+            return _words(f"company {app.company}", None if tenant is None else tenant.balance, company)
+        submitter = tenant.users.get(app.user)
+        if submitter is None or _differs(submitter.balance, user):
+            balance = None if submitter is None else submitter.balance
+            return _words(f"user {app.user} of {app.company}", balance, user)
+        return None
 
-    def _worker_changed(self, event: WorkerChanged) -> None:
-        self._offers(event.worker, event.cores, event.memory_mb, live=event.status == "alive")
+    def _of_worker(self, worker: _Worker, state: ClusterState) -> str | None:
+        known = state.workers.get(worker.name)
+        if known is None:
+            return f"worker {worker.name} is there for one and gone by the other"
+        cores, memory_mb = worker.cores - worker.granted_cores, worker.memory_mb - worker.granted_mb
+        if known.free_cores == cores and known.free_memory_mb == memory_mb:
+            return None
+        return f"worker {worker.name} has {known.free} free where its executors and drivers leave {cores, memory_mb}"
 
-    def _worker_removed(self, event: WorkerRemoved) -> None:
-        self._offers(event.worker, 0, 0, live=False)
-        del self._workers[event.worker]
+    def _worker_registered(self, event: WorkerRegistered, state: ClusterState) -> str | None:
+        self._workers[event.worker] = worker = _Worker(event.worker)
+        return self._offers(worker, event.cores, event.memory_mb, state, live=True)
 
-    def _offers(self, name: str, cores: int, memory_mb: int, *, live: bool) -> None:
-        worker = self._workers[name]
+    def _worker_changed(self, event: WorkerChanged, state: ClusterState) -> str | None:
+        live = event.status == "alive"
+        return self._offers(self._workers[event.worker], event.cores, event.memory_mb, state, live=live)
+
+    def _worker_removed(self, event: WorkerRemoved, state: ClusterState) -> str | None:
+        worker = self._workers.pop(event.worker)
+        self._live_cores -= worker.cores * worker.live
+        self._live_mb -= worker.memory_mb * worker.live
+        gone = event.worker not in state.workers
+        return None if gone else f"worker {worker.name} is there for one and gone by the other"
+
+    def _offers(self, worker: _Worker, cores: int, memory_mb: int, state: ClusterState, *, live: bool) -> str | None:
         self._live_cores += cores * live - worker.cores * worker.live
         self._live_mb += memory_mb * live - worker.memory_mb * worker.live
         worker.cores, worker.memory_mb, worker.live = cores, memory_mb, live
+        return self._of_worker(worker, state)
 
-    def _company_registered(self, event: CompanyRegistered) -> None:
+    def _company_registered(self, event: CompanyRegistered, _: ClusterState) -> None:
         self._companies[event.company] = _Company(event)
 
-    def _company_changed(self, event: CompanyChanged) -> None:
+    def _company_changed(self, event: CompanyChanged, _: ClusterState) -> None:
         self._companies[event.company].said = event
 
-    def _company_removed(self, event: CompanyRemoved) -> None:
+    def _company_removed(self, event: CompanyRemoved, _: ClusterState) -> None:
         del self._companies[event.company]
 
-    _entries: ClassVar[dict[type[Event], tuple[Callable[[Books, Any], None], bool, bool]]] = {
-        AppRegistered: (_app_registered, False, False),
-        AppAdmitted: (_app_admitted, True, False),
-        AppChanged: (_app_changed, True, False),
-        AppRemoved: (_app_removed, True, False),
-        DriverAllocated: (_allocated, True, True),
-        DriverRemoved: (_driver_removed, True, True),
-        ExecutorAllocated: (_allocated, True, True),
-        ExecutorRemoved: (_executor_removed, True, True),
-        WorkerRegistered: (_worker_registered, False, True),
-        WorkerChanged: (_worker_changed, False, True),
-        WorkerRemoved: (_worker_removed, False, True),
-        CompanyRegistered: (_company_registered, False, False),
-        CompanyChanged: (_company_changed, False, False),
-        CompanyRemoved: (_company_removed, False, False),
+    _entries: ClassVar[dict[type[Event], Callable[[Books, Any, ClusterState], str | None]]] = {
+        AppRegistered: _app_registered,
+        AppAdmitted: _app_admitted,
+        AppChanged: _app_changed,
+        AppRemoved: _app_removed,
+        DriverAllocated: _driver_allocated,
+        DriverRemoved: _driver_removed,
+        ExecutorAllocated: _executor_allocated,
+        ExecutorRemoved: _executor_removed,
+        WorkerRegistered: _worker_registered,
+        WorkerChanged: _worker_changed,
+        WorkerRemoved: _worker_removed,
+        CompanyRegistered: _company_registered,
+        CompanyChanged: _company_changed,
+        CompanyRemoved: _company_removed,
     }
-    """What enters an event, and whether the ledgers of its app and of its worker may say something else by it."""
+    """What enters an event and compares; no other event changes a ledger."""
 
 
 def _request(app: _App, cores: int, memory_mb: int) -> None:
@@ -246,13 +255,13 @@ def _request(app: _App, cores: int, memory_mb: int) -> None:
         sums[1] += memory_mb
 
 
-def _agree(sums: Sums, balance: Balance | None) -> bool:
-    return balance is not None and sums == [
-        balance.requested_cores,
-        balance.requested_memory_mb,
-        balance.granted_cores,
-        balance.granted_memory_mb,
-    ]
+def _differs(balance: Balance, sums: Sums) -> bool:
+    return (
+        balance.requested_cores != sums[0]
+        or balance.requested_memory_mb != sums[1]
+        or balance.granted_cores != sums[2]
+        or balance.granted_memory_mb != sums[3]
+    )
 
 
 def _words(whose: str, balance: Balance | None, sums: Sums) -> str:

@@ -38,8 +38,8 @@ ANSWER_S = 10
 """How long the store may take for one answer, beyond what it was asked to wait, before it counts as away."""
 _ASK_S = 2
 """How long a server may take to say which one is the store's primary."""
-PAGE = 2_000
-"""How many entries are read at a time."""
+PAGE = 500
+"""How many entries are read at a time: so few that they are still in the processor's cache when they are folded."""
 _IN_STEP_S = 0.02
 """How often the replicas are looked at while they get in step with a primary that was started again."""
 REPLICATED_WITHIN_S = 10
