@@ -93,6 +93,13 @@ class Position(NamedTuple):
     digest: str
 
 
+class Bell(NamedTuple):
+    """A stream whose next entry behind `after` wakes those who wait for something else."""
+
+    key: str
+    after: str
+
+
 GENESIS = Position(0, GENESIS_DIGEST)
 Returned = tuple[str, ...]
 """Of an app: its queue, the keys of its tasks and of those begun, its jobs' prefix, and whose begun tasks come back."""
@@ -321,17 +328,17 @@ class EventLog:
             digest = found.digest
             yield found
 
-    def follow(self, after: Position, *, wait_ms: int) -> list[Fact]:
-        """What the next entries behind `after` tell; waits for the first one, but no longer than that.
+    def follow(self, after: Position, *, wait_ms: int, bell: Bell | None = None) -> list[Fact]:
+        """What the next entries behind `after` tell; waits for the first one or the bell, but no longer than that.
 
         None within that time may also mean that the log ends before `after`, as one does that lost its tail.
         Raises: as `facts`.
         """
-        last = f"{after.seq}-0"
-        asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", self.keys.log, last)])
+        keys, lasts = zip((self.keys.log, f"{after.seq}-0"), *([bell] if bell else []), strict=True)
+        asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", *keys, *lasts)])
         (answer,) = asked.answers()
-        pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer or ()]
-        return [fact for page in pages for fact in facts(self._filled(after.seq, raws(page)), *after)]
+        page = dict(answer or ()).get(self.keys.log.encode())
+        return list(facts(self._filled(after.seq, raws(page)), *after)) if page else []
 
     def at(self, seq: int) -> Position | None:
         """The position of entry `seq`, which is not checked; None if the log has no such entry."""

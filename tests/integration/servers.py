@@ -97,6 +97,11 @@ def replication(connection: Redis) -> Any:
     return connection.info("replication")
 
 
+def a_standby_waits(store: Redis) -> bool:
+    """Whether a standby has read all that is in the log, since it waits for what comes next."""
+    return any(client["cmd"] == "xread" and "b" in client["flags"] for client in store.client_list())
+
+
 def until(holds: Callable[[], bool]) -> None:
     """Return once it holds; a store that does not answer yet does not."""
     deadline = time.monotonic() + 30

@@ -22,7 +22,7 @@ from scheduler.primacy import Primacy, _Server
 from scheduler.service import Scheduler
 from scheduler.underway import UnderWay
 from tests.integration.cli_rig import Service, Shell
-from tests.integration.servers import Servers, replication, until
+from tests.integration.servers import Servers, a_standby_waits, replication, until
 from workers.agent import Agent
 from workers.offer import make_offers
 
@@ -335,7 +335,7 @@ def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowl
             servers.signal(replica, signal.SIGSTOP)
         client.notify(_gated(lost, tmp_path))
         until(lambda: bool(client.store.hexists(client.keys.grants("w"), f"{lost}.0")))
-        until(lambda: _waits_for_more(client.store))
+        until(lambda: a_standby_waits(client.store))
         last = EventLog(client.store, client.keys).head()
         servers.kill(primary)
         for replica in replicas:
@@ -353,11 +353,6 @@ def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowl
         assert sorted(state.workers) == ["w"]
         assert not any(record.type == "WorkerRemoved" for record in log.read())
         assert first.process.poll() is second.process.poll() is worker.process.poll() is None
-
-
-def _waits_for_more(store: Redis) -> bool:
-    """Whether the standby has read all that is in the log, since it waits for what comes next."""
-    return any(client["cmd"] == "xread" and "b" in client["flags"] for client in store.client_list())
 
 
 def _gated(name: str, folder: Path) -> SubmitApp:
