@@ -165,6 +165,9 @@ def _sentence(error: Exception) -> str:
 
 
 def _say(error: click.ClickException) -> None:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
     text = " ".join(error.format_message().split())
     if isinstance(error, click.NoSuchOption | click.UsageError) and error.ctx is not None:
         text = f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import wraps
+from math import isnan
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
@@ -77,6 +78,17 @@ def read_cores(text: str) -> int | Literal["unlimited"]:
     Raises: click.BadParameter naming the right forms.
     """
     return "unlimited" if text == "unlimited" else _read_number(text, "unlimited")
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds within bounds; not a number at all is beyond them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 (click's)
+        """The number. Raises: click.BadParameter naming the bounds."""
+        seconds: float = super().convert(value, param, ctx)
+        if isnan(seconds):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return seconds
 
 
 def read_limit(text: str) -> int | None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+from msgspec import structs
 
 if TYPE_CHECKING:
     from scheduler.events import Record
@@ -107,12 +108,12 @@ def log_line(record: Record) -> str:
     from scheduler.events import EVENT_TYPES  # noqa: PLC0415 - other answers need not wait for the models
 
     model = EVENT_TYPES.get(record.type)
-    fields = model.model_fields if model is not None else {}
+    usual = {} if model is None else {field.name: field.default for field in structs.fields(model)}
     said = record.as_json()["data"]
     parts = [
         f"{name}={words(value)}"
         for name, value in said.items()
-        if value or (isinstance(value, int) and name in fields and fields[name].default != value)
+        if value or (isinstance(value, int) and usual.get(name, value) != value)
     ]
     return f"{record.seq:>7}  {moment(record.at)}  {record.type:<18} {' '.join(parts)}".rstrip()
 

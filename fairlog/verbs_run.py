@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from fairlog.options import Place, place_options, read_size, read_text
+from fairlog.options import Place, Seconds, place_options, read_size, read_text
 from fairlog.running import default_data, find_running
 from scheduler.errors import FairlogError
 from scheduler.logs import FORMAT_VARIABLE, LogFormat, log_to_stderr
-from scheduler.validate import MAX_CORES, MAX_MEMORY_MB
+from scheduler.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
 
 _CORES = click.IntRange(1, MAX_CORES)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -141,7 +141,7 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--lease",
     "lease_s",
-    type=click.FloatRange(1.0, 3600.0),
+    type=Seconds(1.0, 3600.0),
     default=3.0,
     show_default=True,
     metavar="SECONDS",
@@ -202,12 +202,14 @@ def worker(place: Place, /, *, no_outlive: bool, drain: bool, memory: int | None
 
     url, cluster, _ = locate(place)
     log_to_stderr()
-    with connect(url) as store:
-        check_store(store, unsafe=place.unsafe_store)
     offers = [
         offer.model_copy(update={"drain": drain})
         for offer in make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
     ]
+    for offer in offers:
+        check_identifier("the worker id", offer.worker)
+    with connect(url) as store:
+        check_store(store, unsafe=place.unsafe_store)
     if offers[0].cores < _SMALLEST_CORES or offers[0].memory_mb < _SMALLEST_MB:
         _say(
             f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the smallest executor takes by "

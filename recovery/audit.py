@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from msgspec import structs, to_builtins
+
 from recovery.books import Books
 from recovery.chain import Entry, Fault, verified
 from recovery.rules import broken
@@ -25,6 +27,7 @@ from scheduler.events import (
     DriverRemoved,
     Event,
     ExecutorAllocated,
+    ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
     Record,
@@ -176,7 +179,10 @@ class Audit:
         return None
 
     def _shape(self, turn: list[Fact]) -> Iterator[Deviation]:
-        """A turn is named after its first entry and has one time, never one before the last turn's (semantics T2)."""
+        """A turn is named after its first entry and has one time, never one before the last turn's (semantics T2).
+
+        No command is the cause of what the turn itself decides.
+        """
         first = turn[0]
         if first.turn != first.seq:
             yield Deviation(first.seq, "T2", f"turn {first.turn}", f"turn {first.seq}", None)
@@ -184,13 +190,15 @@ class Audit:
         for fact in turn:
             if fact.at != due:
                 yield Deviation(fact.seq, "T2", f"time {fact.at}", f"time {due}", None)
+            if fact.cause and type(fact.event) in _DECIDED:
+                yield Deviation(fact.seq, "T2", f"cause {fact.cause}", "no cause", None)
 
     def _hold(self, decided: list[Fact], last: Fact) -> Iterator[Deviation]:
         """Hold the decisions of a turn against those that are due, one by one."""
         course = _Course(self.state, last.at)
         for logged in decided:
             event, seq = logged.event, logged.seq
-            as_due = _same(event, course.due)
+            as_due = event == course.due
             if not as_due:
                 as_due = yield from self._held_against(course, seq, event)
             elif type(event) is AppAdmitted and not self._within_cap(event):
@@ -214,7 +222,7 @@ class Audit:
         if course.due is not None and _stage(course.due) < _stage(event):
             yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
             course.work_out_again(_stage(event))
-        as_due = _same(event, course.due)
+        as_due = event == course.due
         if not as_due:
             yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
         return as_due
@@ -291,8 +299,9 @@ def words(event: Event | None) -> str:
     """An event in one line: its type and what is not empty of it."""
     if event is None:
         return "nothing"
-    said = event.model_dump(mode="json", exclude_defaults=True)
-    return " ".join([type(event).__name__, *(f"{name}={value}" for name, value in said.items())])
+    usual = {field.name: field.default for field in structs.fields(event)}
+    said = [f"{name}={value}" for name, value in to_builtins(event).items() if value != usual[name]]
+    return " ".join([type(event).__name__, *said])
 
 
 def _stage(event: Event) -> Stage:
@@ -315,11 +324,6 @@ def _is_input(logged: Fact) -> bool:
     if kind is ExecutorRevoked:
         return logged.event.reason != "idle"  # type: ignore[union-attr]  # it is one
     return kind is not AppChanged or bool(logged.cause)
-
-
-def _same(done: Event, due: Event | None) -> bool:
-    """Whether both say the same; the models' own comparison takes several times as long."""
-    return type(done) is type(due) and done.__dict__ == due.__dict__
 
 
 def _only_decommissions(inputs: list[Fact], state: ClusterState) -> bool:
@@ -367,7 +371,14 @@ def _owner(state: ClusterState, event: ExecutorRemoved | DriverRemoved | Executo
 
 
 def _revokes(state: ClusterState, event: ExecutorRevoked) -> str | None:
-    return None if event.executor in state.executors else "an executor that runs"
+    executor = state.executors.get(event.executor)
+    return None if executor is not None and executor.status != "stopping" else "an executor that runs"
+
+
+def _changes(state: ClusterState, event: ExecutorChanged) -> str | None:
+    executor = state.executors.get(event.executor)
+    same = executor is None or (executor.status != "starting" and event.idle == (executor.idle_since is not None))
+    return "an executor that starts, or becomes idle or busy" if same else None
 
 
 _NOBODYS = "an id that nobody has yet"
@@ -376,6 +387,7 @@ _IMPOSSIBLE: dict[type[Event], Callable[[ClusterState, Any], str | None]] = {
     ExecutorAllocated: _grants,
     DriverAllocated: _grants_driver,
     ExecutorRevoked: _revokes,
+    ExecutorChanged: _changes,
     AppRegistered: lambda state, event: _NOBODYS if event.app in state.apps else None,
     WorkerRegistered: lambda state, event: _NOBODYS if event.worker in state.workers else None,
     CompanyRegistered: lambda state, event: _NOBODYS if event.company in state.companies else None,

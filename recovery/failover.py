@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from scheduler.eventlog import Position
     from scheduler.state import ClusterState
 
-STANDBY_WAIT_MS = 50
-"""How long a standby waits for the log to grow before it looks after the lease again."""
+STANDBY_WAIT_MS = 200
+"""How long a standby waits at most for the log to grow, or for the lease to be given back or run out."""
 SNAPSHOT_EVERY = 100_000
 """After how many more events a snapshot is written."""
 STANDBYS_FIRST = 0.2
@@ -62,15 +62,15 @@ def run_master(
     if the log cannot be trusted at some position; a human must act then.
     """
     keys = Keys(cluster)
-    store = connect(store_url)
-    check = partial(check_store, store, unsafe=unsafe)
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
-    log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
-    archiver = Archiver(log, store_url, archive_url)
-    master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver)
-    check()
-    master.worker.stop_on_signals()
-    master.run()
+    with connect(store_url) as store:
+        check = partial(check_store, store, unsafe=unsafe)
+        log = open_log(store, keys, replicas=replicas, elsewhere=archive_url)
+        archiver = Archiver(log, store_url, archive_url)
+        master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver)
+        check()
+        master.worker.stop_on_signals()
+        master.run()
 
 
 class Master:
@@ -97,7 +97,9 @@ class Master:
         self.follower = Follower(log)
         self.snapshotter = Snapshotter(log, snapshot_every)
         self.scheduler = Scheduler(log, member.id, self._rebuild)
-        self.worker = DoorbellWorker(keys.master_queue, store, self.answer, quiet_s=self._quiet_s)
+        self.worker = DoorbellWorker(
+            keys.master_queue, store, self.answer, quiet_s=self._quiet_s, leaving=self.lease.release
+        )
         self._check = check
         self._outage = Outage(master=member.id)
         self._keep_every_s = lease_s / 3
@@ -180,7 +182,8 @@ class Master:
         if time.monotonic() - self._appeared_at >= APPEAR_EVERY_S:
             self.lease.appear()
             self._appeared_at = time.monotonic()
-        self.follower.follow(STANDBY_WAIT_MS)
+        left_ms = self.lease.left_ms
+        self.follower.follow(min(left_ms + 1, STANDBY_WAIT_MS) if left_ms >= 0 else STANDBY_WAIT_MS, self.lease.bell)
         self._tend_archive(self.follower.state)
         self.snapshotter.tend()
         if self.snapshotter.is_due(self.follower.position.seq):
@@ -191,8 +194,9 @@ class Master:
             self._archiver.tend(state.settings, state.head)
 
     def _serve(self) -> None:
-        self.lease.appear()
+        """Take over and serve. Who has waited is answered first, before all that nobody waits for."""
         self.scheduler.take_over()
+        self.scheduler.turn()
         gc.freeze()
         self.worker.work_until_stopped()
 

@@ -88,8 +88,6 @@ def written(url: str, *, private: bool = False) -> Iterator[IO[bytes]]:
             copy.seek(0)
             _upload(copy, url)
         return
-    if not path.name:
-        raise Unreachable(f"{_named(url)} cannot be written: it is no file")
     try:
         with whole_file(path, private=private) as draft, draft.open("wb") as file:
             yield file
@@ -99,7 +97,14 @@ def written(url: str, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
-    """Where to write what becomes the file `path` at the end, on disk by then; what it held before stays until then."""
+    """Where to write what becomes the file `path` at the end, on disk by then; what it held before stays until then.
+
+    Raises: Unreachable if it can be no file, or its folder is not there; OSError from writing it.
+    """
+    if not path.name:
+        raise Unreachable(f"{_named('' if path == Path() else str(path))} cannot be written: it is no file")
+    if not path.parent.is_dir():
+        raise Unreachable(f"{path} cannot be written: there is no folder {path.parent}")
     draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}{DRAFT}")
     try:
         draft.touch(mode=0o600 if private else 0o666, exist_ok=False)

@@ -9,7 +9,7 @@ import structlog
 from recovery.rebuild import PROGRESS_EVERY, fold, rebuild
 from recovery.snapshot import latest
 from scheduler.errors import UnreadableRecord
-from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.eventlog import GENESIS, Bell, EventLog, Position
 from scheduler.reading import Fact
 from scheduler.state import ClusterState
 
@@ -27,8 +27,8 @@ class Follower:
         self.log = log
         self.state, self.position = ClusterState(), GENESIS
 
-    def follow(self, wait_ms: int) -> bool:
-        """Fold what is next in the log, waiting so long for it at most; whether there was something.
+    def follow(self, wait_ms: int, bell: Bell | None = None) -> bool:
+        """Fold what is next in the log, waiting for it so long at most, or until the bell; whether there was something.
 
         Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted.
         """
@@ -37,7 +37,7 @@ class Follower:
             if found is not None:
                 self.resume(*found)
         try:
-            facts = self.log.follow(self.position, wait_ms=wait_ms)
+            facts = self.log.follow(self.position, wait_ms=wait_ms, bell=bell)
         except UnreadableRecord as reason:
             self._start_over(str(reason))
             return True

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import asdict
+
 from scheduler.commands import (
     Command,
     ConfigureCluster,
@@ -130,15 +132,15 @@ def _command(event: Event, offers: dict[str, RegisterWorker]) -> Command | Event
         case MasterElected():
             return event
         case ClusterConfigured():
-            return ConfigureCluster(settings=event.model_dump())
+            return ConfigureCluster(settings=asdict(event))
         case CompanyChanged():
             return event
         case CompanyRegistered():
-            return RegisterCompany(**event.model_dump())
+            return RegisterCompany(**asdict(event))
         case CompanyRemoved():
             return RemoveCompany(company=event.company)
         case WorkerRegistered():
-            offers[event.worker] = RegisterWorker(**event.model_dump())
+            offers[event.worker] = RegisterWorker(**asdict(event))
             return offers[event.worker]
         case WorkerChanged():
             return _changed_worker(event, offers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.eventlog import clock_ms
+from scheduler.eventlog import Bell, clock_ms
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -21,20 +21,26 @@ MEMBER_SEEN_MS = 5_000
 _TAKE_LUA = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
-  local term = redis.call('GET', KEYS[2])
-  if not term or redis.call('PTTL', KEYS[1]) <= tonumber(term) then return 0 end
+  local term, left = redis.call('GET', KEYS[2]), redis.call('PTTL', KEYS[1])
+  if not term or left <= tonumber(term) then
+    local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
+    return {left, last and last[1] or '0-0'}
+  end
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[2], ARGV[2])
-return 1
 """
-"""KEYS: lease, how long it was taken for; ARGV: who takes it, for how long (ms). -> whether it was free.
+"""KEYS: lease, how long it was taken for, handovers; ARGV: who takes it, for how long (ms).
+-> nothing if it was free, otherwise how long it has to go (ms), and the last handover there was.
 
 One that has longer to go than it was taken for is free: the store has failed over to one whose clock is behind, and
 its holder may be gone with the other one.
 """
 _RELEASE_LUA = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  redis.call('XADD', KEYS[3], 'MAXLEN', 1, '*', 'by', ARGV[1])
+end
 redis.call('ZREM', KEYS[2], ARGV[1])
 """
 _APPEAR_LUA = """
@@ -58,23 +64,36 @@ class Member(NamedTuple):
 
 
 class Lease:
-    """The lease of one cluster as `member` sees it, good for `ttl_ms` from each time it is taken."""
+    """The lease of one cluster as `member` sees it, good for `ttl_ms` from each time it is taken.
+
+    Where it was not free, `left_ms` tells how long its holder had it for then, and `bell` rings once it is given back.
+    """
 
     def __init__(self, store: Redis, keys: Keys, member: Member, ttl_ms: int) -> None:
         self._keys = keys
         self._member = member.as_json()
         self._ttl_ms = ttl_ms
+        self.left_ms = 0
+        self.bell = Bell(keys.handover, "0-0")
         self._take = store.register_script(_TAKE_LUA)
         self._release = store.register_script(_RELEASE_LUA)
         self._appear = store.register_script(_APPEAR_LUA)
 
     def take(self) -> bool:
         """Take or keep the lease; False while somebody else has it."""
-        return bool(self._take(keys=[self._keys.lease, self._keys.lease_term], args=[self._member, self._ttl_ms]))
+        keys = self._keys
+        held: Any = self._take(
+            keys=[keys.lease, keys.lease_term, keys.handover],
+            args=[self._member, self._ttl_ms],
+        )
+        if not held:
+            return True
+        self.left_ms, self.bell = int(held[0]), Bell(keys.handover, held[1].decode())
+        return False
 
     def release(self) -> None:
-        """Let the next one try at once."""
-        self._release(keys=[self._keys.lease, self._keys.masters], args=[self._member])
+        """Let the next one try at once: those that wait for the `bell` hear it."""
+        self._release(keys=[self._keys.lease, self._keys.masters, self._keys.handover], args=[self._member])
 
     def appear(self) -> None:
         """Show up among the cluster's masters for some seconds more."""

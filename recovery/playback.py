@@ -23,6 +23,7 @@ from scheduler.events import (
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
+    outlined,
 )
 from scheduler.state import ClusterState
 from scheduler.views import shares, workers
@@ -63,9 +64,7 @@ class Frame(NamedTuple):
             "queue": {"pending": len(state.queue.arrivals), "waiting": len(state.waiting)},
             "workers": workers(state),
             "decisions": [
-                {"seq": seq, "type": type(event).__name__, **event.model_dump(mode="json", exclude_none=True)}
-                for seq, event in self.happened
-                if isinstance(event, DECISIONS)
+                {"seq": seq, **outlined(event)} for seq, event in self.happened if isinstance(event, DECISIONS)
             ],
         }
 

@@ -242,7 +242,17 @@ def _for_executors(state: ClusterState, app: App) -> Wait | None:
         return _for_its_driver(state, app)
     if app.executor_limit == 0:
         return Wait("limit", "P5", lambda: ("it asks for 0 executors", {}))
+    if app.unit is not None and 0 < app.left_cores < app.unit.cores and not state.wants_executors(app):
+        return Wait("limit", "P6", partial(_too_little_left, app, app.unit))
     return _for_placement(state, app) if state.wants_executors(app) else None
+
+
+def _too_little_left(app: App, size: Resources) -> Told:
+    """What is left of its request makes no executor of its size, so it gets none."""
+    left, left_mb = app.left_cores, app.left_memory_mb
+    facts = {"cores": size.cores, "memory": size.memory_mb, "leftCores": left, "leftMemory": left_mb}
+    text = f"its request leaves {left} cores and {left_mb} MiB, and an executor takes {size.cores} and {size.memory_mb}"
+    return text, facts
 
 
 def _for_placement(state: ClusterState, app: App) -> Wait:
@@ -257,6 +267,8 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     if next(state.fleet.candidates(cores, memory_mb, settings.worker_selection), None) is not None:
         if app.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))
+        if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
+            return Wait("limit", "A2", partial(_too_little_left, app, size))
         return Wait("next-turn", "T2", lambda: ("it is placed with the next turn", {}))
     return _for_room(state, size)
 

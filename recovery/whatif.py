@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from recovery.fairness import Fairness
 from recovery.inputs import Input, LoggedTurn, is_decision
 from scheduler.commands import (
@@ -37,6 +39,7 @@ from scheduler.events import (
     Event,
     ExecutorAllocated,
     MasterElected,
+    outlined,
 )
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
@@ -221,7 +224,7 @@ class OtherWorld(World):
                 case RegisterCompany() if what.company in self.rules.quotas:
                     turn.take(what.model_copy(update=self._quota(what.company)), cause)
                 case CompanyChanged() if what.company in self.state.companies:
-                    turn.hear(what.model_copy(update=self._quota(what.company)), cause)
+                    turn.hear(replace(what, **self._quota(what.company)), cause)
                 case _ if isinstance(what, Command):
                     turn.take(what, cause)
                 case _ if self._fares_as_logged(_app_of(what)):
@@ -325,12 +328,12 @@ def first_difference(log: World, other: World) -> dict[str, Any] | None:
 
 def _said(decision: tuple[int, Decision]) -> dict[str, Any]:
     at, event = decision
-    return {"at": at, "type": type(event).__name__, **event.model_dump(exclude_none=True)}
+    return {"at": at, **outlined(event)}
 
 
 def _fate(event: Event) -> Event:
     """The event without what says nothing of the app itself."""
-    return event.model_copy(update={"share": ""}) if isinstance(event, AppAdmitted) else event
+    return replace(event, share="") if isinstance(event, AppAdmitted) else event
 
 
 def _app_of(event: Event) -> str:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, assert_never
 
+from msgspec.structs import asdict
+
 from scheduler.commands import (
     ChangeCompany,
     Command,
@@ -161,7 +163,7 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     if first is None:
         return None
     share = state.queue.share(first.company)
-    return AppAdmitted.of({"app": first.app, "company": first.company, "user": first.user, "share": str(share)})
+    return AppAdmitted(app=first.app, company=first.company, user=first.user, share=str(share))
 
 
 def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
@@ -298,15 +300,16 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
     done = command.done and app.spec.sizing == "computed"
-    gone = {
-        "app": executor.app,
-        "executor": executor.id,
-        "worker": executor.worker,
-        "reason": reason,
-        "exit_code": command.exit_code,
-        "done": done,
-    }
-    events: list[Event] = [ExecutorRemoved.of(gone)]
+    events: list[Event] = [
+        ExecutorRemoved(
+            app=executor.app,
+            executor=executor.id,
+            worker=executor.worker,
+            reason=reason,
+            exit_code=command.exit_code,
+            done=done,
+        )
+    ]
     if app.ended is None and not done:
         events += after_removal(app, [executor])
         running = app.running - (executor.status == "running")
@@ -387,7 +390,7 @@ def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
         return []
     if app.spec.driver:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill` ends both")
-    return [AppRemoved.of({"app": command.app, "reason": command.reason, "detail": command.detail})]
+    return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
 
 
 def _kill(state: ClusterState, command: KillApp) -> list[Event]:
@@ -495,8 +498,8 @@ def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> Co
 
 def _change_company(state: ClusterState, command: ChangeCompany) -> list[Event]:
     """The quota stated, in full; what the command leaves open stays as it is (semantics C2, C6)."""
-    stated = _tenant(state, command).model_dump()
-    known = _company(state, command.company).spec.model_dump()
+    stated = asdict(_tenant(state, command))
+    known = asdict(_company(state, command.company).spec)
     if command.borrow is None:
         stated["borrow"] = known["borrow"]
     elif command.cores is None and command.part is None:

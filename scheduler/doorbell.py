@@ -53,7 +53,7 @@ def ring() -> None:
 
 
 class DoorbellWorker(SimpleWorker):
-    """An RQ worker that calls `answer` for each ring on its queue, and once a tick without one.
+    """An RQ worker that calls `answer` for each ring on its queue, and once a tick without one; `leaving` at the end.
 
     It keeps what RQ is good at — queues, jobs, the registry of workers that `rq info` shows — and
     leaves out what would cost a turn several round trips: the records of a job's success. It takes
@@ -68,11 +68,13 @@ class DoorbellWorker(SimpleWorker):
         answer: Callable[[], None],
         *,
         quiet_s: Callable[[], float] = lambda: TICK_S,
+        leaving: Callable[[], None] = lambda: None,
     ) -> None:
         name = f"{queue}.{uuid4().hex}"
         super().__init__([queue], name=name, connection=connection, serializer=JSONSerializer, worker_ttl=30)
         self._answer = answer
         self._quiet_s = quiet_s
+        self._leaving = leaving
         self._bell = bell_id(queue)
         self._next_heartbeat = 0.0
         self._waiting = False
@@ -97,6 +99,7 @@ class DoorbellWorker(SimpleWorker):
                 self._beat()
                 self._answer()
                 self.wait_for_ring()
+            self._leaving()
         finally:
             with suppress(RedisError):  # its record expires by itself
                 self.register_death()  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from scheduler.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
 from scheduler.events import GENESIS_DIGEST, Record
@@ -38,8 +38,8 @@ ANSWER_S = 10
 """How long the store may take for one answer, beyond what it was asked to wait, before it counts as away."""
 _ASK_S = 2
 """How long a server may take to say which one is the store's primary."""
-PAGE = 2_000
-"""How many entries are read at a time."""
+PAGE = 500
+"""How many entries are read at a time: so few that they are still in the processor's cache when they are folded."""
 _IN_STEP_S = 0.02
 """How often the replicas are looked at while they get in step with a primary that was started again."""
 REPLICATED_WITHIN_S = 10
@@ -91,6 +91,13 @@ class Position(NamedTuple):
 
     seq: int
     digest: str
+
+
+class Bell(NamedTuple):
+    """A stream whose next entry behind `after` wakes those who wait for something else."""
+
+    key: str
+    after: str
 
 
 GENESIS = Position(0, GENESIS_DIGEST)
@@ -148,8 +155,7 @@ def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
     asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
     sentinel = Sentinel([(host, int(port)) for host, port in sentinels], sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
     account_of = {"username": user or None, "password": password or None}
-    found: Redis = sentinel.master_for(service, **account_of, **options)  # type: ignore[no-untyped-call]
-    return found
+    return _master_for(sentinel, service, {**account_of, **options})
 
 
 def _primary_of(url: str, options: dict[str, Any]) -> Redis:
@@ -163,8 +169,23 @@ def _primary_of(url: str, options: dict[str, Any]) -> Redis:
         servers.append((said.pop("host"), said.pop("port", 6379)))
     said["ssl"] = said.pop("connection_class", None) is not None
     asking = {**said, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
-    found: Redis = _Servers(servers, sentinel_kwargs=asking).master_for(places, **said)  # type: ignore[no-untyped-call]
+    asked = _Servers(servers, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
+    return _master_for(asked, places, said)
+
+
+def _master_for(sentinel: Sentinel, service: str, options: dict[str, Any]) -> Redis:
+    found: Redis = sentinel.master_for(service, connection_pool_class=_Pool, **options)  # type: ignore[no-untyped-call]
     return found
+
+
+class _Pool(SentinelConnectionPool):
+    """Connections to the store's primary; closed, so are those to whoever was asked which one that is."""
+
+    def close(self) -> None:
+        """Close all of them."""
+        super().close()
+        for asked in self.sentinel_manager.sentinels:
+            asked.close()
 
 
 class _Servers(Sentinel):
@@ -307,17 +328,17 @@ class EventLog:
             digest = found.digest
             yield found
 
-    def follow(self, after: Position, *, wait_ms: int) -> list[Fact]:
-        """What the next entries behind `after` tell; waits for the first one, but no longer than that.
+    def follow(self, after: Position, *, wait_ms: int, bell: Bell | None = None) -> list[Fact]:
+        """What the next entries behind `after` tell; waits for the first one or the bell, but no longer than that.
 
         None within that time may also mean that the log ends before `after`, as one does that lost its tail.
         Raises: as `facts`.
         """
-        last = f"{after.seq}-0"
-        asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", self.keys.log, last)])
+        keys, lasts = zip((self.keys.log, f"{after.seq}-0"), *([bell] if bell else []), strict=True)
+        asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", *keys, *lasts)])
         (answer,) = asked.answers()
-        pages = answer.values() if isinstance(answer, dict) else [page for _, page in answer or ()]
-        return [fact for page in pages for fact in facts(self._filled(after.seq, raws(page)), *after)]
+        page = dict(answer or ()).get(self.keys.log.encode())
+        return list(facts(self._filled(after.seq, raws(page)), *after)) if page else []
 
     def at(self, seq: int) -> Position | None:
         """The position of entry `seq`, which is not checked; None if the log has no such entry."""

@@ -7,14 +7,13 @@ the lines instead of misreading them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
-from pydantic_core import from_json
+import msgspec
+from msgspec.structs import asdict
 
 from scheduler.cap import Pending
 from scheduler.entities import App, Company, Executor, User, Worker
@@ -40,8 +39,8 @@ _COMPANY = _columns(Company, "spec", "usage", "balance", "users")
 _USER = _columns(User, "balance")
 _BALANCE = _columns(Balance)
 _app_values, _executor_values, _worker_values = attrgetter(*_APP), attrgetter(*_EXECUTOR), attrgetter(*_WORKER)
-_SPECS = TypeAdapter(list[AppRegistered], config=ConfigDict(defer_build=True))
-"""What the apps of the line before were submitted as: read and written by their own model, many at a time."""
+_specs_of = msgspec.json.Decoder(list[AppRegistered]).decode
+"""What the apps of the line before were submitted as."""
 _COLUMNS = {
     "apps": _APP,
     "workers": _WORKER,
@@ -55,14 +54,14 @@ _COLUMNS = {
 def lines(state: ClusterState) -> Iterator[str]:
     """Every fact of the state, one line after the other; it must not change meanwhile."""
     yield _line("columns", [_COLUMNS])
-    cluster = state.head, state.at, state.master, state.configured, state.settings.model_dump(), _row(state.balance)
+    cluster = state.head, state.at, state.master, state.configured, asdict(state.settings), _row(state.balance)
     yield _line("cluster", [cluster])
     yield from _table("companies", ((name, *_company(company)) for name, company in state.companies.items()))
     yield from _table("workers", map(_worker_values, state.workers.values()))
     apps = iter(state.apps.values())
     while chunk := list(islice(apps, ROWS_PER_LINE)):
         yield _line("apps", [_app_values(app) for app in chunk])
-        yield _SPECS.dump_json([app.spec for app in chunk], exclude_defaults=True).decode()
+        yield msgspec.json.encode([app.spec for app in chunk]).decode()
     yield from _table("executors", map(_executor_values, state.executors.values()))
     yield from _table("drivers", map(_executor_values, state.drivers.values()))
     yield from _table("ended", state.ended)
@@ -78,12 +77,12 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
     state = ClusterState()
     held_back: list[tuple[str, int, bool]] = []
     remaining = iter(texts)
-    if from_json(next(remaining, "[]")) != from_json(_line("columns", [_COLUMNS])):
+    if msgspec.json.decode(next(remaining, "[]")) != msgspec.json.decode(_line("columns", [_COLUMNS])):
         raise ValueError("it was written by a program that knows other facts")
     for text in remaining:
-        kind, rows = from_json(text)
+        kind, rows = msgspec.json.decode(text)
         if kind == "apps":
-            for spec, row in zip(_SPECS.validate_json(next(remaining, "")), rows, strict=True):
+            for spec, row in zip(_specs_of(next(remaining, "")), rows, strict=True):
                 _restore_app(state, spec, row)
         elif kind == "held_back":
             held_back += map(tuple, rows)
@@ -102,7 +101,7 @@ def _table(kind: str, rows: Iterable[Any]) -> Iterator[str]:
 
 
 def _line(kind: str, rows: Sequence[Any]) -> str:
-    return json.dumps([kind, rows], separators=(",", ":"), ensure_ascii=False)
+    return msgspec.json.encode([kind, rows]).decode()
 
 
 def _values(entity: object, columns: Iterable[str]) -> list[Any]:
@@ -116,7 +115,7 @@ def _row(balance: Balance) -> list[int]:
 def _company(company: Company) -> list[Any]:
     usage = company.usage
     users = {name: [*_values(user, _USER), _row(user.balance)] for name, user in company.users.items()}
-    spec = company.spec.model_dump()
+    spec = asdict(company.spec)
     changed = isinstance(company.spec, CompanyChanged)
     return [
         *_values(company, _COMPANY),
@@ -130,7 +129,7 @@ def _company(company: Company) -> list[Any]:
 
 def _restore_cluster(state: ClusterState, row: Sequence[Any]) -> None:
     state.head, state.at, state.master, state.configured, settings, balance = row
-    state.settings = ClusterConfigured.model_validate(settings, strict=False)
+    state.settings = msgspec.convert(settings, ClusterConfigured)
     state.balance = Balance(*balance)
 
 
@@ -138,7 +137,7 @@ def _restore_company(state: ClusterState, row: Sequence[Any]) -> None:
     name, *values, changed, spec, usage, balance, users = row
     made = CompanyChanged if changed else CompanyRegistered
     company = state.companies[name] = Company(
-        made.model_validate(spec, strict=False),
+        msgspec.convert(spec, made),
         Usage(*usage),
         Balance(*balance),
         **dict(zip(_COMPANY, values, strict=True)),

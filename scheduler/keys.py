@@ -25,6 +25,7 @@ class Keys:
         self.dead = f"{self.prefix}dead"
         self.lease = f"{self.prefix}lease"
         self.lease_term = f"{self.prefix}lease-term"
+        self.handover = f"{self.prefix}handover"
         self.masters = f"{self.prefix}masters"
         self.heartbeats = f"{self.prefix}heartbeats"
         self.agents = f"{self.prefix}agents"

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+from msgspec.json import Decoder
+
 from scheduler.errors import UnreadableRecord
 from scheduler.events import EVENT_TYPES, FIELDS, Event, Record, decode, read_record
 
@@ -41,7 +43,7 @@ class _Readers(dict[bytes, tuple[bytes, Callable[[bytes], Event]]]):
 
     def __missing__(self, name: bytes) -> tuple[bytes, Callable[[bytes], Event]]:
         model = EVENT_TYPES[name.decode()]
-        self[name] = b"%d" % model.v, model.__pydantic_validator__.validate_json
+        self[name] = b"%d" % model.v, Decoder(model).decode
         return self[name]
 
 

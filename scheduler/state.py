@@ -16,6 +16,8 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, ClassVar, assert_never
 
+from msgspec import structs
+
 from scheduler.appqueue import AppQueue
 from scheduler.cap import Pending
 from scheduler.check import violations
@@ -229,7 +231,7 @@ class ClusterState:
             "at": self.at,
             "master": self.master,
             "configured": self.configured,
-            "settings": self.settings.model_dump(),
+            "settings": structs.asdict(self.settings),
             "balance": asdict(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
@@ -280,7 +282,7 @@ class ClusterState:
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
-            "spec": company.spec.model_dump(),
+            "spec": structs.asdict(company.spec),
             "balance": asdict(company.balance),
             "usage": self.usage(company),
             "last_selected": company.last_selected,
@@ -654,5 +656,5 @@ _APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver", "mom
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts = {name: getattr(app, name) for name in App.__slots__ if name not in _APP_LINKS}
-    spec = app.spec.model_dump(mode="json")
+    spec = structs.asdict(app.spec)
     return {**facts, "spec": spec, "executors": list(app.executors), "driver": app.driver and app.driver.id}

@@ -55,25 +55,24 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     request = _request(state, command, cores, more)
     if state.settings.admission == "fair":
         _check_against_purchase(company, request.cores, request.memory_mb)
-    facts = {
-        "app": command.app,
-        "company": command.company,
-        "user": command.user,
-        "name": command.name or command.app,
-        "kind": command.kind,
-        "cores": cores,
-        "requested_cores": request.cores,
-        "memory_per_task_mb": command.memory_per_task_mb,
-        "requested_memory_mb": request.memory_mb,
-        "tasks": tasks,
-        "command": command.command,
-        "env": command.env,
-        "cwd": command.cwd,
-        "retries": command.retries,
-        "time_limit_s": command.time_limit_s,
+    return AppRegistered(
+        app=command.app,
+        company=command.company,
+        user=command.user,
+        name=command.name or command.app,
+        kind="batch" if command.kind == "batch" else "sql",
+        cores=cores,
+        requested_cores=request.cores,
+        memory_per_task_mb=command.memory_per_task_mb,
+        requested_memory_mb=request.memory_mb,
+        tasks=tasks,
+        command=command.command,
+        env=command.env,
+        cwd=command.cwd,
+        retries=command.retries,
+        time_limit_s=command.time_limit_s,
         **more,
-    }
-    return AppRegistered.of(facts)
+    )
 
 
 class _More(TypedDict):

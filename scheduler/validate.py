@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from pydantic import ValidationError
+from msgspec import ValidationError, convert
+from msgspec.structs import asdict, replace
 
 from scheduler.errors import InvalidCommand, InvalidSetting
 from scheduler.events import ClusterConfigured
@@ -139,22 +140,14 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
 
     Raises: InvalidSetting for an unknown name or a value that breaks a check.
     """
-    known = current.model_dump()
-    for name in changes:
-        if name not in known:
-            raise InvalidSetting(f"no setting is called {shorten(name)}; there are {', '.join(known)}")
     share = changes.get("max_driver_share")
     if isinstance(share, (int, float)):
         changes = {**changes, "max_driver_share": str(share)}
-    try:
-        settings = ClusterConfigured.model_validate({**known, **changes})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0])
-        raise InvalidSetting(f"{name} cannot be {shorten(changes[name])}: {_expected(name, known[name])}") from None
+    _check_kinds(changes, asdict(current))
+    settings = replace(current, **changes)
     if "max_driver_share" in changes:
-        settings = settings.model_copy(update={"max_driver_share": _read_driver_share(settings.max_driver_share)})
-    for name, value in settings.model_dump().items():
+        settings = replace(settings, max_driver_share=_read_driver_share(settings.max_driver_share))
+    for name, value in asdict(settings).items():
         if name in _CHOICES and value not in _CHOICES[name]:
             raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, value)}")
         if name in _AT_LEAST and value is not None and value < _AT_LEAST[name]:
@@ -164,6 +157,16 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
     check_archive_url(settings.archive_url)
     _check_executor_sizes(settings)
     return settings
+
+
+def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    for name, value in changes.items():
+        if name not in known:
+            raise InvalidSetting(f"no setting is called {shorten(name)}; there are {', '.join(known)}")
+        try:
+            convert({name: value}, ClusterConfigured)
+        except ValidationError:
+            raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, known[name])}") from None
 
 
 def shorten(value: object) -> str:

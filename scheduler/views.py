@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import asdict
+
 from scheduler.entities import App, Executor
 from scheduler.errors import InvalidCommand, UnknownApp
 from scheduler.ledger import Balance
@@ -115,7 +117,7 @@ def shares(state: ClusterState) -> dict[str, Any]:
 
 def settings(state: ClusterState) -> dict[str, Any]:
     """Every setting in force."""
-    return state.settings.model_dump()
+    return asdict(state.settings)
 
 
 def cluster(state: ClusterState) -> dict[str, Any]:

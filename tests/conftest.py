@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import fakeredis
@@ -66,6 +67,23 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]
     made = Servers(bundled_server() if request.param == "embedded" else Path(str(REDIS_SERVER)), tmp_path)
     with made.stack:
         yield made
+
+
+@pytest.fixture
+def nothing_left_open() -> Iterator[None]:
+    """Fails a test that leaves a socket open: whoever opens a connection closes it."""
+    before = _sockets()
+    yield
+    assert not _sockets() - before
+
+
+def _sockets() -> set[str]:
+    """The open sockets of this process, on a system that lists them in `/proc`."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            found.add(str(descriptor.readlink()))
+    return {name for name in found if name.startswith("socket:")}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+import msgspec
 import structlog
 from redis.exceptions import RedisError
 
@@ -322,7 +323,7 @@ class Agent:
             for entry, fields in entries:
                 newest = f"({entry.decode()}"
                 if fields[b"type"] == b"WorkerRemoved":
-                    event = WorkerRemoved.model_validate_json(fields[b"data"])
+                    event = msgspec.json.decode(fields[b"data"], type=WorkerRemoved)
                     if event.worker == self.offer.worker:
                         _log.warning("the worker is out of the cluster", worker=event.worker, reason=event.reason)
                         return event.reason == "removed"

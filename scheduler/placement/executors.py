@@ -37,15 +37,8 @@ def _allocation(
     app: str, number: int, worker: str, size: Resources, locality: Locality | None = None
 ) -> ExecutorAllocated:
     cores, memory_mb = size
-    return ExecutorAllocated.of(
-        {
-            "app": app,
-            "executor": f"{app}.{number}",
-            "worker": worker,
-            "cores": cores,
-            "memory_mb": memory_mb,
-            "locality": locality,
-        }
+    return ExecutorAllocated(
+        app=app, executor=f"{app}.{number}", worker=worker, cores=cores, memory_mb=memory_mb, locality=locality
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from scheduler.fleet import in_order
 from scheduler.placement.executors import PLACEMENTS, allocations
 from scheduler.placement.patience import patient_until, places
@@ -44,10 +46,7 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
     granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
     hosts = [host for host, tasks in app.preferred_hosts.items() if tasks]
     racks = state.places.racks_of(hosts).values()
-    return [
-        executor.model_copy(update={"locality": _reached(state.workers[executor.worker], hosts, racks)})
-        for executor in granted
-    ]
+    return [replace(executor, locality=_reached(state.workers[executor.worker], hosts, racks)) for executor in granted]
 
 
 def _reached(worker: Worker, hosts: Collection[str], racks: Collection[str]) -> Locality:

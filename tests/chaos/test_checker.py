@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.commands import (
     Command,
@@ -103,7 +104,7 @@ class Run:
         """Have the `nth` event of a kind say something else."""
         place = self.place(kind, nth)
         entry = self.entries[place]
-        self.entries[place] = entry._replace(event=entry.event.model_copy(update=fields))
+        self.entries[place] = entry._replace(event=replace(entry.event, **fields))
 
     def evidence(self) -> Evidence:
         """What the run left behind, its log chained as it is now."""

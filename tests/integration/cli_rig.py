@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import psutil
 
@@ -105,7 +105,10 @@ class Shell:
 
 
 class Service:
-    """A `fairlog` process that is started as systemd would: what it says is heard, what it logs is kept."""
+    """A `fairlog` process that is started as systemd would: what it says is heard, what it logs is kept.
+
+    A context manager that leaves nothing of it.
+    """
 
     def __init__(self, shell: Shell, *arguments: str, name: str = "") -> None:
         name = name or arguments[0]
@@ -121,6 +124,12 @@ class Service:
                 stdout=log,
                 stderr=log,
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def hear(self, what: str) -> None:
         """Return once it has said `what`."""

@@ -15,6 +15,8 @@ from uuid import uuid4
 from redis import Redis
 from redis.exceptions import RedisError
 
+from scheduler.eventlog import connect
+
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction")
 
 
@@ -44,13 +46,19 @@ class Servers:
         file = self.folder / f"sentinel-{uuid4().hex}.conf"
         file.write_text(
             f"sentinel monitor fairlog 127.0.0.1 {primary} 1\nsentinel down-after-milliseconds fairlog 500\n"
-            "sentinel failover-timeout fairlog 5000\n"
+            "sentinel failover-timeout fairlog 2000\n"
         )
         port = self._run(str(file), "--sentinel")
         with Redis(port=port) as asked:
             asked.execute_command("SENTINEL", "DEBUG", "INFO-PERIOD", "100", "PUBLISH-PERIOD", "100")
             until(lambda: int(asked.sentinel_master("fairlog")["num-slaves"]) >= replicas)
         return port
+
+    def connect(self, url: str) -> Redis:
+        """A connection to the store at `url`, as the program makes it, that is closed with the servers."""
+        connected = connect(url)
+        self.stack.callback(connected.close)
+        return connected
 
     def kill(self, port: int) -> None:
         """End the server at once; what it has acknowledged lies on its disk."""
@@ -87,6 +95,11 @@ class Servers:
 def replication(connection: Redis) -> Any:
     """What the server says of its replication."""
     return connection.info("replication")
+
+
+def a_standby_waits(store: Redis) -> bool:
+    """Whether a standby has read all that is in the log, since it waits for what comes next."""
+    return any(client["cmd"] == "xread" and "b" in client["flags"] for client in store.client_list())
 
 
 def until(holds: Callable[[], bool]) -> None:

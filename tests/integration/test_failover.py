@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -27,6 +28,7 @@ from scheduler.eventlog import GENESIS, EventLog
 from scheduler.events import AppAdmitted, encode
 from scheduler.keys import Keys
 from scheduler.service import Scheduler
+from tests.integration.servers import a_standby_waits
 from tests.integration.worker_rig import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +80,24 @@ def two_masters(start: Start, client: Client, *options: str) -> tuple[subprocess
     return first, second
 
 
+def test_a_standby_hears_that_the_lease_was_given_back_however_long_it_would_wait(
+    connection: Redis, keys: Keys, log: EventLog
+) -> None:
+    first, second = (Lease(connection, keys, Member(name, 1, "there"), 60_000) for name in ("m1", "m2"))
+    assert first.take()
+    assert not second.take()
+    assert 0 < second.left_ms <= 60_000
+    first.release()
+    assert log.follow(GENESIS, wait_ms=60_000, bell=second.bell) == []
+    assert second.take()
+    assert not first.take()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(log.follow, GENESIS, wait_ms=60_000, bell=first.bell)
+        wait_until(lambda: a_standby_waits(connection), "it to wait")
+        second.release()
+        assert waiting.result(5) == []
+
+
 def elections(log: EventLog) -> int:
     return sum(record.type == "MasterElected" for record in log.read())
 
@@ -126,11 +146,12 @@ def test_a_master_that_was_stopped_past_its_lease_stands_by_and_commits_nothing(
     log = EventLog(connection, keys)
     before = log.head()
     os.kill(first.pid, signal.SIGCONT)
-    wait_until(lambda: [member.pid for member in members(connection, keys)[1]] == [first.pid], "it to stand by")
+    wait_until(lambda: a_standby_waits(connection), "it to stand by")
     assert (log.head(), serving_pid(client)) == (before, second.pid)
     second.terminate()
     client.send(RegisterCompany(company="third"))
-    assert serving_pid(client) == first.pid
+    wait_until(lambda: serving_pid(client) == first.pid, "it to serve again")
+    client.send(RegisterCompany(company="fourth"))
     assert elections(log) == 3
 
 

@@ -62,6 +62,20 @@ def test_a_span_can_be_given_by_times_and_by_positions(store: EmbeddedStore) -> 
     assert (found["fromAt"], found["toAt"]) == (5_000, 15_000)
 
 
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("", "a place without a name cannot be written: it is no file"),
+        ("/nowhere/p.html", "there is no folder /nowhere"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_one_sentence(store: EmbeddedStore, file: str, why: str) -> None:
+    answer = run(store, "fairness", "--html", file)
+    assert answer.exit_code == 1
+    assert re.fullmatch(r"Error: .+\n", answer.output)
+    assert why in answer.output
+
+
 def test_fairness_writes_a_page(store: EmbeddedStore, tmp_path: Path) -> None:
     answer = run(store, "fairness", "--html", str(tmp_path / "page.html"))
     assert answer.exit_code == 0

@@ -17,11 +17,12 @@ from redis import Redis
 
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
-from scheduler.eventlog import EventLog
+from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
 from tests.integration.cli_rig import Service, Shell, wait_until
 from tests.integration.servers import Servers
 
+pytestmark = pytest.mark.usefixtures("nothing_left_open")
 AWAY, BACK = "the store is away", "the store is back"
 GATED = "echo begun; while ! test -e gate; do sleep 0.05; done; echo ended"
 
@@ -60,8 +61,6 @@ def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_on
     assert (begun[0], json.loads(begun[1])["type"]) == ("begun\n", "MasterElected")
     up = int(json.loads((shell.home / ".local/share/fairlog/up/up.json").read_text())["pid"])
     before = shell.status()
-    client = Client(before["store"]["url"], timeout_s=60)
-
     os.kill(up, signal.SIGSTOP)
     os.kill(before["store"]["pid"], signal.SIGKILL)
     gone = time.monotonic()
@@ -69,7 +68,8 @@ def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_on
     assert "the store does not answer" in shell.run("apps").err
     wait_until(lambda: time.monotonic() > gone + 3, "the workers to have been silent for longer than they may")
     os.kill(up, signal.SIGCONT)
-    client.send(RegisterCompany(company="sent-while-it-was-away"))
+    with connect(before["store"]["url"]) as store:
+        Client(store, timeout_s=60).send(RegisterCompany(company="sent-while-it-was-away"))
 
     wait_until(lambda: all(log.count(BACK) == 1 for log in logs_of(shell).values()), "everybody to go on")
     assert sorted(logs_of(shell)) == ["executors", "master-1", "master-2", "worker-1"]
@@ -132,26 +132,26 @@ def test_a_store_that_will_not_do_as_it_is_told_is_waited_for(servers: Servers, 
     url = f"redis://127.0.0.1:{port}"
     shell = Shell(tmp_path / "home")
     shell.env |= {"FAIRLOG_STORE": url}
-    master, worker = Service(shell, "master"), Service(shell, "worker", "--cores", "4", "--memory", "4G")
-    worker.hear("READY=1")
-    client = Client(url, timeout_s=60)
-    with ThreadPoolExecutor() as pool, Redis(port=port) as store:
-        try:
-            for count, (words, begin, end) in enumerate(TROUBLES, start=1):
-                begin(servers, port, store)
-                receipt = pool.submit(client.send, RegisterCompany(company=f"company-{count}"))
-                wait_until(lambda count=count: _said(master, AWAY) == _said(worker, AWAY) == count, "them to notice")  # type: ignore[misc]
-                assert words in str(_of(master, AWAY)[-1]["error"]), words
-                end(servers, port, store)
-                assert receipt.result(60).seq > 0, words
-                wait_until(lambda count=count: _said(master, BACK) == _said(worker, BACK) == count, "them to go on")  # type: ignore[misc]
-            types = [record.type for record in EventLog(store, Keys()).read()]
-            assert types.count("CompanyRegistered") == len(TROUBLES)
-            assert types.count("WorkerRegistered") == 1
-            assert "WorkerRemoved" not in types
-        finally:
-            master.end()
-            worker.end()
+    with (
+        Service(shell, "master") as master,
+        Service(shell, "worker", "--cores", "4", "--memory", "4G") as worker,
+        ThreadPoolExecutor() as pool,
+        Redis(port=port) as store,
+    ):
+        worker.hear("READY=1")
+        client = Client(servers.connect(url), timeout_s=60)
+        for count, (words, begin, end) in enumerate(TROUBLES, start=1):
+            begin(servers, port, store)
+            receipt = pool.submit(client.send, RegisterCompany(company=f"company-{count}"))
+            wait_until(lambda count=count: _said(master, AWAY) == _said(worker, AWAY) == count, "them to notice")  # type: ignore[misc]
+            assert words in str(_of(master, AWAY)[-1]["error"]), words
+            end(servers, port, store)
+            assert receipt.result(60).seq > 0, words
+            wait_until(lambda count=count: _said(master, BACK) == _said(worker, BACK) == count, "them to go on")  # type: ignore[misc]
+        types = [record.type for record in EventLog(store, Keys()).read()]
+        assert types.count("CompanyRegistered") == len(TROUBLES)
+        assert types.count("WorkerRegistered") == 1
+        assert "WorkerRemoved" not in types
 
 
 def _of(service: Service, event: str) -> list[dict[str, Any]]:

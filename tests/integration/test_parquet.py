@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import pytest
 from click.testing import CliRunner, Result
@@ -130,9 +130,9 @@ def test_every_column_is_a_fact_that_some_event_states_in_that_type() -> None:
     kinds = dict.fromkeys(TEXT, str) | dict.fromkeys(WHOLE, int) | dict.fromkeys(TRUTH, bool)
     for name, kind in kinds.items():
         field = NAMED.get(name, name)
-        models = [model for model in EVENT_TYPES.values() if field in model.model_fields]
+        models = [model for model in EVENT_TYPES.values() if field in model.__struct_fields__]
         models = [model for model in models if field != "driver" or (model is AppRegistered) == (kind is bool)]
-        stated = [model.model_fields[field].annotation for model in models]
+        stated = [get_type_hints(model)[field] for model in models]
         assert stated, name
         for annotation in stated:
             assert all(each is kind or isinstance(each, kind) for each in _leaves(annotation)), (name, annotation)

@@ -22,10 +22,11 @@ from scheduler.primacy import Primacy, _Server
 from scheduler.service import Scheduler
 from scheduler.underway import UnderWay
 from tests.integration.cli_rig import Service, Shell
-from tests.integration.servers import Servers, replication, until
+from tests.integration.servers import Servers, a_standby_waits, replication, until
 from workers.agent import Agent
 from workers.offer import make_offers
 
+pytestmark = pytest.mark.usefixtures("nothing_left_open")
 ACME = RegisterCompany(company="acme")
 
 
@@ -37,16 +38,19 @@ def primary(servers: Servers) -> int:
     return port
 
 
-def _master(url: str, *, replicas: int) -> Scheduler:
-    log = EventLog(connect(url), Keys("replicated"), replicas=replicas)
+def _master(servers: Servers, port: int, *, replicas: int) -> Scheduler:
+    log = EventLog(servers.connect(f"redis://127.0.0.1:{port}"), Keys("replicated"), replicas=replicas)
     return Scheduler(log, "first", lambda: rebuild(log))
 
 
-def test_a_command_is_acknowledged_once_the_replica_has_it(primary: int) -> None:
-    url = f"redis://127.0.0.1:{primary}"
-    master = _master(url, replicas=1)
+def _client(servers: Servers, port: int) -> Client:
+    return Client(servers.connect(f"redis://127.0.0.1:{port}"), "replicated")
+
+
+def test_a_command_is_acknowledged_once_the_replica_has_it(servers: Servers, primary: int) -> None:
+    master = _master(servers, primary, replicas=1)
     master.take_over()
-    client = Client(url, "replicated")
+    client = _client(servers, primary)
     client.notify(ACME)
     assert master.turn() == 1
     with Redis(port=primary) as connection:
@@ -55,13 +59,14 @@ def test_a_command_is_acknowledged_once_the_replica_has_it(primary: int) -> None
     assert "acme" in master.state.companies
 
 
-def test_nothing_is_acknowledged_while_replicas_are_missing(primary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_acknowledged_while_replicas_are_missing(
+    servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
-    url = f"redis://127.0.0.1:{primary}"
-    master = _master(url, replicas=1)
+    master = _master(servers, primary, replicas=1)
     master.take_over()
     master.log.replicas = 2
-    client = Client(url, "replicated")
+    client = _client(servers, primary)
     for _ in range(2):
         client._put(("one", "command", ACME.model_dump_json(), "one"))
         with suppress(StoreConnectionError):
@@ -75,17 +80,16 @@ def test_nothing_is_acknowledged_while_replicas_are_missing(primary: int, monkey
 
 
 def test_nothing_is_started_that_replicas_are_missing_of(
-    primary: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
-    url = f"redis://127.0.0.1:{primary}"
-    master = _master(url, replicas=1)
+    master = _master(servers, primary, replicas=1)
     master.take_over()
-    client = Client(url, "replicated")
+    client = _client(servers, primary)
     offer = make_offers(worker="w1", cores=4, memory_mb=4096, run_dir=tmp_path / "run", outlive_agent=False)[0]
     client.notify(RegisterWorker(worker="w1", node=offer.node, host=offer.host, cores=4, memory_mb=4096), ACME)
     master.turn()
-    agent = Agent(url, "replicated", offer)
+    agent = Agent(f"redis://127.0.0.1:{primary}", "replicated", offer)
     agent._registered = True
     master.log.replicas = 2
     client.notify(SubmitApp(app="a", company="acme", user="ann", cores=4, command=("sleep", "600")))
@@ -99,15 +103,13 @@ def test_nothing_is_started_that_replicas_are_missing_of(
     agent.tick()
     assert list(agent._running) == ["a.0"]
     agent.close()
-    for connection in (client.store, master.log.store):
-        connection.close()
 
 
 def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
-    primary: int, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
-    master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+    master = _master(servers, primary, replicas=1)
     master.take_over()
     assert master.log.ends_with(master.position)
     master.log.replicas = 2
@@ -120,9 +122,9 @@ def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_re
 ) -> None:
     monkeypatch.setattr("scheduler.service.BACK_OFF_S", (0.01,))
     with Redis(port=servers.replica_of(primary)) as successor:
-        master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+        master = _master(servers, primary, replicas=1)
         master.take_over()
-        client = Client(f"redis://127.0.0.1:{primary}", "replicated")
+        client = _client(servers, primary)
         successor.replicaof("NO", "ONE")
         client._put(("one", "command", ACME.model_dump_json(), "one"))
         with pytest.raises(StoreConnectionError, match=r"not the store's primary any more: 127\.0\.0\.1:"):
@@ -136,8 +138,6 @@ def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_re
         client._put(("one", "command", ACME.model_dump_json(), "one"))
         assert master.turn() == 1
         assert client.store.llen(client.keys.reply("one")) == 1
-    for connection in (client.store, master.log.store):
-        connection.close()
 
 
 def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_know(
@@ -148,7 +148,7 @@ def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_kn
         successor.replicaof("NO", "ONE")
         other.replicaof("127.0.0.1", str(ports[0]))
         until(lambda: replication(other)["master_link_status"] == "up")
-        master = _master(f"redis://127.0.0.1:{ports[0]}", replicas=1)
+        master = _master(servers, ports[0], replicas=1)
         monitored = Primacy(master.log.store)
         others = (_Server("127.0.0.1", primary), _Server("127.0.0.1", ports[0]), _Server("localhost", ports[1]))
         monitored._followers, monitored._reign = dict.fromkeys(others, 0.0), "the one before"
@@ -156,7 +156,6 @@ def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_kn
         master.take_over()
         assert monitored._followers.keys() == {others[0], _Server("127.0.0.1", ports[1])}
         assert not monitored._awaited
-        master.log.store.close()
 
 
 def test_a_former_primary_that_is_primary_again_is_asked_by_a_master_that_was_a_standby_meanwhile(
@@ -227,7 +226,7 @@ def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_i
     monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
     late = servers.replica_of(primary)
     with Redis(port=primary) as connection, Redis(port=late) as replica:
-        master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+        master = _master(servers, primary, replicas=1)
         master.take_over()
         until(lambda: [replication(connection).get(f"slave{n}", {}).get("state") for n in (0, 1)] == ["online"] * 2)
         assert master.log.ends_with(master.position)
@@ -242,18 +241,17 @@ def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_i
         replica.config_set("masterauth", "")
         until(lambda: replication(connection)["connected_slaves"] == 2)
         until(lambda: master.log.ends_with(master.position))
-        master.log.store.close()
 
 
 def test_a_replica_that_is_gone_holds_up_nobody_while_enough_others_are_there(servers: Servers, primary: int) -> None:
     gone = servers.replica_of(primary)
-    master = _master(f"redis://127.0.0.1:{primary}", replicas=1)
+    master = _master(servers, primary, replicas=1)
     master.take_over()
     with Redis(port=primary) as connection:
         until(lambda: replication(connection)["slave1"]["state"] == "online")
         servers.kill(gone)
         until(lambda: replication(connection)["connected_slaves"] == 1)
-    Client(f"redis://127.0.0.1:{primary}", "replicated").notify(ACME)
+    _client(servers, primary).notify(ACME)
     assert master.turn() == 1
 
 
@@ -262,7 +260,7 @@ def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_ov
 ) -> None:
     sentinel = servers.watch(primary)
     with Redis(port=sentinel) as asked:
-        store = connect(f"redis+sentinel://127.0.0.1:{sentinel}/fairlog")
+        store = servers.connect(f"redis+sentinel://127.0.0.1:{sentinel}/fairlog")
         first = replication(store)["master_replid"]
         store.set("before", 1)
         until(lambda: int(store.wait(1, 100)) == 1)
@@ -274,26 +272,26 @@ def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_ov
 def test_of_several_servers_the_one_that_says_it_is_primary_is_the_store(servers: Servers) -> None:
     old = servers.start()
     new = servers.replica_of(old)
-    store = connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}/0")
+    store = servers.connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}/0")
     with Redis(port=old) as first, Redis(port=new) as second:
         store.set("before", 1)
         until(lambda: second.get("before") == b"1")
         second.replicaof("NO", "ONE")
         with pytest.raises(StoreConnectionError, match=f"127.0.0.1:{old} and 127.0.0.1:{new} each say that they are"):
-            connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
+            servers.connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
         first.replicaof("127.0.0.1", str(new))
         until(lambda: bool(store.set("after", 1)))
         assert second.get("after") == b"1"
     servers.kill(new)
     with pytest.raises(StoreConnectionError, match=r"none of .* says that it is the store's primary \(Error 111"):
-        connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
+        servers.connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
 
 
 def test_a_server_that_hangs_counts_as_away(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients would otherwise wait for it for ever, and not go where it has failed over to."""
     monkeypatch.setattr("scheduler.eventlog.ANSWER_S", 0.2)
     port = servers.start()
-    store = connect(f"redis://127.0.0.1:{port}")
+    store = servers.connect(f"redis://127.0.0.1:{port}")
     assert store.ping()
     servers.signal(port, signal.SIGSTOP)
     with pytest.raises(StoreTimeoutError):
@@ -320,22 +318,24 @@ def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowl
     url = f"redis+sentinel://127.0.0.1:{servers.watch(primary, replicas=2)}/fairlog"
     shell = Shell(tmp_path / "home")
     shell.env |= {"FAIRLOG_STORE": url, "FAIRLOG_REPLICAS": "1"}
-    first = Service(shell, "master", "--lease", "1")
-    first.hear("READY=1")
-    client = Client(url, timeout_s=60)
-    until(lambda: bool(client.store.exists(client.keys.lease)))
-    second = Service(shell, "master", "--lease", "1", name="second")
-    worker = Service(shell, "worker", "--id", "w", "--cores", "8", "--memory", "8G", "--no-outlive")
     kept, lost = (f"{name}-{uuid4().hex[:8]}" for name in ("kept", "lost"))
-    try:
-        worker.hear("READY=1")
+    client = Client(servers.connect(url), timeout_s=60)
+    with (
+        Service(shell, "master", "--lease", "1") as first,
+        Service(shell, "master", "--lease", "1", name="second") as second,
+        Service(shell, "worker", "--id", "w", "--cores", "8", "--memory", "8G", "--no-outlive") as worker,
+    ):
+        for service in (first, second, worker):
+            service.hear("READY=1")
         client.send(ACME)
         client.send(_gated(kept, tmp_path))
         until((tmp_path / f"{kept}.begun").exists)
+        until(lambda: client.view("app", app=kept)["executors"][0]["status"] == "running")
         for replica in replicas:
             servers.signal(replica, signal.SIGSTOP)
         client.notify(_gated(lost, tmp_path))
         until(lambda: bool(client.store.hexists(client.keys.grants("w"), f"{lost}.0")))
+        until(lambda: a_standby_waits(client.store))
         last = EventLog(client.store, client.keys).head()
         servers.kill(primary)
         for replica in replicas:
@@ -353,9 +353,6 @@ def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowl
         assert sorted(state.workers) == ["w"]
         assert not any(record.type == "WorkerRemoved" for record in log.read())
         assert first.process.poll() is second.process.poll() is worker.process.poll() is None
-    finally:
-        for service in (first, second, worker):
-            service.end()
 
 
 def _gated(name: str, folder: Path) -> SubmitApp:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from msgspec import convert
+from msgspec.structs import asdict
+
 from scheduler.commands import Command, ConfigureCluster, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.errors import CommandRejected
 from scheduler.events import (
@@ -42,8 +45,7 @@ class _Turn(Turn):
         self.before = before
 
     def record(self, event: Event, cause: str = "") -> None:
-        assert list(event.__dict__) == list(type(event).model_fields)
-        assert type(event).model_validate(event.__dict__) == event
+        assert convert(asdict(event), type(event)) == event
         self.before(self.state, event)
         super().record(event, cause)
         self.state.check()

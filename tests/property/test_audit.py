@@ -138,7 +138,7 @@ def test_the_causes_of_what_an_app_waited_add_up_to_all_the_time_that_it_waited(
 
 
 def _waited(log: list[Record], name: str) -> int:
-    """How long (ms) the app was pending, or admitted and waiting for its driver or its first executor."""
+    """How long (ms) the app was pending, or admitted without a driver or an executor that it is to have."""
     state, waited = ClusterState(), 0
     for record in log:
         app = state.apps.get(name)
@@ -147,6 +147,7 @@ def _waited(log: list[Record], name: str) -> int:
                 not state.fleet.live
                 or (app.spec.driver and app.driver is None)
                 or app.executor_limit == 0
+                or (app.unit is not None and 0 < app.left_cores < app.unit.cores)
                 or state.wants_executors(app)
             )
             if lacks or not app.admitted:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from recovery import archiver
@@ -43,8 +44,8 @@ def log(fake: Redis) -> Iterator[EventLog]:
 def test_it_is_due_once_as_many_events_as_the_settings_say_lie_there_beyond_those_that_stay(log: EventLog) -> None:
     settings = ClusterConfigured(**SETTINGS)
     assert [head for head in range(28, 32) if is_due(log, settings, head)] == [30, 31]
-    assert not is_due(log, settings.model_copy(update={"archive_after_events": 0}), 1_000)
-    nowhere = settings.model_copy(update={"archive_url": ""})
+    assert not is_due(log, replace(settings, archive_after_events=0), 1_000)
+    nowhere = replace(settings, archive_url="")
     assert not is_due(log, nowhere, 1_000)
     assert is_due(log, nowhere, 1_000, "memory://elsewhere")
 

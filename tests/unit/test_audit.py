@@ -13,7 +13,7 @@ from fairlog.cli import cli
 from fairlog.render import log_json
 from recovery.audit import Audit, audit
 from recovery.chain import read_lines
-from scheduler.commands import DecommissionWorker, EndApp
+from scheduler.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
 from scheduler.events import GENESIS_DIGEST, Record, chain_digest
 from tests.property.given import Cluster, recorded
 
@@ -200,6 +200,27 @@ def test_a_removed_entry_is_found_and_the_chain_behind_it_is_still_verified() ->
 def test_a_repeated_entry_is_found() -> None:
     log = [*LOG[:6], LOG[5], *LOG[6:]]
     assert [(each.seq, each.rule) for each in audit(log)] == [(7, "chain")]
+
+
+def test_a_decision_that_a_command_is_said_to_have_caused_is_found() -> None:
+    log = list(LOG)
+    log[ADMITTED - 1] = LOG[ADMITTED - 1]._replace(cause="nobody")
+    found = audit(chained(log))
+    assert [each[:4] for each in found] == [(ADMITTED, "T2", "cause nobody", "no cause")]
+
+
+@pytest.mark.parametrize("kind", ["ExecutorChanged", "ExecutorRevoked"])
+def test_an_entry_that_was_doubled_is_found_though_the_chain_is_whole(kind: str) -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.submit("a1")
+    cluster.turn(StartedExecutor(executor="a1.0"))
+    cluster.turn(KillExecutors(app="a1", executors=("a1.0",)))
+    log = recorded(cluster)
+    seq = next(r.seq for r in log if r.type == kind)
+    found = audit(chained([*log[:seq], log[seq - 1], *log[seq:]]))
+    assert [(each.seq, each.rule) for each in found] == [(seq + 1, "O2")]
 
 
 def test_a_time_that_goes_back_is_found() -> None:

@@ -128,6 +128,7 @@ def test_down_without_a_running_up_fails() -> None:
         ["up", "--masters", "0"],
         ["worker", "--cores", "0"],
         ["worker", "--memory", "0"],
+        ["master", "--lease", "nan"],
         ["kill"],
         ["log", "--from", "0"],
         ["nonsense"],
@@ -138,6 +139,18 @@ def test_wrong_usage_is_one_sentence_and_exits_with_2(arguments: list[str]) -> N
     answer = run(*arguments)
     assert answer.exit_code == 2
     assert re.fullmatch(r"Error: .+; see `fairlog.* --help`\n", answer.output)
+
+
+@pytest.mark.parametrize("path", [(), ("company",)], ids=" ".join)
+def test_a_group_without_a_verb_shows_its_help_and_exits_with_2(path: tuple[str, ...]) -> None:
+    answer = run(*path)
+    assert (answer.exit_code, answer.output) == (2, run(*path, "--help").output)
+
+
+def test_a_worker_of_an_unfit_name_is_refused_before_it_connects() -> None:
+    answer = run("--store", "redis://localhost:1", "worker", "--id", "a\nb")
+    assert answer.exit_code == 1
+    assert re.fullmatch(r"Error: the worker id must be .+, not 'a\\nb'\n", answer.output)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from pydantic import ValidationError
 
 from scheduler import events
 from scheduler.errors import UnreadableRecord
@@ -187,7 +187,7 @@ Its older lines lack the optional fields that came later.
 WHOLE = [
     seq
     for seq, (line, event) in enumerate(zip(STORED, EVENTS, strict=True), start=1)
-    if json.loads(line)["data"].keys() == type(event).model_fields.keys()
+    if json.loads(line)["data"].keys() == set(type(event).__struct_fields__)
 ]
 """The positions of the lines that state every field there is today."""
 
@@ -260,7 +260,7 @@ def test_the_fields_of_an_entry_are_always_these_in_this_order() -> None:
 def test_no_event_holds_a_float() -> None:
     """Schema 1: no floats."""
     for model in EVENT_TYPES.values():
-        assert "number" not in json.dumps(model.model_json_schema()).replace("integer", "")
+        assert "number" not in json.dumps(msgspec.json.schema(model)).replace("integer", "")
 
 
 def test_an_entry_without_an_optional_field_is_read_with_its_default() -> None:
@@ -383,5 +383,5 @@ def test_a_field_that_is_foreign_to_the_schema_is_named_with_its_position() -> N
 
 @pytest.mark.parametrize("name", ["master", "v", "anything"])
 def test_events_cannot_be_changed_once_they_are_facts(name: str) -> None:
-    with pytest.raises((ValidationError, AttributeError)):
+    with pytest.raises(AttributeError):
         setattr(FIRST, name, "m2")

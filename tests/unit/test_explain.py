@@ -107,6 +107,28 @@ def test_an_admitted_app_waits_for_room_on_some_worker() -> None:
     assert "the nearest is w1 with 0 cores" in text
 
 
+def test_an_app_whose_executors_are_larger_than_its_request_waits_for_a_new_demand() -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    asked = {"executor_cores": 12, "executor_memory_mb": 1024, "memory_per_task_mb": None}
+    cluster.turn(submission("a1", 8).model_copy(update=asked))
+    text = "its request leaves 8 cores and 0 MiB, and an executor takes 12 and 1024"
+    assert waits(cluster, "a1") == ("limit", "P6", text)
+
+
+def test_an_app_that_asked_for_less_than_todays_smallest_executor_is_told_so() -> None:
+    cluster = Cluster({"admission": "open"})
+    cluster.company("acme")
+    cluster.worker("w1", 4)
+    cluster.submit("a1", 4)
+    cluster.submit("a2", 4)
+    cluster.turn(ConfigureCluster(settings={"min_executor_cores": 8}))
+    cluster.worker("w2", 16)
+    text = "its request leaves 4 cores and 2048 MiB, and an executor takes 8 and 4096"
+    assert waits(cluster, "a2") == ("limit", "A2", text)
+
+
 def test_every_company_ahead_is_named() -> None:
     cluster = full()
     cluster.company("cola", 64, 65536)

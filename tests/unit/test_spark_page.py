@@ -15,7 +15,7 @@ def test_every_setting_on_the_page_exists() -> None:
     rows = [row.split("|")[2] for row in PAGE.splitlines() if row.startswith("| ") and "setting" in row.split("|")[2]]
     named = {name for row in rows for name in re.findall(r"`([a-z_]+_[a-z_]+)`", row)}
     assert named
-    assert named <= set(ClusterConfigured.model_fields)
+    assert named <= set(ClusterConfigured.__struct_fields__)
 
 
 def test_every_order_of_workers_is_on_the_page() -> None:

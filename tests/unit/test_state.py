@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from scheduler.commands import LoseWorker
 from scheduler.decide import admit, decide
@@ -164,13 +166,13 @@ def test_an_ended_app_is_not_forgotten_while_an_executor_of_it_is_left() -> None
 @pytest.mark.parametrize("status", ["draining", "leaving", "decommissioned"])
 def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(status: str) -> None:
     """Semantics A4, W3."""
-    changed = WorkerChanged.model_validate({"worker": "w1", "status": status, "cores": 16, "memory_mb": 65536})
+    changed = msgspec.convert({"worker": "w1", "status": status, "cores": 16, "memory_mb": 65536}, WorkerChanged)
     state = fold([*RUNNING, joined("w2", 8, 8192), changed])
     assert (state.fleet.total_cores, state.fleet.total_memory_mb) == (8, 8192)
     assert state.fleet.live_workers() == {"w2": (8, 8192)}
     fold([removed("a1.0")], state)
     assert state.fleet.live_workers() == {"w2": (8, 8192)}
-    fold([changed.model_copy(update={"status": "alive"})], state)
+    fold([replace(changed, status="alive")], state)
     assert state.fleet.live_workers() == {"w1": (12, 65536 - 2048), "w2": (8, 8192)}
     assert state.fleet.total_cores == 24
 

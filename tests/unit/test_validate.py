@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from scheduler.errors import InvalidCommand, InvalidSetting
 from scheduler.events import ClusterConfigured
@@ -151,7 +152,7 @@ def test_a_part_is_at_most_as_fine_as_a_millionth() -> None:
     ],
 )
 def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: dict[str, Any]) -> None:
-    assert changed_settings(DEFAULTS, changes).model_dump() == {**DEFAULTS.model_dump(), **changes}
+    assert asdict(changed_settings(DEFAULTS, changes)) == {**asdict(DEFAULTS), **changes}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from scheduler.commands import DrainWorker, EndApp, KillApp, StartedExecutor
 from scheduler.errors import InvalidCommand, UnknownApp
@@ -135,7 +136,7 @@ def test_companies_are_shown_by_name_with_how_their_quota_is_set() -> None:
 
 def test_every_setting_is_shown() -> None:
     cluster = busy()
-    assert seen(cluster, "settings") == cluster.state.settings.model_dump()
+    assert seen(cluster, "settings") == asdict(cluster.state.settings)
 
 
 def test_the_cluster_is_shown_in_a_few_numbers() -> None:
