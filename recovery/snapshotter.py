@@ -83,13 +83,14 @@ class Snapshotter:
             self._due_at = position.seq + int(AGAIN_AFTER * self._every)
 
     def tend(self) -> None:
-        """Take note of a child that has ended."""
+        """Take note of a child that has ended; where it has failed, somebody else may write one."""
         code = self._child.exit_code() if self._child is not None else None
         if code is None:
             return
         self._child = None
         if code:
             self._due_at += int(AGAIN_AFTER * self._every)
+            self._give_back_claim()
             _log.warning("a snapshot was not written", exit_code=code)
 
     def stop(self) -> None:
@@ -98,7 +99,10 @@ class Snapshotter:
             return
         self._child.kill()
         self._child = None
-        with suppress(RedisError):
+        self._give_back_claim()
+
+    def _give_back_claim(self) -> None:
+        with suppress(RedisError):  # it expires by itself
             self._log.store.delete(self._log.keys.snapshotting)
 
 

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -47,6 +48,7 @@ from workers.nursery import Nursery, NurseryLost
 from workers.offer import Offer, WorkerBusy
 from workers.processes import (
     descendants,
+    die_with_parent,
     in_session,
     is_same_process,
     kill_until_gone,
@@ -343,7 +345,7 @@ class Agent:
             grace_s=offer.grace_s,
         )
         try:
-            pid = self._nursery.launch(spec)
+            pid = self._nursery.launch(spec, meanwhile=self._show_life)
         except NurseryLost:
             _log.warning("the nursery was lost and is started again", worker=offer.worker)
             return
@@ -351,6 +353,12 @@ class Agent:
             self._running[grant.executor] = Holder(grant.executor, grant.app, pid)
             if grant.role == "executor":
                 self._unsent.append(StartedExecutor(executor=grant.executor, worker=offer.worker))
+
+    def _show_life(self) -> None:
+        """Beat, while something takes long."""
+        notify(ALIVE)
+        with suppress(RedisError):  # the next tick sees to that
+            self._beat([self._keys.heartbeats], [self.offer.worker])
 
     def _stop_executor(self, executor: str) -> None:
         """TERM, which it passes on to its tasks; KILL to all of it once the grace period is long over."""
@@ -415,15 +423,18 @@ def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
         agent.serve()
         return
     os.environ[STORE_VARIABLE] = store
-    Several([[*run_module("workers.agent"), cluster, offer.model_dump_json()] for offer in offers]).run()
+    us = str(os.getpid())
+    Several([[*run_module("workers.agent"), cluster, offer.model_dump_json(), us] for offer in offers]).run()
 
 
 def main() -> None:
-    """Be the agent that the command line describes: cluster, offer.
+    """Be the agent that the command line describes: cluster, offer, and the process it is to end with, if any.
 
     The store's URL may hold a password, so it stands in the environment, which is not for everybody's eyes.
     """
     log_to_stderr()
+    for parent in sys.argv[3:]:
+        die_with_parent(signal.SIGTERM, int(parent))
     try:
         run_agent(os.environ[STORE_VARIABLE], sys.argv[1], [Offer.model_validate_json(sys.argv[2])])
     except FairlogError as error:

@@ -14,8 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from scheduler.logs import log_to_stderr
@@ -26,6 +27,7 @@ from workers.processes import become_subreaper, children, descendants, in_sessio
 from workers.rundir import ExitNote, RunDir
 
 _REPLY_S = 10
+_MEANWHILE_S = 0.5
 
 
 class NurseryLost(Exception):
@@ -47,7 +49,7 @@ class Nursery:
             return
         self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(_REPLY_S)
+        ours.settimeout(_MEANWHILE_S)
         with theirs, self._files.program_log().open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [*run_module("workers.nursery"), str(theirs.fileno()), str(int(self._outlive_agent))],
@@ -59,8 +61,10 @@ class Nursery:
             )
         self._line = ours
 
-    def launch(self, spec: ExecutorSpec) -> int | None:
+    def launch(self, spec: ExecutorSpec, *, meanwhile: Callable[[], object] = lambda: None) -> int | None:
         """The process id of the new executor; None if one of that id holds its lock already.
+
+        A nursery that still loads is waited for; `meanwhile` is called now and then.
 
         Raises: NurseryLost if it has to be started again first.
         """
@@ -69,7 +73,7 @@ class Nursery:
             if self._line is None:
                 raise NurseryLost
             self._line.sendall(spec.model_dump_json().encode())
-            reply = self._line.recv(256)
+            reply = self._reply(self._line, meanwhile)
         except OSError as error:
             self.close()
             raise NurseryLost from error
@@ -77,6 +81,16 @@ class Nursery:
             self.close()
             raise NurseryLost
         return int(reply) or None
+
+    def _reply(self, line: socket.socket, meanwhile: Callable[[], object]) -> bytes:
+        deadline_s = time.monotonic() + _REPLY_S
+        while True:
+            try:
+                return line.recv(256)
+            except TimeoutError:
+                if time.monotonic() > deadline_s:
+                    raise
+                meanwhile()
 
     def close(self) -> None:
         """Let go of it: it ends its executors, or stays until they have ended."""

@@ -258,6 +258,24 @@ def test_executors_end_with_a_nursery_that_is_killed(lone_rig: Rig) -> None:
     assert not processes_of(lone_rig.app)
 
 
+def test_an_agent_shows_life_while_its_nursery_takes_long(lone_rig: Rig) -> None:
+    first = lone_rig.launch(lone_rig.grant(shell("sleep 600")))
+    nursery = psutil.Process(first).parent()
+    assert nursery is not None
+    nursery.suspend()
+    shown: list[int] = []
+
+    def show() -> None:
+        shown.append(1)
+        if len(shown) == 2:
+            nursery.resume()
+
+    second = lone_rig.nursery.launch(lone_rig.spec(lone_rig.grant(shell("sleep 600"), number=1)), meanwhile=show)
+    assert len(shown) == 2
+    assert second is not None
+    assert psutil.Process(second).parent() == nursery
+
+
 def test_executors_end_at_once_when_their_agent_lets_go(lone_rig: Rig) -> None:
     grant = lone_rig.grant(shell("trap '' TERM; setsid sleep 600 & sleep 600"), tasks=2)
     lone_rig.launch(grant)

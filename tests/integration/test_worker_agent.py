@@ -426,19 +426,22 @@ def test_several_workers_on_one_node_share_an_apps_executors(cluster: Cluster) -
     assert {executor["worker"] for executor in cluster.app(app)["executors"]} == {"w1", "w2"}
 
 
-def test_one_command_runs_several_agents(cluster: Cluster) -> None:
+def test_one_command_runs_several_agents_which_end_with_it(cluster: Cluster) -> None:
     offers = [cluster.offer(f"many-{n}", cores=4) for n in (1, 2)]
     script = (
         "from workers.agent import run_agent; from workers.offer import Offer; "
         f"run_agent({cluster.store.url!r}, {cluster.name!r}, "
         f"[Offer.model_validate_json(text) for text in {[offer.model_dump_json() for offer in offers]!r}])"
     )
-    cluster.start("-c", script)
+    several = cluster.start("-c", script)
     wait_until(lambda: all(cluster.pid_of(offer.worker) for offer in offers), "both agents")
     first = cluster.pid_of("many-1")
     assert first is not None
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: cluster.pid_of("many-1") not in {first, None}, "the first agent's successor")
+    agents = [psutil.Process(cluster.pid_of(offer.worker)) for offer in offers]
+    several.kill()
+    assert psutil.wait_procs(agents, timeout=30)[1] == []
 
 
 def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedStore, tmp_path: Path) -> None:

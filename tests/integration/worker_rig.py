@@ -96,7 +96,13 @@ class Rig:
 
     def launch(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5) -> int:
         """The process id of a new executor for `grant`, 0 if it runs already."""
-        spec = ExecutorSpec(
+        return self.nursery.launch(self.spec(grant, launcher=launcher, pin=pin, grace_s=grace_s)) or 0
+
+    def spec(
+        self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5
+    ) -> ExecutorSpec:
+        """What the nursery is told of an executor for `grant`."""
+        return ExecutorSpec(
             grant=grant,
             worker=WORKER,
             store=self.url,
@@ -107,7 +113,6 @@ class Rig:
             outlive_agent=self.outlive_agent,
             grace_s=grace_s,
         )
-        return self.nursery.launch(spec) or 0
 
     def run(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False) -> ExitNote:
         """How an executor for `grant` ended."""
