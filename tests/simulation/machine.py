@@ -103,7 +103,12 @@ class Machine:
         self.holders.pop(executor, None)
         self.notes.pop(executor, None)
 
-    def launch(self, spec: ExecutorSpec) -> int | None:
+    def launch(
+        self,
+        spec: ExecutorSpec,
+        *,
+        meanwhile: Callable[[], object],  # noqa: ARG002 - this nursery takes no time to load
+    ) -> int | None:
         """Start an executor, as the nursery does: with its lock held from the first moment on."""
         name = spec.grant.executor
         if self.is_running(name):
