@@ -199,7 +199,7 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
         render.print_json(found)
         return
     render.print_table(
-        ("APP", "COMPANY", "USER", "NAME", "STATE", "TASKS", "REQUESTED", "GRANTED", "SUBMITTED"),
+        ("APP", "COMPANY", "USER", "NAME", "STATE", "CORES", "MEMORY", "SUBMITTED"),
         [
             (
                 app["app"],
@@ -207,10 +207,9 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
                 app["user"],
                 app["name"],
                 app["state"],
-                app["tasks"],
-                _amount(app["requestedCores"], app["requestedMemory"]),
-                _amount(app["grantedCores"], app["grantedMemory"]),
-                render.moment(app["submittedAt"]),
+                f"{app['grantedCores']} of {app['requestedCores']}",
+                f"{render.size(app['grantedMemory'])} of {render.size(app['requestedMemory'])}",
+                render.second(app["submittedAt"]),
             )
             for app in found
         ],
@@ -254,7 +253,7 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         return
     click.echo()
     render.print_table(
-        ("TASK", "STATE", "EXIT", "ATTEMPTS", "EXECUTOR", "STARTED", "ENDED", "MESSAGE"),
+        ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE"),
         [
             (
                 task.task,
@@ -262,8 +261,8 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
                 task.exit_code,
                 task.attempts,
                 task.executor,
-                render.moment(task.started_at),
-                render.moment(task.ended_at),
+                render.second(task.started_at),
+                render.duration(task.ended_at - task.started_at if task.ended_at and task.started_at else None),
                 task.message,
             )
             for task in tasks

@@ -281,11 +281,15 @@ def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> No
 
 def _shown(value: object) -> str:
     """The value as `settings set` reads it."""
+    if value == "":
+        return "none"
     return next((word for word, meant in _WORDS.items() if meant is value), str(value))
 
 
 def read_value(name: str, text: str) -> int | str | None:
     """The value as its setting is likely to want it; whether it does is the rules' to say."""
+    if name.endswith("_url") and text == "none":
+        return ""
     if text in _WORDS:
         return _WORDS[text]
     if name.endswith("_mb"):
