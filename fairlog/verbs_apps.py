@@ -17,6 +17,7 @@ from fairlog.follow import appended, follow, patiently
 from fairlog.options import (
     as_json,
     in_the_past,
+    merge_counts,
     on_cluster,
     read_bounds,
     read_cores,
@@ -116,8 +117,7 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
     )
     if name == "":
         raise click.BadParameter("a name must not be empty", param_hint="--name")
-    session.check()
-    receipt = session.client.submit(request, secrets)
+    receipt = session.submit(request, secrets)
     click.echo(app)
     sys.stdout.flush()
     if not wait:
@@ -179,7 +179,7 @@ def scale(
     apps = [name for name in app if "=" not in name]
     if not apps:
         raise click.UsageError("no app is named")
-    hosts = {host: tasks for counts in (*prefer, *further) for host, tasks in counts.items()}
+    hosts = merge_counts((*prefer, *further))
 
     def command(name: str) -> ScaleApp:
         return ScaleApp(app=name, executors=executors, prefer=hosts, preferring_tasks=preferring_tasks)
@@ -312,11 +312,10 @@ def send_each(
 
     1 if any was refused, else 0.
     """
-    session.check()
     code = 0
     for name in names:
         try:
-            receipt = session.client.send(command(name))
+            receipt = session.send(command(name))
             click.echo(f"{name} {done if receipt.seq or not nothing else nothing}")
         except CommandRejected as refusal:
             click.echo(f"Error: {refusal}", err=True)

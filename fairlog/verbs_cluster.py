@@ -189,8 +189,7 @@ def company_add(
     session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool
 ) -> None:
     """Register a company; without a quota it has an equal part of the live cluster."""
-    session.check()
-    session.client.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
+    session.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} added")
 
 
@@ -203,8 +202,7 @@ def company_set(
     session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool | None
 ) -> None:
     """Replace a company's quota by the one given, in full."""
-    session.check()
-    session.client.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
+    session.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} changed")
 
 
@@ -273,9 +271,8 @@ _WORDS = {"true": True, "false": False, "none": None}
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none; they are in force from the next turn on."""
-    session.check()
     changes = {read_text(name): read_value(name, text) for name, text in change}
-    receipt = session.client.send(ConfigureCluster(settings=changes))
+    receipt = session.send(ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
 
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from fairlog import render
 from fairlog.follow import appended
 from fairlog.options import (
+    merge_counts,
     read_bounds,
     read_cores,
     read_counts,
@@ -73,6 +74,14 @@ def test_preferred_hosts_are_read_with_how_many_tasks_prefer_each() -> None:
 def test_what_is_no_preference_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="HOST=TASKS"):
         read_counts(text)
+
+
+def test_a_preferred_host_is_named_once() -> None:
+    assert merge_counts(({"h": 3}, {"g": 1, "f": 2})) == {"h": 3, "g": 1, "f": 2}
+    with pytest.raises(click.BadParameter, match="the host 'h' is named twice"):
+        merge_counts(({"h": 3}, {"g": 1, "h": 3}))
+    with pytest.raises(click.BadParameter, match="the host 'h' is named twice"):
+        read_counts("h=3,g=1,h=4")
 
 
 def test_bounds_are_read_as_the_least_and_the_most() -> None:
