@@ -53,7 +53,13 @@ _OVER = ("succeeded", "failed", "stopped")
 @click.option("--memory-per-task", type=read_size, metavar="SIZE", help="Memory a task needs: 512M, 2G or plain MiB.")
 @click.option("--tasks", type=int, metavar="N", help="How often CMD is run.  [default: as many as cores]")
 @click.option("--name", type=read_text, metavar="S", help="What the app is called.  [default: the command's name]")
-@click.option("--kind", type=click.Choice(["batch", "sql"]), default="batch", show_default=True)
+@click.option(
+    "--kind",
+    type=click.Choice(["batch", "sql"]),
+    default="batch",
+    show_default=True,
+    help="What it is; `app_policy=sql-first` lets sql go first.",
+)
 @click.option("--retries", type=int, default=0, metavar="N", show_default=True, help="Further attempts a task has.")
 @click.option("--time-limit", type=read_duration, metavar="TIME", help="How long a task may run: 90s, 10m or 2h.")
 @click.option(

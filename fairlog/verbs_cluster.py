@@ -188,7 +188,10 @@ _BORROW = "Whether it may pass its quota while no other company has an app that 
 def company_add(
     session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool
 ) -> None:
-    """Register a company; without a quota it has an equal part of the live cluster."""
+    """Register a company.
+
+    Without a quota it has an equal part of the live cluster.
+    """
     session.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} added")
 
