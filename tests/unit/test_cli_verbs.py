@@ -156,10 +156,11 @@ def test_a_group_without_a_verb_shows_its_help_and_exits_with_2(path: tuple[str,
     assert (answer.exit_code, answer.output) == (2, run(*path, "--help").output)
 
 
-def test_a_worker_of_an_unfit_name_is_refused_before_it_connects() -> None:
-    answer = run("--store", "redis://localhost:1", "worker", "--id", "a\nb")
+@pytest.mark.parametrize(("name", "shown"), [("a\nb", r"'a\\nb'"), ("", "''")])
+def test_a_worker_of_an_unfit_name_is_refused_before_it_connects(name: str, shown: str) -> None:
+    answer = run("--store", "redis://127.0.0.1:1/0", "worker", "--id", name)
     assert answer.exit_code == 1
-    assert re.fullmatch(r"Error: the worker id must be .+, not 'a\\nb'\n", answer.output)
+    assert re.fullmatch(rf"Error: the worker id must be .+, not {shown}\n", answer.output)
 
 
 @pytest.mark.parametrize(
