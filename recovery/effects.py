@@ -46,7 +46,6 @@ from scheduler.events import (
     WorkerChanged,
     WorkerRemoved,
 )
-from scheduler.resources import Resources
 from scheduler.submission import check_purchase, request_of
 
 if TYPE_CHECKING:
@@ -66,6 +65,8 @@ class Inputs:
 
     def __init__(self, state: ClusterState, facts: Sequence[Fact]) -> None:
         self._state, self._facts = state, facts
+        self._cause = ""
+        """That of the input before."""
         self._command: Command | None = None
         self._due: list[Event] = []
         """What the command under way has still to cause."""
@@ -75,23 +76,26 @@ class Inputs:
     def odd(self, number: int) -> Odd | None:
         """What is wrong with that input, which is about to be folded; None if nothing is."""
         fact = self._facts[number]
+        event, cause = fact.event, fact.cause
+        before, self._cause = self._cause, cause
         if self._due:
             due = self._due.pop(0)
-            if fact.event == due and fact.cause == self._facts[number - 1].cause:
+            if event == due and cause == before:
                 return None
             self._due.clear()
-            self._strange = self._facts[number - 1].cause
+            self._strange = before
             return Odd(_rule(self._command, due), due)
-        if self._strange == fact.cause:
-            return None
-        self._strange = None
-        told = self._told.get(type(fact.event))
-        found = None if told is None else told(self, number, fact.event)
-        if found is None and fact.cause:
+        if self._strange is not None:
+            if self._strange == cause:
+                return None
+            self._strange = None
+        told = self._told.get(type(event))
+        found = None if told is None else told(self, number, event)
+        if found is None and cause and (cause == before or type(event) in _LAST):
             found = self._out_of_place(number, fact)
         if found is not None:
             self._due.clear()
-            self._strange = fact.cause
+            self._strange = cause
         return found
 
     def _out_of_place(self, number: int, fact: Fact) -> Odd | None:
@@ -100,7 +104,7 @@ class Inputs:
         if number and (before := self._facts[number - 1]).cause == fact.cause:
             together = (type(before.event), kind) in _TOGETHER
             return None if together else Odd("O2", f"nothing more of command {fact.cause}")
-        if kind in _LAST and number + 1 < len(self._facts) and (behind := self._facts[number + 1]).cause == fact.cause:
+        if number + 1 < len(self._facts) and (behind := self._facts[number + 1]).cause == fact.cause:
             return None if type(behind.event) is kind else Odd("O2", f"the last entry of command {fact.cause}")
         return None
 
@@ -222,7 +226,8 @@ class Inputs:
             memory_per_task_mb=event.memory_per_task_mb,
             executor_cores=event.executor_cores,
             executor_memory_mb=event.executor_memory_mb,
-            driver=Resources(event.driver_cores, event.driver_memory_mb),
+            driver_cores=event.driver_cores,
+            driver_memory_mb=event.driver_memory_mb,
             unlimited=event.unlimited,
         )
         if request != (event.requested_cores, event.requested_memory_mb):

@@ -58,7 +58,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         memory_per_task_mb=command.memory_per_task_mb,
         executor_cores=more["executor_cores"],
         executor_memory_mb=more["executor_memory_mb"],
-        driver=Resources(more["driver_cores"], more["driver_memory_mb"]),
+        driver_cores=more["driver_cores"],
+        driver_memory_mb=more["driver_memory_mb"],
         unlimited=more["unlimited"],
     )
     if state.settings.admission == "fair":
@@ -147,7 +148,8 @@ def request_of(
     memory_per_task_mb: int | None,
     executor_cores: int | None,
     executor_memory_mb: int | None,
-    driver: Resources,
+    driver_cores: int,
+    driver_memory_mb: int,
     unlimited: bool,
 ) -> Resources:
     """What an app holds that asks for that: its executors (semantics A1, A2, S5; unlimited: none yet), its driver."""
@@ -157,7 +159,7 @@ def request_of(
         held = requested_resources(state.settings, cores, memory_per_task_mb)
     else:
         held = resources_as_asked(cores, executor_cores, executor_memory_mb, state.fleet.live)
-    return Resources(held.cores + driver.cores, held.memory_mb + driver.memory_mb)
+    return Resources(held.cores + driver_cores, held.memory_mb + driver_memory_mb) if driver_cores else held
 
 
 def _cores_and_tasks(state: ClusterState, command: SubmitApp) -> tuple[int, int]:
