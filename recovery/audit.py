@@ -1,9 +1,9 @@
 """Every decision of a log worked out again from its inputs alone, and each one named that is not what the rules say.
 
-What commands and lost workers brought is given, as far as it could have come of one (`effects`); who is admitted, which elastic apps grow, and where drivers and
-executors go follows from it by the functions that a turn uses (`scheduler.turn`). Behind a deviation the audit goes
-on from what the log says was done. Where an entry is missing nobody can know the state any more: from there on
-only the chain is verified.
+What commands and lost workers brought is given, as far as it can have come of one (`effects`); who is admitted,
+which elastic apps grow, and where drivers and executors go follows from it by the functions that a turn uses
+(`scheduler.turn`). Behind a deviation the audit goes on from what the log says was done. Where an entry is missing
+nobody can know the state any more: from there on only the chain is verified.
 """
 
 from __future__ import annotations
