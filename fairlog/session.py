@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fairlog.options import Place
     from fairlog.running import Running
-    from scheduler.events import Record
+    from scheduler.reading import Fact
 
 VIEW_S = 2.0
 """How long a master may take for a view before the log is folded here instead."""
@@ -115,27 +115,27 @@ class Session:
         if self.at is None:
             return rebuild(self.log)[0]
         state = ClusterState()
-        for record in self.records():
-            fold(state, record)
+        for fact in self.facts():
+            fold(state, fact)
         return state
 
-    def records(self) -> Iterator[Record]:
-        """The log, up to the position or time that is asked for.
+    def facts(self) -> Iterator[Fact]:
+        """What the log tells, up to the position or time that is asked for.
 
         Raises: UnreadableRecord if it cannot be read, NotThatLong if it does not reach there.
         """
-        return until(self.log.read(), self.at)
+        return until(self.log.facts(), self.at)
 
 
-def until(records: Iterable[Record], at: Bound | None) -> Iterator[Record]:
-    """The records up to that position or time, all of them for None.
+def until(facts: Iterable[Fact], at: Bound | None) -> Iterator[Fact]:
+    """The facts up to that position or time, all of them for None.
 
     Raises: NotThatLong, behind the last one, if the log does not reach there.
     """
     seq = 0
-    for record in up_to(records, at or OPEN):
-        seq = record.seq
-        yield record
+    for fact in up_to(facts, at or OPEN):
+        seq = fact.seq
+        yield fact
     if at is not None and at.seq is not None and seq < at.seq:
         raise NotThatLong(f"the log ends at position {seq}, it has not come to {at.seq} yet")
     if at is not None and at.at is not None and not seq:

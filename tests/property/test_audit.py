@@ -15,7 +15,7 @@ from scheduler.events import Record, decode
 from scheduler.state import ClusterState
 from tests.property.given import recorded
 from tests.property.histories import DENSE, HISTORIES, RULES, History, played
-from tests.unit.recorded import rechained
+from tests.unit.recorded import facts, rechained
 
 
 @given(HISTORIES)
@@ -119,11 +119,11 @@ def test_the_causes_of_what_an_app_waited_add_up_to_all_the_time_that_it_waited(
     cluster = played(history)
     log = recorded(cluster)
     for name, app in list(cluster.state.apps.items())[-3:]:
-        waited = explain(log, name)["waited"]
+        waited = explain(facts(log), name)["waited"]
         assert sum(each["ms"] for each in waited["byCause"]) == waited["ms"] == _waited(log, name)
         if app.admitted and app.admitted_at > app.submitted_at:
             turn = log[app.admitted - 1].turn
-            pending = explain(log[: turn - 1], name, now=lambda app=app: app.admitted_at)["waited"]  # type: ignore[misc]
+            pending = explain(facts(log[: turn - 1]), name, now=lambda app=app: app.admitted_at)["waited"]  # type: ignore[misc]
             assert pending["ms"] == app.admitted_at - app.submitted_at
 
 

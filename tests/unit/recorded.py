@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from scheduler.events import GENESIS_DIGEST, Record, chain_digest, encode
+from scheduler.reading import Fact, told
 from tests.property.given import Cluster
 
 
@@ -15,6 +18,11 @@ def records(cluster: Cluster) -> list[Record]:
         found.append(encode(event, seq=seq, at=at, turn=turn, cause=cause, previous=previous))
         previous = found[-1].digest
     return found
+
+
+def facts(log: Iterable[Record]) -> list[Fact]:
+    """What the entries tell."""
+    return [told(record) for record in log]
 
 
 def rechained(log: list[Record]) -> list[Record]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fairlog.sources import exported
 from recovery.audit import audit
-from recovery.chain import chained, read_lines
 from scheduler.commands import (
     ChangeCompany,
     DecommissionWorker,
@@ -34,7 +34,7 @@ def golden() -> dict[str, list[Record]]:
     logs: dict[str, list[Record]] = {}
     for file in sorted(GOLDEN.glob("*.jsonl")):
         with file.open() as lines:
-            log = list(chained(read_lines(lines)))
+            log = list(exported(lines))
         logs |= {record.type: log for record in log}
     return logs
 

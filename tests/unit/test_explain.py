@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from recovery.explain import explain
-from scheduler.commands import ConfigureCluster, DrainWorker, EndApp, ScaleApp, SubmitApp, UndrainWorker
+from scheduler.commands import ConfigureCluster, DrainWorker, EndApp, KillApp, ScaleApp, SubmitApp, UndrainWorker
 from scheduler.errors import UnknownApp
-from tests.property.given import Cluster, recorded, submission
+from tests.property.given import Cluster, recorded, shared, submission
+from tests.unit.recorded import facts
 
 
 def told(cluster: Cluster, app: str) -> dict[str, Any]:
-    return explain(recorded(cluster), app)
+    return explain(facts(recorded(cluster)), app)
 
 
 def waits(cluster: Cluster, app: str) -> tuple[str, str, str]:
@@ -300,7 +301,7 @@ def test_an_app_that_waits_still_has_waited_until_now() -> None:
     cluster = full()
     cluster.submit("b1", 8, company="bolt")
     log = recorded(cluster)
-    said = explain(log, "b1", now=lambda: log[-1].at + 12_345)
+    said = explain(facts(log), "b1", now=lambda: log[-1].at + 12_345)
     assert (said["at"], said["waited"]["ms"]) == (log[-1].at + 12_345, 12_345)
     assert said["waited"]["byCause"] == [{"cause": "cluster-full", "rule": "A3", "ms": 12_345}]
 
@@ -349,3 +350,19 @@ def test_executors_of_different_sizes_are_told_each_with_its_own_reason() -> Non
 def test_an_app_that_the_log_never_heard_of_is_refused() -> None:
     with pytest.raises(UnknownApp):
         told(full(), "a9")
+
+
+def test_an_id_that_came_again_once_it_was_forgotten_is_told_of_its_last_life() -> None:
+    cluster = shared({"retained_apps": 0}, w1=8)
+    cluster.submit("a1", 8)
+    cluster.turn(KillApp(app="a1"))
+    for executor in list(cluster.state.executors):
+        cluster.ended(executor)
+    cluster.submit("a2", 8)
+    cluster.submit("a1", 8)
+    again = next(seq for seq, each in enumerate(cluster.log, start=1) if each.at == cluster.log[-1].at)
+    cluster.submit("a3", 8)
+    said = told(cluster, "a1")
+    assert said["submitted"]["seq"] == again
+    assert (said["state"], said["admission"], said["executors"]) == ("pending", None, [])
+    assert said["waited"]["ms"] == 1000
