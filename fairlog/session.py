@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
@@ -14,7 +14,7 @@ from recovery.lease import Member, members
 from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
-from scheduler.eventlog import SENTINEL, check_store, connect
+from scheduler.eventlog import SENTINEL, check_store, clock_ms, connect
 from scheduler.keys import Keys
 from scheduler.logs import masked
 from scheduler.outage import in_words, is_there
@@ -22,7 +22,7 @@ from scheduler.state import ClusterState
 from scheduler.views import look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from fairlog.options import Place
     from fairlog.running import Running
@@ -124,22 +124,28 @@ class Session:
 
         Raises: UnreadableRecord if it cannot be read, NotThatLong if it does not reach there.
         """
-        return until(self.log.facts(), self.at)
+        return until(self.log.facts(), self.at, self.now_ms)
+
+    def now_ms(self) -> int:
+        """The time (ms) by the store's clock."""
+        return clock_ms(cast("Any", self.store.time()))
 
 
-def until(facts: Iterable[Fact], at: Bound | None) -> Iterator[Fact]:
+def until(facts: Iterable[Fact], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[Fact]:
     """The facts up to that position or time, all of them for None.
 
-    Raises: NotThatLong, behind the last one, if the log does not reach there.
+    Raises: NotThatLong, behind the last one, if the log does not reach there, or it is a time that is still to come.
     """
-    seq = 0
+    seq = ended_at = 0
     for fact in up_to(facts, at or OPEN):
-        seq = fact.seq
+        seq, ended_at = fact.seq, fact.at
         yield fact
     if at is not None and at.seq is not None and seq < at.seq:
         raise NotThatLong(f"the log ends at position {seq}, it has not come to {at.seq} yet")
     if at is not None and at.at is not None and not seq:
         raise NotThatLong(f"the log begins after {at}")
+    if at is not None and at.at is not None and at.at > now_ms():
+        raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is still to come")
 
 
 def locate(place: Place) -> tuple[str, str, Running | None]:

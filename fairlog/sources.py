@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from fairlog.options import Place
 from fairlog.session import Session, until
 from recovery.chain import chained, read_export, read_lines
 from scheduler.errors import FairlogError, UnreadableRecord
-from scheduler.eventlog import clock_ms
 from scheduler.events import Record
 from scheduler.reading import Fact, told
 
@@ -37,7 +37,7 @@ class Source:
 
     def __iter__(self) -> Iterator[Fact]:
         if self._file is not None:
-            return until(facts_of(self._file), self._at)
+            return until(facts_of(self._file), self._at, lambda: round(time.time() * 1000))
         self._session = Session(self._ctx.ensure_object(Place))
         self._ctx.call_on_close(self._session.close)
         return self._session.facts()
@@ -46,7 +46,7 @@ class Source:
         """The time (ms) up to which the log that was read tells: the store's, or `--at`; None = its last entry's."""
         if self._session is None or (self._at is not None and self._at.at is None):
             return None if self._at is None else self._at.at
-        now = clock_ms(cast("Any", self._session.store.time()))
+        now = self._session.now_ms()
         return now if self._at is None or self._at.at is None else min(now, self._at.at)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from fairlog.cli import cli
+from fairlog.render import log_json
 from recovery.explain import explain
 from scheduler.commands import ConfigureCluster, DrainWorker, EndApp, KillApp, ScaleApp, SubmitApp, UndrainWorker
 from scheduler.errors import UnknownApp
@@ -350,6 +354,14 @@ def test_executors_of_different_sizes_are_told_each_with_its_own_reason() -> Non
 def test_an_app_that_the_log_never_heard_of_is_refused() -> None:
     with pytest.raises(UnknownApp):
         told(full(), "a9")
+
+
+def test_a_time_that_is_still_to_come_is_refused_for_a_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(f"{log_json(record)}\n" for record in recorded(full())))
+    answer = CliRunner().invoke(cli, ["explain", "a1", str(file), "--at", "2999-01-01"])
+    assert answer.exit_code == 1
+    assert "; 2999-01-01T00:00:00+00:00 is still to come" in answer.output
 
 
 def test_an_id_that_came_again_once_it_was_forgotten_is_told_of_its_last_life() -> None:
