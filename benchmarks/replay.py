@@ -18,7 +18,7 @@ import platform
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -142,28 +142,39 @@ class Took(NamedTuple):
         }
 
 
-def _folded(log: EventLog, *, whole: bool) -> Took:
-    """The best of some rounds."""
-    clock_s, busy_s, seq, digest = float("inf"), float("inf"), 0, ""
+def _best(once: Callable[[], Took]) -> Took:
+    """The best of some rounds: on a shared machine the others say more about its neighbours."""
+    rounds = []
     for _ in range(ROUNDS):
         gc.collect()
+        rounds.append(once())
+    return min(rounds, key=lambda took: took.busy_s)
+
+
+def _folded(log: EventLog, *, whole: bool) -> Took:
+    def once() -> Took:
         began, busy = perf_counter(), process_time()
         state, position = rebuild(log, whole=whole)
-        clock_s, busy_s = min(clock_s, perf_counter() - began), min(busy_s, process_time() - busy)
-        seq, digest = position.seq, state.digest()
-    return Took(clock_s, busy_s, seq, digest)
+        return Took(perf_counter() - began, process_time() - busy, position.seq, state.digest())
+
+    return _best(once)
 
 
 def _audited(log: EventLog) -> dict[str, float]:
     print("its audit", file=sys.stderr)
-    gc.collect()
-    audited = Audit()
-    began, busy = perf_counter(), process_time()
-    with unhindered():
-        if found := list(audited.deviations(read_store(log))):
-            raise AssertionError(f"the log deviates: {found[0]}")
-    took = Took(perf_counter() - began, process_time() - busy, audited.events, audited.digest)
-    return {**took.per_event(), "decisions": audited.decisions}
+    decisions = 0
+
+    def once() -> Took:
+        nonlocal decisions
+        audited = Audit()
+        began, busy = perf_counter(), process_time()
+        with unhindered():
+            if found := list(audited.deviations(read_store(log))):
+                raise AssertionError(f"the log deviates: {found[0]}")
+        decisions = audited.decisions
+        return Took(perf_counter() - began, process_time() - busy, audited.events, audited.digest)
+
+    return {**_best(once).per_event(), "decisions": decisions}
 
 
 def _whole_logs(url: str, events: int) -> dict[str, Any]:
@@ -234,7 +245,6 @@ def _replayed_by_eventsourcing(events: int) -> dict[str, Any]:
         return app
 
     ids: list[UUID] = []
-    held = 0
     with tempfile.TemporaryDirectory() as folder:
         environment = {"PERSISTENCE_MODULE": "eventsourcing.sqlite", "SQLITE_DBNAME": str(Path(folder) / "events.db")}
         application: Application[UUID] = Application(env=environment)
@@ -242,14 +252,18 @@ def _replayed_by_eventsourcing(events: int) -> dict[str, Any]:
             apps = [written(first + number) for number in range(SAVED_TOGETHER)]
             application.save(*apps)
             ids += [app.id for app in apps]
-        began, busy = perf_counter(), process_time()
-        for identity in ids:
-            app: App = application.repository.get(identity)
-            held += app.granted_cores
-        took = Took(perf_counter() - began, process_time() - busy, len(ids) * EVENTS_PER_APP, "")
+
+        def once() -> Took:
+            began, busy, held = perf_counter(), process_time(), 0
+            for identity in ids:
+                app: App = application.repository.get(identity)
+                held += app.granted_cores
+            if held != len(ids) * (EVENTS_PER_APP - 1) * 4:
+                raise AssertionError("the replay gives another sum")
+            return Took(perf_counter() - began, process_time() - busy, len(ids) * EVENTS_PER_APP, "")
+
+        took = _best(once)
         application.close()
-    if held != len(ids) * (EVENTS_PER_APP - 1) * 4:
-        raise AssertionError("the replay gives another sum")
     return took.per_event()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -120,15 +120,25 @@ def read_pair(text: str) -> tuple[str, str]:
 def read_counts(text: str) -> dict[str, int]:
     """How many tasks prefer which host, written `HOST=TASKS`, several of them separated by commas.
 
-    Raises: click.BadParameter naming the right form.
+    Raises: click.BadParameter naming the right form, or the host that is named twice.
     """
-    counts: dict[str, int] = {}
+    counts: list[dict[str, int]] = []
     for pair in text.split(","):
         host, _, tasks = pair.rpartition("=")
         if not host or not tasks.isascii() or not tasks.isdecimal():
             raise click.BadParameter(f"{_short(pair)} is not of the form HOST=TASKS")
-        counts[read_text(host)] = int(tasks)
-    return counts
+        counts.append({read_text(host): int(tasks)})
+    return merge_counts(counts)
+
+
+def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """All of the counts in one. Raises: click.BadParameter naming a host that is counted twice."""
+    merged: dict[str, int] = {}
+    for host, tasks in (pair for each in counts for pair in each.items()):
+        if host in merged:
+            raise click.BadParameter(f"the host {_short(host)} is named twice: once is enough, with all of its tasks")
+        merged[host] = tasks
+    return merged
 
 
 def read_bounds(text: str) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+import click
 from redis.exceptions import RedisError
 
 from fairlog.running import find_running
@@ -17,15 +18,18 @@ from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.eventlog import SENTINEL, check_store, clock_ms, connect
 from scheduler.keys import Keys
 from scheduler.logs import masked
-from scheduler.outage import in_words, is_there
+from scheduler.outage import in_words, is_there, passes
 from scheduler.state import ClusterState
 from scheduler.views import look
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from fairlog.options import Place
     from fairlog.running import Running
+    from scheduler.client import Receipt
+    from scheduler.commands import Command, SubmitApp
     from scheduler.reading import Fact
 
 VIEW_S = 2.0
@@ -33,11 +37,22 @@ VIEW_S = 2.0
 
 
 class NoStore(FairlogError):
-    """Nothing says which store is meant."""
+    """Nothing says which store is meant, or no `up` runs on the data folder that is named."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: Path | None) -> None:
         super().__init__(
             "no cluster is known: start one with `fairlog up`, or name a store by --store or FAIRLOG_STORE"
+            if data is None
+            else f"no `fairlog up` is running on the data in {data}: start it with `fairlog up --data {data}`"
+        )
+
+
+class Unconfirmed(FairlogError):
+    """A command was sent and nobody has said what became of it; `what_now`: what its sender may do."""
+
+    def __init__(self, why: str, what_now: str) -> None:
+        super().__init__(
+            f"{why}; the command is not confirmed, but may be carried out all the same, even later: {what_now}"
         )
 
 
@@ -70,13 +85,45 @@ class Session:
         """Let go of the connection."""
         self.store.close()
 
-    def check(self) -> None:
-        """Refuse a store on which no master would serve, while none does.
+    def check(self) -> bool:
+        """Whether a master serves; while none does, a store on which none would is refused.
 
         Raises: UnsuitableStore saying why.
         """
-        if members(self.store, self.keys)[0] is None:
-            check_store(self.store, unsafe=self._unsafe)
+        if members(self.store, self.keys)[0] is not None:
+            return True
+        check_store(self.store, unsafe=self._unsafe)
+        return False
+
+    def send(self, command: Command) -> Receipt:
+        """Have `command` carried out.
+
+        Raises: CommandRejected if it is refused, Unconfirmed if nobody says what became of it.
+        """
+        return self._confirmed(lambda: self.client.send(command), "to say it again does no harm")
+
+    def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
+        """Have an app queued, with the values of its environment variables. Raises: as `send`."""
+        app = command.app
+        what_now = f"`fairlog app {app}` shows the app once it is submitted, and to submit again makes another one"
+        return self._confirmed(lambda: self.client.submit(command, secrets), what_now)
+
+    def _confirmed(self, send: Callable[[], Receipt], what_now: str) -> Receipt:
+        """What a command caused; who has to wait for a master, or does not hear of the end, is told so."""
+        if not self.check():
+            for_s = f"{self.client.timeout_s:g} s"
+            tell(f"note: no master serves the cluster {self.cluster} now; waiting for one for up to {for_s}")
+        try:
+            return send()
+        except NoMaster as error:
+            raise Unconfirmed(str(error), what_now) from error
+        except RedisError as error:
+            if not passes(error):
+                raise
+            raise Unconfirmed(in_words(error), what_now) from error
+        except KeyboardInterrupt:
+            tell(str(Unconfirmed("interrupted", what_now)))
+            raise
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
         """What the serving master answers (`scheduler.views`); if none does, what the log says.
@@ -156,12 +203,17 @@ def locate(place: Place) -> tuple[str, str, Running | None]:
     up = None if place.store else find_running(place.data)
     url = place.store or (up.url if up else None)
     if url is None:
-        raise NoStore
+        raise NoStore(place.data)
     try:
         _ = "," in url or url.startswith(SENTINEL) or urlsplit(url).port
     except ValueError as error:
         raise UnsuitableStore(f"the store's URL {url!r} cannot be read: {error}") from None
     return url, place.cluster or (up.cluster if up else "default"), up
+
+
+def tell(sentence: str) -> None:
+    """Say it to whoever waits, on stderr."""
+    click.echo(sentence, err=True)
 
 
 def without_password(url: str) -> str:

@@ -17,6 +17,7 @@ from fairlog.follow import appended, follow, patiently
 from fairlog.options import (
     as_json,
     in_the_past,
+    merge_counts,
     on_cluster,
     read_bounds,
     read_cores,
@@ -52,7 +53,13 @@ _OVER = ("succeeded", "failed", "stopped")
 @click.option("--memory-per-task", type=read_size, metavar="SIZE", help="Memory a task needs: 512M, 2G or plain MiB.")
 @click.option("--tasks", type=int, metavar="N", help="How often CMD is run.  [default: as many as cores]")
 @click.option("--name", type=read_text, metavar="S", help="What the app is called.  [default: the command's name]")
-@click.option("--kind", type=click.Choice(["batch", "sql"]), default="batch", show_default=True)
+@click.option(
+    "--kind",
+    type=click.Choice(["batch", "sql"]),
+    default="batch",
+    show_default=True,
+    help="What it is; `app_policy=sql-first` lets sql go first.",
+)
 @click.option("--retries", type=int, default=0, metavar="N", show_default=True, help="Further attempts a task has.")
 @click.option("--time-limit", type=read_duration, metavar="TIME", help="How long a task may run: 90s, 10m or 2h.")
 @click.option(
@@ -116,8 +123,7 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
     )
     if name == "":
         raise click.BadParameter("a name must not be empty", param_hint="--name")
-    session.check()
-    receipt = session.client.submit(request, secrets)
+    receipt = session.submit(request, secrets)
     click.echo(app)
     sys.stdout.flush()
     if not wait:
@@ -179,7 +185,7 @@ def scale(
     apps = [name for name in app if "=" not in name]
     if not apps:
         raise click.UsageError("no app is named")
-    hosts = {host: tasks for counts in (*prefer, *further) for host, tasks in counts.items()}
+    hosts = merge_counts((*prefer, *further))
 
     def command(name: str) -> ScaleApp:
         return ScaleApp(app=name, executors=executors, prefer=hosts, preferring_tasks=preferring_tasks)
@@ -199,7 +205,7 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
         render.print_json(found)
         return
     render.print_table(
-        ("APP", "COMPANY", "USER", "NAME", "STATE", "TASKS", "REQUESTED", "GRANTED", "SUBMITTED"),
+        ("APP", "COMPANY", "USER", "NAME", "STATE", "CORES", "MEMORY", "SUBMITTED"),
         [
             (
                 app["app"],
@@ -207,10 +213,9 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
                 app["user"],
                 app["name"],
                 app["state"],
-                app["tasks"],
-                _amount(app["requestedCores"], app["requestedMemory"]),
-                _amount(app["grantedCores"], app["grantedMemory"]),
-                render.moment(app["submittedAt"]),
+                f"{app['grantedCores']} of {app['requestedCores']}",
+                f"{render.size(app['grantedMemory'])} of {render.size(app['requestedMemory'])}",
+                render.second(app["submittedAt"]),
             )
             for app in found
         ],
@@ -254,7 +259,7 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         return
     click.echo()
     render.print_table(
-        ("TASK", "STATE", "EXIT", "ATTEMPTS", "EXECUTOR", "STARTED", "ENDED", "MESSAGE"),
+        ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE"),
         [
             (
                 task.task,
@@ -262,8 +267,8 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
                 task.exit_code,
                 task.attempts,
                 task.executor,
-                render.moment(task.started_at),
-                render.moment(task.ended_at),
+                render.second(task.started_at),
+                render.duration(task.ended_at - task.started_at if task.ended_at and task.started_at else None),
                 task.message,
             )
             for task in tasks
@@ -313,11 +318,10 @@ def send_each(
 
     1 if any was refused, else 0.
     """
-    session.check()
     code = 0
     for name in names:
         try:
-            receipt = session.client.send(command(name))
+            receipt = session.send(command(name))
             click.echo(f"{name} {done if receipt.seq or not nothing else nothing}")
         except CommandRejected as refusal:
             click.echo(f"Error: {refusal}", err=True)

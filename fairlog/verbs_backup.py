@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +50,14 @@ def restore(place: Place, *, url: str, as_json: bool) -> None:
     """Make a backup the log of a cluster that has none.
 
     URL is the backup's file. No master may have been started yet. Without a --store it is the data of the next `up`.
-    Every entry is checked. Tasks of apps that had not ended run again. An archive that has moved is named by --archive.
+    Every entry is checked, the archived ones as well; an archive that has moved is named by --archive. Tasks of apps
+    that had not ended run again.
     """
     from recovery.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
     with empty_place(place) as log:
-        copied = read(log, url, elsewhere=place.archive, watched=render.counted)
+        of_archive = partial(render.counted, of="segments of the archive")
+        copied = read(log, url, elsewhere=place.archive, watched=render.counted, counted=of_archive)
     _print_copied(copied, url, "restored from", as_json=as_json)
 
 

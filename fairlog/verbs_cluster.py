@@ -188,9 +188,11 @@ _BORROW = "Whether it may pass its quota while no other company has an app that 
 def company_add(
     session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool
 ) -> None:
-    """Register a company; without a quota it has an equal part of the live cluster."""
-    session.check()
-    session.client.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
+    """Register a company.
+
+    Without a quota it has an equal part of the live cluster.
+    """
+    session.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} added")
 
 
@@ -203,8 +205,7 @@ def company_set(
     session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool | None
 ) -> None:
     """Replace a company's quota by the one given, in full."""
-    session.check()
-    session.client.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
+    session.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} changed")
 
 
@@ -273,19 +274,22 @@ _WORDS = {"true": True, "false": False, "none": None}
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none; they are in force from the next turn on."""
-    session.check()
     changes = {read_text(name): read_value(name, text) for name, text in change}
-    receipt = session.client.send(ConfigureCluster(settings=changes))
+    receipt = session.send(ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
 
 
 def _shown(value: object) -> str:
     """The value as `settings set` reads it."""
+    if value == "":
+        return "none"
     return next((word for word, meant in _WORDS.items() if meant is value), str(value))
 
 
 def read_value(name: str, text: str) -> int | str | None:
     """The value as its setting is likely to want it; whether it does is the rules' to say."""
+    if name.endswith("_url") and text == "none":
+        return ""
     if text in _WORDS:
         return _WORDS[text]
     if name.endswith("_mb"):

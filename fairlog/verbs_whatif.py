@@ -133,14 +133,12 @@ def _added(groups: Iterable[tuple[int, int, int]]) -> Iterator[RegisterWorker]:
 
 def _print(found: dict[str, Any]) -> None:
     log, other = found["log"], found["other"]
-    rows: list[tuple[object, ...]] = [
-        ("all", "", name, _shown(name, _get(log, name)), _shown(name, _get(other, name))) for name in _WHOLE
-    ]
+    rows = [("all", "", *_line(name, _get(log, name), _get(other, name))) for name in _WHOLE]
     for kind, names in (("rows", _COMPANY), ("users", _USER)):
         sides = [{(row["company"], row.get("user", "")): row for row in side[kind]} for side in (log, other)]
         for who in sorted({**sides[0], **sides[1]}):
             theirs, mine = (side.get(who, {}) for side in sides)
-            rows += [(*who, name, _shown(name, theirs.get(name)), _shown(name, mine.get(name))) for name in names]
+            rows += [(*who, *_line(name, theirs.get(name), mine.get(name))) for name in names]
     render.print_table(("COMPANY", "USER", "FIGURE", "LOG", "OTHER"), rows, empty="")
     click.echo()
     differs = found["firstDifference"]
@@ -158,10 +156,31 @@ def _print(found: dict[str, Any]) -> None:
 _WHOLE = ("utilisation", "jain", "fairnessError", "shortfallCoreS", "queueLength", "ended", "refused", "makespanMs")
 _COMPANY = ("share", "occupiedCores", "entitledCores", "shortfallCoreS", "waitP50Ms", "waitP99Ms", "waitLongestMs")
 _USER = ("share", "shortfallCoreS", "grantedCoreH", "waitP50Ms", "waitP99Ms", "waitLongestMs")
+_WORDS = {
+    "jain": "Jain's index",
+    "fairnessError": "below entitlement",
+    "shortfallCoreS": "short, core-s",
+    "queueLength": "apps pending",
+    "ended": "apps ended",
+    "refused": "apps refused",
+    "makespanMs": "makespan",
+    "share": "share of quota",
+    "occupiedCores": "cores occupied",
+    "entitledCores": "cores entitled",
+    "grantedCoreH": "core-hours granted",
+    "waitP50Ms": "wait P50",
+    "waitP99Ms": "wait P99",
+    "waitLongestMs": "longest wait",
+}
+"""What people read where programs read the names in the JSON."""
 
 
 def _get(side: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON values
     return side["cluster"].get(name, side.get(name))
+
+
+def _line(name: str, log: object, other: object) -> tuple[str, str, str]:
+    return _WORDS.get(name, name), _shown(name, log), _shown(name, other)
 
 
 def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - JSON values

@@ -59,7 +59,8 @@ def left_behind(log: EventLog) -> int | None:
 def adopt(log: EventLog, records: Iterable[Record]) -> Position:
     """Make `records`, chained from the first entry on, the log of a cluster that has none; where it ends.
 
-    The next master to be elected rebuilds from it and brings grants and heartbeats in line.
+    The next master to be elected rebuilds from it and brings grants and heartbeats in line. Records cut off in
+    the middle of a turn are a log as well: that master decides what the turn has left open, and an audit says where.
 
     Raises: NotAdopted if the cluster has a log or gets one meanwhile; UnreadableRecord or InvariantViolated naming the
     entry that cannot be understood or contradicts the others; what reading `records` raises. Nothing was changed then.

@@ -16,7 +16,7 @@ import gzip
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
@@ -24,7 +24,7 @@ from uuid import uuid4
 from recovery import snapshot as snapshots
 from recovery.archive import Watched, listed
 from recovery.files import names, opened, written
-from recovery.segment import Segment
+from recovery.segment import Segment, check
 from recovery.snapshot import BadSnapshot, Snapshot
 from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
@@ -126,14 +126,23 @@ def backup(log: EventLog, url: str, *, whole: bool = False, elsewhere: str = "",
     return Copied(header, at)
 
 
-def restore(log: EventLog, url: str, *, elsewhere: str = "", watched: Watched = iter) -> Copied:
+def restore(
+    log: EventLog,
+    url: str,
+    *,
+    elsewhere: str = "",
+    watched: Watched = iter,
+    counted: Callable[[Iterable[Segment]], Iterable[Segment]] = iter,
+) -> Copied:
     """Make the log in the file `url` the log of a cluster that has none; every entry is checked on the way.
 
     The next master to be elected rebuilds from it and brings grants and heartbeats in line. With `elsewhere` the
-    archived part is from now on looked for under that URL.
+    archived part is from now on looked for under that URL. `counted` is given the segments of that part, which are
+    read first, and gives them back, as `watched` the records.
 
     Raises: BadBackup if the file is not a whole backup, the archive that it goes with is not there or the cluster
-    has a log; Unreachable if the file cannot be read. Nothing was changed then.
+    has a log; UnreadableRecord if that archive is damaged; Unreachable if the file cannot be read. Nothing was
+    changed then.
     """
     store, keys = log.store, log.keys
     if store.exists(keys.log):
@@ -145,6 +154,8 @@ def restore(log: EventLog, url: str, *, elsewhere: str = "", watched: Watched = 
             header = _header(file, url)
             segments = [segment.under(elsewhere) for segment in header.archive]
             _check_archive(segments)
+            for segment in counted(segments):
+                check(segment)
             at = _copy_entries(file, url, header, (log, draft), watched)
             _copy_snapshot(file, url, header, (log, drafts[1]))
         seq = header.snapshot.seq if header.snapshot else 0
@@ -233,9 +244,13 @@ def _last_snapshot(log: EventLog) -> tuple[Snapshot, list[bytes]] | None:
 
 
 def _check_archive(segments: Iterable[Segment]) -> None:
-    """Raises: BadBackup if a segment is not where it should be, Unreachable if that cannot be told."""
+    """Raises: BadBackup if a segment is not there or does not follow the last, Unreachable if that cannot be told."""
     there: dict[str, set[str]] = {}
+    before = GENESIS
     for segment in segments:
+        if (segment.first, segment.before) != (before.seq + 1, before.digest):
+            raise BadBackup(f"the list of the archive has a gap: {segment.name} does not follow entry {before.seq}")
+        before = Position(segment.last, segment.digest)
         if segment.folder not in there:
             there[segment.folder] = set(names(segment.folder))
         if segment.name not in there[segment.folder]:

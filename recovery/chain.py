@@ -13,13 +13,13 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scheduler.errors import UnreadableRecord
+from scheduler.eventlog import PAGE
 from scheduler.events import FIELDS, GENESIS_DIGEST, Record, chain_digest
 from scheduler.reading import Fact, Raw, facts
 
 if TYPE_CHECKING:
     from scheduler.eventlog import EventLog
 
-_PAGE = 2_000
 WINDOW = 10_000
 """How far ahead an entry is looked for that is not in its place."""
 
@@ -86,7 +86,7 @@ def read_store(log: EventLog) -> Iterator[Entry]:
 def _facts_first(entries: Iterator[Raw]) -> Iterator[Entry]:
     """What the entries tell as far as it can be trusted at once; from there on, the entries as they are written."""
     last: Fact | None = None
-    while page := list(islice(entries, _PAGE)):
+    while page := list(islice(entries, PAGE)):
         seq, digest = _next(last)
         try:
             for last in facts(page, seq - 1, digest):

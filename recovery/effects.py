@@ -204,7 +204,8 @@ class Inputs:
             return None
         if event.reason == "lost":
             return self._decided(number, [self._departure(number, event.worker)])
-        ended = EndedDriver(driver=event.driver, reason=event.reason, exit_code=event.exit_code)
+        why = next((one.detail for one in self._together(number) if isinstance(one, AppRemoved)), "")
+        ended = EndedDriver(driver=event.driver, reason=event.reason, exit_code=event.exit_code, detail=why)
         return self._decided(number, [ended])
 
     def _departure(self, number: int, worker: str) -> Command:

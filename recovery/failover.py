@@ -133,6 +133,7 @@ class Master:
                 self.worker.pause(self._outage.goes_on(error))
         notify(STOPPING)
         self._leave()
+        _log.info("stopped", master=self.member.id)
 
     def _look_again(self) -> None:
         """See, after an outage, whether the store can be written, is fit to serve on, and holds what was followed.

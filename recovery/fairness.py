@@ -103,7 +103,6 @@ class Cluster:
     """Figures of the whole cluster, added up over time in ms, core-ms or index-ms."""
 
     live: float = 0
-    live_memory: float = 0
     granted: float = 0
     jain: float = 0
     jain_ms: int = 0
@@ -220,9 +219,8 @@ class Fairness:
 
     def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
         whole = self.cluster
-        cores, memory_mb = state.fleet.total_cores, state.fleet.total_memory_mb
+        cores = state.fleet.total_cores
         whole.live += cores * passed
-        whole.live_memory += memory_mb * passed
         whole.queue += sum(standing.pending for standing in standings.values()) * passed
         ratios = []
         for party, now in standings.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.json import Decoder
 
@@ -50,7 +50,7 @@ class _Readers(dict[bytes, tuple[bytes, Callable[[bytes], Event]]]):
 _READERS = _Readers()
 
 
-def raws(page: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Raw]:
+def raws(page: Iterable[Sequence[Any]]) -> list[Raw]:
     """The entries of a stream, in which names and values of fields come by turns."""
     return [
         (entry_id[:-2], *flat[1::2]) if flat[::2] == _NAMES else (entry_id[:-2], *flat)  # ids are <seq>-0

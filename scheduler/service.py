@@ -56,7 +56,7 @@ from scheduler.worklist import Worklist
 if TYPE_CHECKING:
     from scheduler.keys import Keys
 
-BATCH = 2_000
+BATCH = 1_000
 """How many messages of the inbox one turn takes at most."""
 AHEAD_FROM = 50
 """From how many messages a turn is large enough for the next one to be decided while the store commits it."""

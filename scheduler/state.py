@@ -166,11 +166,6 @@ class ClusterState:
         index = bisect_right(positions, after)
         return self._by_admission[positions[index]] if index < len(positions) else None
 
-    def owes(self, app: App) -> bool:
-        """Whether the app stands among those that placement owes cores."""
-        index = bisect_left(self.unsatisfied, app.admitted)
-        return self.unsatisfied[index : index + 1] == [app.admitted]
-
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
         index = bisect_right(self.waiting_drivers, after)

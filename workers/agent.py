@@ -139,6 +139,7 @@ class Agent:
         finally:
             notify(STOPPING)
             self.close()
+            _log.info("stopped", worker=self.offer.worker, running=len(self._running))
 
     def _answer(self) -> None:
         notify(ALIVE)
@@ -207,8 +208,8 @@ class Agent:
         rightful = {executor: grant for executor, grant in granted.items() if self._is_what_runs(grant)}
         for executor in diff(rightful, self._running).stop:
             self._stop_executor(executor)
-        if not alive and self._registered and not self._removed:
-            self._removed = self._was_removed()
+        if not alive and self._registered:
+            self._registered, self._removed = False, self._was_removed()
         if self._removed:
             self._report(granted)
             return
@@ -300,7 +301,8 @@ class Agent:
         self._store.hset(self._keys.agents, offer.worker, json.dumps(about))
         self._registered = True
         notify(READY)
-        _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb)
+        running = len(self._running)
+        _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb, running=running)
         if offer.oddity is not None:
             _log.warning("an odd offer", worker=offer.worker, reason=offer.oddity)
         return True
@@ -392,7 +394,8 @@ class Agent:
         """
         worker, reason, exit_code = self.offer.worker, note.reason, note.exit_code
         if is_driver(executor):
-            self._client.notify(EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code))
+            word = EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code, detail=note.detail)
+            self._client.notify(word)
             return
         if note.verdict is not None:
             self._client.notify(EndApp(app=note.app, reason=note.verdict, detail=note.detail))

@@ -13,10 +13,14 @@ from typing import Any, NamedTuple
 
 from recovery.audit import Audit
 from scheduler.events import Record
-from tests.chaos.history import Line, Trace
+from tests.chaos.history import DRIVER, Line, Trace
 from tests.chaos.tenant import REFUSED
 
 Data = dict[str, Any]
+
+
+ALLOCATED = "ExecutorAllocated", "DriverAllocated"
+REMOVED = "ExecutorRemoved", "DriverRemoved"
 
 
 class Violation(NamedTuple):
@@ -66,6 +70,11 @@ class Evidence:
         return {data["app"]: (record, data) for record, data in self.of_type("AppRemoved")}
 
 
+def _grantee(data: Data) -> str:
+    """The executor or driver that such an entry is about."""
+    return str(data.get("executor") or data["driver"])
+
+
 def check(evidence: Evidence) -> list[Violation]:
     """Everything that contradicts a promise, promise by promise."""
     return [Violation(promise, what) for promise, find in PROMISES.items() for what in find(evidence)]
@@ -88,6 +97,8 @@ def _refused_but_done(evidence: Evidence) -> Iterator[str]:
             yield f"command {command} was refused ({why}), but caused {record.type} at log position {record.seq}"
         if why.startswith("InternalError"):
             yield f"command {command} made the master fail: {why}"
+        elif why.startswith("InvalidCommand") and evidence.sent[command]["type"] == "SubmitApp":
+            yield f"command {command} was refused, though it is as it should be: {why}"
     for line in evidence.lines:
         if line.phase == "ok" and evidence.sent[line.id].get("name") == REFUSED:
             yield f"command {line.id} was acknowledged, but had to be refused"
@@ -124,10 +135,10 @@ def _cores_promised_twice(evidence: Evidence) -> Iterator[str]:
                 if held.pop(worker, None):
                     yield f"log position {record.seq}: {worker} is removed, but holds grants"
                 offers.pop(worker, None)
-            case "ExecutorAllocated" | "DriverAllocated":
-                held[worker][data.get("executor") or data["driver"]] = data["cores"], data["memory_mb"]
-            case "ExecutorRemoved" | "DriverRemoved":
-                held[worker].pop(data.get("executor") or data["driver"], None)
+            case kind if kind in ALLOCATED:
+                held[worker][_grantee(data)] = data["cores"], data["memory_mb"]
+            case kind if kind in REMOVED:
+                held[worker].pop(_grantee(data), None)
             case _:
                 continue
         cores, memory_mb = (sum(grant[part] for grant in held[worker].values()) for part in (0, 1))
@@ -147,9 +158,10 @@ def _skipped_tasks(evidence: Evidence) -> Iterator[str]:
     for _, data in evidence.of_type("AppRegistered"):
         app = data["app"]
         if app in evidence.ends and evidence.ends[app][1]["reason"] == "finished":
-            missing = sorted(set(range(data["tasks"])) - ended[app])
+            due = {DRIVER} if data.get("driver") else set(range(data["tasks"]))
+            missing = sorted(due - ended[app])
             if missing:
-                yield f"{app} finished, but of its {data['tasks']} tasks {missing} never ran to their end"
+                yield f"{app} finished, but of its tasks {missing} never ran to their end"
 
 
 def _twins(evidence: Evidence) -> Iterator[str]:
@@ -164,7 +176,7 @@ def _twins(evidence: Evidence) -> Iterator[str]:
 
 
 def _never_granted(evidence: Evidence) -> Iterator[str]:
-    granted = {data["executor"]: record.at for record, data in evidence.of_type("ExecutorAllocated")}
+    granted = {_grantee(data): record.at for record, data in evidence.of_type(*ALLOCATED)}
     for trace in evidence.traces:
         if trace.executor not in granted:
             yield f"task {trace.task} of {trace.app} ran under {trace.executor}, which the log never granted"
@@ -174,8 +186,8 @@ def _never_granted(evidence: Evidence) -> Iterator[str]:
 
 def _ran_on(evidence: Evidence) -> Iterator[str]:
     gone = {
-        data["executor"]: record
-        for record, data in evidence.of_type("ExecutorRemoved")
+        _grantee(data): record
+        for record, data in evidence.of_type(*REMOVED)
         if data["reason"] != "lost"  # its worker is cut off and cannot say what it still runs (semantics W2, W4)
     }
     for trace in evidence.traces:
@@ -206,11 +218,11 @@ def _wrong_ends(evidence: Evidence) -> Iterator[str]:
         elif reason == "finished" and how == "fails":
             yield f"{app} finished, but its command fails"
     left: dict[str, str] = {}
-    for record, data in evidence.of_type("ExecutorAllocated", "ExecutorRemoved"):
-        if record.type == "ExecutorAllocated":
-            left[data["executor"]] = data["worker"]
+    for record, data in evidence.of_type(*ALLOCATED, *REMOVED):
+        if record.type in ALLOCATED:
+            left[_grantee(data)] = data["worker"]
         else:
-            left.pop(data["executor"], None)
+            left.pop(_grantee(data), None)
     for executor, worker in left.items():
         yield f"{executor} still holds its grant on {worker} at the end"
 

@@ -27,8 +27,14 @@ class Line(NamedTuple):
     error: str = ""
 
 
+DRIVER = -1
+
+
 class Trace(NamedTuple):
-    """What a task of `app` said: `begin`, `end`, or `twice` if it ran already under the same executor."""
+    """What a task of `app` said: `begin`, `end`, or `twice` if it ran already under the same executor.
+
+    The app's driver is the task `DRIVER`; its id stands for the executor's.
+    """
 
     app: str
     what: str

@@ -1,14 +1,15 @@
 # A task that leaves a trace: task.sh HOW SECONDS, in the folder of the traces. HOW is `ok`, `fails` or `fails-once`.
 # A line says what happened, the task, its executor, the executor's process (its session) and when (ms). The lock says
-# whether the same task runs already under the same executor.
+# whether the same task runs already under the same executor. A driver is its app's task -1, its id an executor's.
 read -r _ _ _ _ _ session _ <"/proc/$$/stat"
-say() { echo "$1 $FAIRLOG_TASK_INDEX $FAIRLOG_EXECUTOR_ID $session $(date +%s%3N 9>&-)" >>"$FAIRLOG_APP_ID.trace"; }
-exec 9>>"$FAIRLOG_EXECUTOR_ID.$FAIRLOG_TASK_INDEX.lock"
+task=${FAIRLOG_TASK_INDEX:--1}
+say() { echo "$1 $task $FAIRLOG_EXECUTOR_ID $session $(date +%s%3N 9>&-)" >>"$FAIRLOG_APP_ID.trace"; }
+exec 9>>"$FAIRLOG_EXECUTOR_ID.$task.lock"
 flock -n 9 || say twice
 say begin
 sleep "$2" 9>&-
 case "$1" in
-fails) [ "$FAIRLOG_TASK_INDEX" = 0 ] && exit 3 ;;
+fails) [ "$task" = 0 ] && exit 3 ;;
 fails-once) [ -e "$FAIRLOG_APP_ID.failed" ] || { : >"$FAIRLOG_APP_ID.failed"; exit 4; } ;;
 esac
 say end

@@ -32,6 +32,9 @@ PAUSE_S = 0.25
 DIES = 0.04
 """How often a client dies in the middle of a command, so many seconds after it began at most:"""
 DIES_WITHIN_S = 0.005
+ALONE, DRIVEN, ELASTIC = 0.1, 0.1, 0.15
+"""How often an app is its driver, has one beside its tasks (if it is to succeed), and is elastic."""
+SUPERVISED = {"driver": True, "supervise": True, "driver_memory_mb": 256}
 HOW = ("ok", "ok", "ok", "ok", "ok", "ok", "fails", "fails-once")
 TASK = Path(__file__).with_name("task.sh")
 
@@ -94,20 +97,27 @@ class Tenant:
     def _submission(self, *, company: str, how: str) -> SubmitApp:
         self._apps += 1
         seconds = f"{self._draw.uniform(0.1, 1.5):.2f}"
-        elastic = (1, 3) if self._draw.random() < 0.15 else None
         return SubmitApp(
             app=f"app-{self._tenancy.number}-{self._life}-{self._apps}",
             company=company,
             user=self._draw.choice(("ann", "bob")),
             name=how,
-            cores=self._draw.choice((2, 4, 6, 8)),
-            memory_per_task_mb=128,
-            tasks=self._draw.randint(1, 10),
             command=("/bin/sh", str(TASK), how, seconds),
             cwd=self._tenancy.traces,
             retries=1 if how == "fails-once" else 0,
-            elastic=elastic,
+            **self._demand(how),
         )
+
+    def _demand(self, how: str) -> dict[str, Any]:
+        """What the app asks for: cores for its tasks, room that follows them, a driver beside them, or that alone."""
+        odds = self._draw.random()
+        if how == "ok" and odds < ALONE:
+            return {**SUPERVISED}
+        tasks = {"memory_per_task_mb": 128, "tasks": self._draw.randint(1, 10)}
+        if odds > 1 - ELASTIC:
+            return {**tasks, "elastic": (1, 3)}
+        driver = SUPERVISED if how == "ok" and odds < ALONE + DRIVEN else {}
+        return {**tasks, "cores": self._draw.choice((2, 4, 6, 8)), **driver}
 
     def _carry_out(self, command: Command, identity: str) -> None:
         """Send `command`, again under the same id as long as nobody knows whether it was carried out.

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from scheduler.commands import (
     Command,
     EndApp,
+    EndedDriver,
     EndedExecutor,
     KillApp,
     LoseWorker,
@@ -25,6 +26,7 @@ from scheduler.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
@@ -36,7 +38,7 @@ from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from tests.chaos.checker import PROMISES, Evidence, check
 from tests.chaos.faults import SINGLE, draw
-from tests.chaos.history import History, Line, Trace, read_history, read_traces
+from tests.chaos.history import DRIVER, History, Line, Trace, read_history, read_traces
 from tests.chaos.tenant import REFUSED
 
 
@@ -53,7 +55,7 @@ def submission(app: str, how: str = "ok") -> SubmitApp:
 
 
 class Run:
-    """A run in which all went well: app `a` finished, `b` failed as it had to, `c` was killed on demand."""
+    """A run where all went well: `a` finished, `b` failed as it had to, `c` was killed on demand, `d` has a driver."""
 
     def __init__(self) -> None:
         self._state = ClusterState()
@@ -72,11 +74,14 @@ class Run:
             self.turn(5_000, StartedExecutor(executor=f"{app}.0"))
             self.traces += [Trace(app, "begin", task, f"{app}.0", 70, 6_000) for task in (0, 1)]
         self.traces += [Trace("a", "end", task, "a.0", 70, 7_000) for task in (0, 1)]
+        self.client(5_500, SubmitApp(app="d", company="acme", user="ann", name="ok", driver=True, command=("true",)))
+        self.traces += [Trace("d", what, DRIVER, "d.driver-0", 71, 6_000) for what in ("begin", "end")]
         self.turn(8_000, EndApp(app="a", reason="finished"), EndApp(app="b", reason="failed"))
         self.client(8_000, KillApp(app="c"))
         self.turn(9_000, *(EndedExecutor(executor=f"{app}.0", reason="killed") for app in "abc"))
+        self.turn(9_200, EndedDriver(driver="d.driver-0", worker="w", reason="exited", exit_code=0))
         self.lines += [
-            Line("no", "invoke", submission("d", REFUSED).model_dump()),
+            Line("no", "invoke", submission("no", REFUSED).model_dump()),
             Line("no", "fail", error="UnknownCompany: company 'nobody' is not registered"),
         ]
 
@@ -134,6 +139,10 @@ def let_a_command_make_the_master_fail(run: Run) -> None:
     run.lines[-1] = Line("no", "fail", error="InternalError: the command made the master fail")
 
 
+def refuse_what_is_as_it_should_be(run: Run) -> None:
+    run.lines[-1] = Line("no", "fail", error="InvalidCommand: an app has one task at least")
+
+
 def acknowledge_what_had_to_be_refused(run: Run) -> None:
     run.lines[-1] = Line("no", "ok", seq=run.place(AppRegistered) + 1)
 
@@ -169,6 +178,26 @@ def grant_on_a_worker_that_is_gone(run: Run) -> None:
 
 def skip_a_task(run: Run) -> None:
     run.traces = [trace for trace in run.traces if (trace.app, trace.what, trace.task) != ("a", "end", 1)]
+
+
+def skip_a_driver(run: Run) -> None:
+    run.traces = [trace for trace in run.traces if (trace.app, trace.what) != ("d", "end")]
+
+
+def start_a_driver_twice(run: Run) -> None:
+    run.traces.append(Trace("d", "begin", DRIVER, "d.driver-0", 72, 6_500))
+
+
+def run_a_driver_that_was_never_granted(run: Run) -> None:
+    run.traces.append(Trace("d", "begin", DRIVER, "d.driver-1", 73, 6_500))
+
+
+def run_a_driver_on_after_the_worker_said_that_it_is_gone(run: Run) -> None:
+    run.traces.append(Trace("d", "end", DRIVER, "d.driver-0", 71, 9_201))
+
+
+def hold_a_drivers_grant_for_ever(run: Run) -> None:
+    del run.entries[run.place(DriverRemoved)]
 
 
 def start_an_executor_twice(run: Run) -> None:
@@ -228,6 +257,7 @@ PLANTED: dict[Callable[[Run], None], str] = {
     acknowledge_without_a_place: "what was acknowledged is in the log",
     refuse_what_was_done: "what was refused left nothing",
     let_a_command_make_the_master_fail: "what was refused left nothing",
+    refuse_what_is_as_it_should_be: "what was refused left nothing",
     acknowledge_what_had_to_be_refused: "what was refused left nothing",
     carry_a_command_out_twice: "no command was carried out twice",
     register_an_app_that_nobody_submitted: "nothing is in the log that nobody asked for",
@@ -237,6 +267,11 @@ PLANTED: dict[Callable[[Run], None], str] = {
     promise_memory_twice: "no core was promised twice",
     grant_on_a_worker_that_is_gone: "no core was promised twice",
     skip_a_task: "no task was skipped",
+    skip_a_driver: "no task was skipped",
+    start_a_driver_twice: "no executor ran twice",
+    run_a_driver_that_was_never_granted: "nothing ran that was not granted",
+    run_a_driver_on_after_the_worker_said_that_it_is_gone: "nothing ran on that was said to be gone",
+    hold_a_drivers_grant_for_ever: "every app ended as it should",
     start_an_executor_twice: "no executor ran twice",
     run_a_task_twice_at_once: "no executor ran twice",
     run_under_an_executor_that_was_never_granted: "nothing ran that was not granted",

@@ -24,6 +24,7 @@ from recovery.files import Unreachable
 from recovery.rebuild import rebuild
 from recovery.snapshot import positions
 from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog
 from scheduler.events import GENESIS_DIGEST, Record, encode
 from scheduler.keys import Keys
@@ -260,6 +261,36 @@ def test_without_the_archive_that_it_goes_with_nothing_is_backed_up_or_restored(
     assert not copy.store.exists(copy.keys.log, copy.keys.archive)
     restore(copy, file, elsewhere="memory://elsewhere")
     assert_whole(copy)
+
+
+def test_a_damaged_archive_is_found_out_before_anything_is_restored(archived: EventLog, store: EmbeddedStore) -> None:
+    backup(archived, "memory://b.gz")
+    memory = fsspec.filesystem("memory")
+    (segment,) = memory.ls("/archive/first", detail=False)
+    whole = memory.cat(segment)
+    memory.pipe(segment, whole[:-20])
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    with pytest.raises(
+        UnreadableRecord, match=r"in a segment that cannot be used: memory://archive/first/.* is damaged"
+    ):
+        restore(copy, "memory://b.gz")
+    assert not copy.store.exists(copy.keys.log, copy.keys.archive)
+    memory.pipe(segment, whole)
+    restore(copy, "memory://b.gz")
+    assert_whole(copy)
+
+
+def test_a_list_of_archived_segments_with_a_gap_is_refused(
+    archived: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.gz"
+    backup(archived, str(file))
+    header, *entries = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+    said = json.loads(header)
+    said["archive"][0]["first"] += 1
+    file.write_bytes(gzip.compress(json.dumps(said).encode() + b"\n" + b"".join(entries)))
+    with pytest.raises(BadBackup, match=r"has a gap: .* does not follow entry 0"):
+        restore(_log(store, "second"), str(file))
 
 
 def test_a_backup_goes_on_while_the_log_is_archived(archived: EventLog, store: EmbeddedStore) -> None:

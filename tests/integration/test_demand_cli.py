@@ -54,6 +54,9 @@ def test_scaling_an_app_near_a_host_says_what_each_executor_reached(shell: Shell
     assert (shown["requestedCores"], shown["preferredHosts"]) == (12, {host: 20, "elsewhere": 2})
     assert "host" in shell.ok("app", name)
     assert shell.run("scale", name, "--executors", "2", "--prefer", "h").code == 2
+    assert (
+        "'h' is named twice" in shell.run("scale", name, "--executors", "2", "--prefer", "h=3", "--prefer", "h=4").err
+    )
     assert shell.run("scale", "--executors", "2", f"{host}=1").code == 2
     assert shell.run("scale", name, "--executors", "none").err.startswith("Error: app")
     shell.ok("kill", name)

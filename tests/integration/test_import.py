@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli import cli
 from fairlog.render import log_json
+from fairlog.sources import exported as read_whole
 from fairlog.store import EmbeddedStore
 from recovery.adopt import PAGE, NotAdopted, adopt, left_behind
 from recovery.audit import audit
@@ -100,6 +102,25 @@ def test_a_master_takes_over_an_imported_log_and_goes_on(
     assert log.head().seq > before.seq
     assert "newcomer" in rebuild(log)[0].companies
     assert audit(read_store(log)) == []
+
+
+LINES = FAILOVER.read_text().splitlines(keepends=True)
+TURNS = [json.loads(line)["turn"] for line in LINES]
+CUT_SHORT = [seq for seq in range(1, len(LINES)) if TURNS[seq - 1] == TURNS[seq]][::25]
+
+
+@pytest.mark.parametrize("cut", CUT_SHORT)
+def test_a_log_that_was_cut_in_the_middle_of_a_turn_is_gone_on_with_and_the_audit_names_that_turn_alone(
+    fake: Redis, cut: int
+) -> None:
+    log = EventLog(fake, Keys("default"))
+    adopt(log, read_whole(StringIO("".join(LINES[:cut]))))
+    master = Scheduler(log, "next", lambda: rebuild(log))
+    master.take_over()
+    master.turn()
+    master.state.check()
+    assert log.head().seq > cut
+    assert {found.seq for found in audit(read_store(log))} <= {cut + 1}
 
 
 def _gap(lines: list[str]) -> list[str]:

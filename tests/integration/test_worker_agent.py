@@ -29,6 +29,7 @@ from workers.offer import Offer, WorkerBusy, make_offers
 from workers.rundir import ExitNote, RunDir
 
 SLEEP = ("sleep", "600")
+STUBBORN = ("/bin/sh", "-c", "trap '' TERM; exec sleep 600")
 ROOT = Path(__file__).parents[2]
 
 
@@ -231,7 +232,7 @@ def test_executors_that_do_not_outlive_their_agent_end_with_it_and_run_again(clu
 
 def test_a_worker_declared_lost_stops_what_it_runs_before_it_offers_anything(cluster: Cluster) -> None:
     cluster.agent()
-    app = cluster.submit(("/bin/sh", "-c", "trap '' TERM; while :; do read x < /dev/zero; done"), tasks=1)
+    app = cluster.submit(STUBBORN, tasks=1)
     wait_until(lambda: len(processes_of(app)) == 1, "the task")
     [before] = processes_of(app)
     seen = {before}
@@ -247,6 +248,7 @@ def test_a_worker_declared_lost_stops_what_it_runs_before_it_offers_anything(clu
     assert len(seen) == 2
     wait_until(lambda: cluster.app(app)["executors"], "the executor")
     assert cluster.app(app)["executors"][0]["executor"] == f"{app}.1"
+    assert (cluster.folder / "log").read_text().count("the worker is out of the cluster") == 1
 
 
 class LateAgent(Agent):
@@ -259,7 +261,7 @@ class LateAgent(Agent):
 
 def test_a_worker_that_is_lost_while_it_is_offered_starts_nothing_beside_what_it_has_lost(cluster: Cluster) -> None:
     first = cluster.agent()
-    app = cluster.submit(("/bin/sh", "-c", "trap '' TERM; while :; do read x < /dev/zero; done"), tasks=1)
+    app = cluster.submit(STUBBORN, tasks=1)
     wait_until(lambda: len(processes_of(app)) == 1, "the task")
     first.kill()
     first.wait()

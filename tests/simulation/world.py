@@ -366,7 +366,7 @@ class World:
         patch.setattr("recovery.failover.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None))
         for name in ("_set_ip_address", "register_birth", "register_death", "heartbeat"):
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
-        patch.setattr("scheduler.service.BATCH", random.choice((1, 3, 2_000)))
+        patch.setattr("scheduler.service.BATCH", random.choice((1, 3, 1_000)))
         patch.setattr("scheduler.service.AHEAD_FROM", random.choice((1, 2, 50)))
         patch.setattr("recovery.snapshotter.Child", _AtOnce)
         patch.setattr("recovery.failover.STANDBY_WAIT_MS", random.choice((250, 1_000)))

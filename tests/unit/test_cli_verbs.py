@@ -109,6 +109,15 @@ def test_without_any_cluster_a_verb_says_how_to_get_one() -> None:
     )
 
 
+def test_a_data_folder_on_which_nothing_runs_is_named() -> None:
+    answer = run("--data", "/nowhere/else", "apps")
+    assert answer.exit_code == 1
+    assert answer.output == (
+        "Error: no `fairlog up` is running on the data in /nowhere/else: "
+        "start it with `fairlog up --data /nowhere/else`\n"
+    )
+
+
 def test_down_without_a_running_up_fails() -> None:
     answer = run("down")
     assert (answer.exit_code, answer.output) == (1, "Error: no `fairlog up` is running\n")
@@ -147,10 +156,11 @@ def test_a_group_without_a_verb_shows_its_help_and_exits_with_2(path: tuple[str,
     assert (answer.exit_code, answer.output) == (2, run(*path, "--help").output)
 
 
-def test_a_worker_of_an_unfit_name_is_refused_before_it_connects() -> None:
-    answer = run("--store", "redis://localhost:1", "worker", "--id", "a\nb")
+@pytest.mark.parametrize(("name", "shown"), [("a\nb", r"'a\\nb'"), ("", "''")])
+def test_a_worker_of_an_unfit_name_is_refused_before_it_connects(name: str, shown: str) -> None:
+    answer = run("--store", "redis://127.0.0.1:1/0", "worker", "--id", name)
     assert answer.exit_code == 1
-    assert re.fullmatch(r"Error: the worker id must be .+, not 'a\\nb'\n", answer.output)
+    assert re.fullmatch(rf"Error: the worker id must be .+, not {shown}\n", answer.output)
 
 
 @pytest.mark.parametrize(

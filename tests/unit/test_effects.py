@@ -56,7 +56,7 @@ def lively() -> list[Record]:
     cluster.turn(EndedExecutor(executor="a1.1", reason="exited"))
     cluster.turn(DecommissionWorker(worker="w2"))
     cluster.turn(LoseWorker(worker="w3", last_seen=5))
-    cluster.turn(EndedDriver(driver="d1.driver-0", reason="failed", exit_code=3))
+    cluster.turn(EndedDriver(driver="d1.driver-0", reason="failed", exit_code=3, detail="it was stopped by signal 9"))
     cluster.ended("a2.1", failed=True)
     cluster.turn(RemoveWorker(worker="w4"))
     for executor in list(cluster.state.workers["w4"].executors):

@@ -396,7 +396,7 @@ def reserve_for_one_admitted(state: ClusterState) -> None:
         (miscount_running, "app 'a1' counts 1 running"),
         (drop_from_waiting, "waitingApps counts|app 'a1' stands in waitingApps or not"),
         (owe_nothing, "app 'a2' is owed 8 cores"),
-        (forget_owed, "app 'a2' is owed 8 cores"),
+        (forget_owed, "placement would serve the apps admitted at"),
         (drop_from_fleet, "the fleet index differs"),
         (miscount_fleet, "the fleet counts 17 cores"),
         (drop_from_queue, "the queue differs"),

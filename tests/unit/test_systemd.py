@@ -47,6 +47,7 @@ def test_systemd_finds_nothing_wrong_with_them_and_would_say_so(tmp_path: Path) 
 def test_each_says_when_it_is_ready_and_is_started_again_whenever_it_ends(unit: Path) -> None:
     service = _service(unit)
     assert (service["Type"], service["Restart"], service["User"]) == ("notify", "always", "fairlog")
+    assert "\nStartLimitIntervalSec=0\n" in unit.read_text(), "after five times in ten seconds systemd gives up"
 
 
 @pytest.mark.parametrize("unit", OURS, ids=lambda unit: unit.stem)

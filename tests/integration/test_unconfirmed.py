@@ -1,0 +1,79 @@
+"""What a command's sender is told who does not hear what became of it, and what became of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from fairlog.options import Place
+from fairlog.session import Session, Unconfirmed
+from fairlog.store import EmbeddedStore
+from recovery.rebuild import rebuild
+from scheduler.commands import KillApp, RegisterCompany, SubmitApp
+from scheduler.service import Scheduler
+from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.servers import Servers
+
+APP = SubmitApp(app="a", company="acme", user="ann", command=("true",))
+
+
+@pytest.fixture
+def session(store: EmbeddedStore) -> Iterator[Session]:
+    """A cluster that no master serves, and little patience."""
+    session = Session(Place(store=store.url))
+    session.client.timeout_s = 0.3
+    yield session
+    session.close()
+
+
+def test_what_no_master_has_answered_is_said_to_be_unconfirmed_and_is_carried_out_by_the_next_one(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.client.notify(RegisterCompany(company="acme"))
+    with pytest.raises(Unconfirmed) as submitted:
+        session.submit(APP, {"TOKEN": "hush"})
+    assert str(submitted.value) == (
+        "no master answered within 0.3 s; `fairlog status` tells whether one serves; "
+        "the command is not confirmed, but may be carried out all the same, even later: "
+        "`fairlog app a` shows the app once it is submitted, and to submit again makes another one"
+    )
+    with pytest.raises(Unconfirmed, match="even later: to say it again does no harm"):
+        session.send(KillApp(app="a"))
+    note = "note: no master serves the cluster default now; waiting for one for up to 0.3 s\n"
+    assert capsys.readouterr().err == 2 * note
+    master = Scheduler(session.log, "m", lambda: rebuild(session.log))
+    master.take_over()
+    master.turn()
+    assert master.state.apps["a"].state == "killed"
+
+
+def test_what_a_store_that_goes_away_has_not_answered_is_unconfirmed(servers: Servers) -> None:
+    port = servers.start("--no-appendfsync-on-rewrite", "no")
+    session = Session(Place(store=f"redis://127.0.0.1:{port}/0"))
+    servers.stack.callback(session.close)
+    session.client.timeout_s = 2
+    with Redis(port=port) as other, ThreadPoolExecutor() as threads:
+        sent = threads.submit(session.submit, APP, {})
+        wait_until(lambda: other.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
+        servers.kill(port)
+        with pytest.raises(
+            Unconfirmed, match=r"the store does not answer .*; the command is not confirmed, .*`fairlog app a`"
+        ):
+            sent.result()
+
+
+def test_who_interrupts_a_submission_is_told_that_it_may_still_come(
+    store: EmbeddedStore, session: Session, tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path)
+    submitting = shell.start("--store", store.url, "submit", "--company", "acme", "--user", "ann", "--", "true")
+    wait_until(lambda: session.store.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
+    submitting.send_signal(signal.SIGINT)
+    said, _ = submitting.communicate(timeout=30)
+    assert submitting.returncode == 130
+    assert "interrupted; the command is not confirmed" in said
