@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import add
 from typing import Any, Literal, NamedTuple
 
 from recovery.accounts import Account, Accounts, Held
@@ -172,10 +173,10 @@ class Fairness:
             self._counted[account.app] = now
         if now == before:
             return
+        change = [n - b for n, b in zip(now, before, strict=True)]
         totals = self._totals.setdefault(account.company, {})
         for party in ((account.company, ""), (account.company, account.user)):
-            counts = totals.pop(party, _NOTHING)
-            total = _Count(*(t + n - b for t, n, b in zip(counts, now, before, strict=True)))
+            total = _Count._make(map(add, totals.pop(party, _NOTHING), change))
             if total != _NOTHING:
                 totals[party] = total
 
