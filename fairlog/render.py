@@ -29,7 +29,8 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows under their columns, numbers to the right, or the sentence `empty` if there are none.
 
-    Unlike rich's own tables it keeps each row on one line where the output is no terminal.
+    Nothing is ever cut, since ids are there to be copied: where the terminal is too narrow, cells go on below
+    themselves at a space, and if that does not do, lines go on where the terminal lets them.
     """
     from rich.console import Console  # noqa: PLC0415 (JSON answers need none of it)
     from rich.table import Table  # noqa: PLC0415 (likewise)
@@ -39,17 +40,41 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         click.echo(empty)
         return
     console = Console(markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = _WIDE
+    cells = [[name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
+    widths = column_widths(cells, room=console.width if console.is_terminal else _WIDE)
+    console.width = _WIDE
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
+    for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
         right = all(isinstance(line[number], int) for line in lines)
-        table.add_column(name, justify="right" if right else "left", no_wrap=not console.is_terminal)
+        table.add_column(name, justify="right" if right else "left", width=width)
     for line in lines:
         table.add_row(*(str(cell) for cell in line))
     with console.capture() as captured:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
+    """How wide each column is to be, of these cells, so that with two spaces between them they have `room`.
+
+    As wide as its cells where that fits. Otherwise the columns that can give most give first, none less than its
+    longest word; if even that takes more room, all stay as wide as their cells.
+    """
+    from rich.cells import cell_len  # noqa: PLC0415 (as in `print_table`)
+
+    widths = [max(map(cell_len, cells)) for cells in columns]
+    slack = [
+        width - max(cell_len(word) for cell in cells for word in cell.split() or ("",))
+        for width, cells in zip(widths, columns, strict=True)
+    ]
+    excess = sum(widths) + 2 * (len(widths) - 1) - room
+    if excess > sum(slack):
+        return widths
+    for number in sorted(range(len(widths)), key=lambda number: -slack[number]):
+        given = min(max(excess, 0), slack[number])
+        widths[number] -= given
+        excess -= given
+    return widths
 
 
 def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
@@ -81,6 +106,11 @@ def moment(at_ms: int | None) -> str:
     if not at_ms:
         return "-"
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def second(at_ms: int | None) -> str:
+    """The second that a time lies in, where milliseconds say nothing."""
+    return moment(at_ms).partition(".")[0]
 
 
 def percent(share: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import click
@@ -15,7 +15,7 @@ from recovery.lease import Member, members
 from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
-from scheduler.eventlog import SENTINEL, check_store, connect
+from scheduler.eventlog import SENTINEL, check_store, clock_ms, connect
 from scheduler.keys import Keys
 from scheduler.logs import masked
 from scheduler.outage import in_words, is_there, passes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fairlog.running import Running
     from scheduler.client import Receipt
     from scheduler.commands import Command, SubmitApp
-    from scheduler.events import Record
+    from scheduler.reading import Fact
 
 VIEW_S = 2.0
 """How long a master may take for a view before the log is folded here instead."""
@@ -162,31 +162,37 @@ class Session:
         if self.at is None:
             return rebuild(self.log)[0]
         state = ClusterState()
-        for record in self.records():
-            fold(state, record)
+        for fact in self.facts():
+            fold(state, fact)
         return state
 
-    def records(self) -> Iterator[Record]:
-        """The log, up to the position or time that is asked for.
+    def facts(self) -> Iterator[Fact]:
+        """What the log tells, up to the position or time that is asked for.
 
         Raises: UnreadableRecord if it cannot be read, NotThatLong if it does not reach there.
         """
-        return until(self.log.read(), self.at)
+        return until(self.log.facts(), self.at, self.now_ms)
+
+    def now_ms(self) -> int:
+        """The time (ms) by the store's clock."""
+        return clock_ms(cast("Any", self.store.time()))
 
 
-def until(records: Iterable[Record], at: Bound | None) -> Iterator[Record]:
-    """The records up to that position or time, all of them for None.
+def until(facts: Iterable[Fact], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[Fact]:
+    """The facts up to that position or time, all of them for None.
 
-    Raises: NotThatLong, behind the last one, if the log does not reach there.
+    Raises: NotThatLong, behind the last one, if the log does not reach there, or it is a time that is still to come.
     """
-    seq = 0
-    for record in up_to(records, at or OPEN):
-        seq = record.seq
-        yield record
+    seq = ended_at = 0
+    for fact in up_to(facts, at or OPEN):
+        seq, ended_at = fact.seq, fact.at
+        yield fact
     if at is not None and at.seq is not None and seq < at.seq:
         raise NotThatLong(f"the log ends at position {seq}, it has not come to {at.seq} yet")
     if at is not None and at.at is not None and not seq:
         raise NotThatLong(f"the log begins after {at}")
+    if at is not None and at.at is not None and at.at > now_ms():
+        raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is still to come")
 
 
 def locate(place: Place) -> tuple[str, str, Running | None]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from fairlog.options import Place
 from fairlog.session import Session, until
-from recovery.chain import chained, read_lines
+from recovery.chain import chained, read_export, read_lines
 from scheduler.errors import FairlogError, UnreadableRecord
-from scheduler.eventlog import clock_ms
+from scheduler.events import Record
+from scheduler.reading import Fact, told
 
 if TYPE_CHECKING:
     import click
 
-    from scheduler.events import Record
+
+T = TypeVar("T")
 
 
 class BadExport(FairlogError):
@@ -22,7 +25,7 @@ class BadExport(FairlogError):
 
 
 class Source:
-    """The records of the log in `file`, or of the cluster, up to `--at`; found and read once it is iterated over.
+    """What the log tells in `file`, or of the cluster, up to `--at`; found and read once it is iterated over.
 
     Iterating raises UnreadableRecord or BadExport if it cannot be read, NotThatLong if it ends before `--at`.
     """
@@ -32,31 +35,40 @@ class Source:
         self._session: Session | None = None
         self._at = ctx.ensure_object(Place).at
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Fact]:
         if self._file is not None:
-            return until(exported(self._file), self._at)
+            return until(facts_of(self._file), self._at, lambda: round(time.time() * 1000))
         self._session = Session(self._ctx.ensure_object(Place))
         self._ctx.call_on_close(self._session.close)
-        return self._session.records()
+        return self._session.facts()
 
     def now_ms(self) -> int | None:
         """The time (ms) up to which the log that was read tells: the store's, or `--at`; None = its last entry's."""
         if self._session is None or (self._at is not None and self._at.at is None):
             return None if self._at is None else self._at.at
-        now = clock_ms(cast("Any", self._session.store.time()))
+        now = self._session.now_ms()
         return now if self._at is None or self._at.at is None else min(now, self._at.at)
 
 
-def exported(file: IO[str]) -> Iterator[Record]:
-    """The records of a file as `fairlog log --json` writes it, from position 1 on, along the chain of digests.
+def facts_of(file: IO[str]) -> Iterator[Fact]:
+    """What a file tells as `fairlog log --json` writes it, from position 1 on, along the chain of digests.
 
     Raises: BadExport naming the file and the position that cannot be trusted, or saying that it holds nothing.
     """
+    return _trusted(file, (entry if isinstance(entry, Fact) else told(entry) for entry in chained(read_export(file))))
+
+
+def exported(file: IO[str]) -> Iterator[Record]:
+    """The entries of such a file as they are written, verified likewise. Raises: BadExport as `facts_of`."""
+    return _trusted(file, (entry for entry in chained(read_lines(file)) if isinstance(entry, Record)))
+
+
+def _trusted(file: IO[str], entries: Iterator[T]) -> Iterator[T]:
     name, empty = getattr(file, "name", "the file"), True
     try:
-        for record in chained(read_lines(file)):
+        for entry in entries:
             empty = False
-            yield record
+            yield entry
     except UnreadableRecord as error:
         raise BadExport(f"{name}: {error}") from error
     if empty:

@@ -53,7 +53,13 @@ _OVER = ("succeeded", "failed", "stopped")
 @click.option("--memory-per-task", type=read_size, metavar="SIZE", help="Memory a task needs: 512M, 2G or plain MiB.")
 @click.option("--tasks", type=int, metavar="N", help="How often CMD is run.  [default: as many as cores]")
 @click.option("--name", type=read_text, metavar="S", help="What the app is called.  [default: the command's name]")
-@click.option("--kind", type=click.Choice(["batch", "sql"]), default="batch", show_default=True)
+@click.option(
+    "--kind",
+    type=click.Choice(["batch", "sql"]),
+    default="batch",
+    show_default=True,
+    help="What it is; `app_policy=sql-first` lets sql go first.",
+)
 @click.option("--retries", type=int, default=0, metavar="N", show_default=True, help="Further attempts a task has.")
 @click.option("--time-limit", type=read_duration, metavar="TIME", help="How long a task may run: 90s, 10m or 2h.")
 @click.option(
@@ -199,7 +205,7 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
         render.print_json(found)
         return
     render.print_table(
-        ("APP", "COMPANY", "USER", "NAME", "STATE", "TASKS", "REQUESTED", "GRANTED", "SUBMITTED"),
+        ("APP", "COMPANY", "USER", "NAME", "STATE", "CORES", "MEMORY", "SUBMITTED"),
         [
             (
                 app["app"],
@@ -207,10 +213,9 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
                 app["user"],
                 app["name"],
                 app["state"],
-                app["tasks"],
-                _amount(app["requestedCores"], app["requestedMemory"]),
-                _amount(app["grantedCores"], app["grantedMemory"]),
-                render.moment(app["submittedAt"]),
+                f"{app['grantedCores']} of {app['requestedCores']}",
+                f"{render.size(app['grantedMemory'])} of {render.size(app['requestedMemory'])}",
+                render.second(app["submittedAt"]),
             )
             for app in found
         ],
@@ -235,11 +240,10 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         return
     for name, value in found.items():
         if name not in {"executors", "driver"} and value is not False and value not in (None, "", []):
-            shown = render.moment(value) if name.endswith("At") else render.words(value)
-            click.echo(f"{name:<16} {shown}")
+            click.echo(f"{_label(name):<18} {_in_words(name, value)}")
     if found["driver"] is not None:
         where = found["driver"]
-        click.echo(f"{'driver':<16} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
+        click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
     click.echo()
     render.print_table(
         ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS", "LOCALITY"),
@@ -254,7 +258,7 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         return
     click.echo()
     render.print_table(
-        ("TASK", "STATE", "EXIT", "ATTEMPTS", "EXECUTOR", "STARTED", "ENDED", "MESSAGE"),
+        ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE"),
         [
             (
                 task.task,
@@ -262,14 +266,29 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
                 task.exit_code,
                 task.attempts,
                 task.executor,
-                render.moment(task.started_at),
-                render.moment(task.ended_at),
+                render.second(task.started_at),
+                render.duration(task.ended_at - task.started_at if task.ended_at and task.started_at else None),
                 task.message,
             )
             for task in tasks
         ],
         empty="None of its tasks has been handed out yet.",
     )
+
+
+def _label(name: str) -> str:
+    """A name of the JSON as people write it: `requested cores`."""
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
+    if name.endswith("At"):
+        return render.moment(value)
+    if "memory" in name.lower():
+        return render.size(value)
+    if value is True:
+        return "yes"
+    return f"{value} s" if name == "timeLimit" else render.words(value)
 
 
 @click.command()

@@ -188,7 +188,10 @@ _BORROW = "Whether it may pass its quota while no other company has an app that 
 def company_add(
     session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool
 ) -> None:
-    """Register a company; without a quota it has an equal part of the live cluster."""
+    """Register a company.
+
+    Without a quota it has an equal part of the live cluster.
+    """
     session.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} added")
 
@@ -278,11 +281,15 @@ def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> No
 
 def _shown(value: object) -> str:
     """The value as `settings set` reads it."""
+    if value == "":
+        return "none"
     return next((word for word, meant in _WORDS.items() if meant is value), str(value))
 
 
 def read_value(name: str, text: str) -> int | str | None:
     """The value as its setting is likely to want it; whether it does is the rules' to say."""
+    if name.endswith("_url") and text == "none":
+        return ""
     if text in _WORDS:
         return _WORDS[text]
     if name.endswith("_mb"):

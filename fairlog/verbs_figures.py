@@ -86,30 +86,19 @@ def _print_fairness(report: dict[str, Any]) -> None:
     click.echo(f"Jain      {_number(whole['jain'])}")
     click.echo(f"error     {_number(whole['fairnessError'])} of the cluster below entitlement")
     click.echo(f"used      {_number(whole['utilisation'])} of the cores, {_number(whole['queueLength'])} apps pending")
-    click.echo()
     who = ("COMPANY", "USER") if report["by"] == "user" else ("COMPANY",)
-    rows = [(*(row[name.lower()] for name in who), *_figures(row)) for row in report["rows"]]
-    render.print_table((*who, *_HEADINGS), rows, empty="Nobody had an app in that span.")
+    tables = ((_CORES, _cores), (_WAITS, _waits)) if report["rows"] else ((_CORES, _cores),)
+    for headings, figures in tables:
+        rows = [(*(row[name.lower()] for name in who), *figures(row)) for row in report["rows"]]
+        click.echo()
+        render.print_table((*who, *headings), rows, empty="Nobody had an app in that span.")
 
 
-_HEADINGS = (
-    "DEMAND",
-    "ENTITLED",
-    "OCCUPIED",
-    "GRANTED",
-    "SHORT",
-    "OUT OF TURN",
-    "APPS",
-    "WAIT P50",
-    "P90",
-    "P99",
-    "LONGEST",
-    "SLOWDOWN",
-    "FINISH TIME",
-)
+_CORES = ("DEMAND", "ENTITLED", "OCCUPIED", "GRANTED", "SHORT", "OUT OF TURN")
+_WAITS = ("APPS", "WAIT P50", "P90", "P99", "LONGEST", "SLOWDOWN", "FINISH TIME")
 
 
-def _figures(row: dict[str, Any]) -> tuple[object, ...]:
+def _cores(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         _number(row["demandCores"]),
         _number(row["entitledCores"]),
@@ -117,6 +106,11 @@ def _figures(row: dict[str, Any]) -> tuple[object, ...]:
         _number(row["grantedCores"]),
         f"{row['shortfallCoreS']:g} core-s",
         render.duration(row["longestOutOfTurnMs"]),
+    )
+
+
+def _waits(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
         row["apps"],
         *(render.duration(row[f"wait{which}Ms"]) for which in ("P50", "P90", "P99", "Longest")),
         _number(row["boundedSlowdown"] and row["boundedSlowdown"]["mean"]),

@@ -12,6 +12,7 @@ from fairlog import render
 from fairlog.options import as_json, on_log, read_pair, read_size, read_text
 from fairlog.verbs_cluster import read_value
 from recovery.inputs import LoggedTurn, turns
+from recovery.rebuild import unhindered
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
 from scheduler.commands import RegisterWorker
@@ -81,11 +82,11 @@ def whatif(
     """Run the inputs of the log, or of a trace, under other rules, and compare.
 
     In virtual time. Who submitted what and when, how long tasks ran, and workers that came and went are as in the log;
-    settings, quotas and workers are as you say. An app that fares otherwise ends once it was granted as many core-ms
-    as in the log. Both worlds' figures are those of `fairlog fairness`. Under the same rules every decision is the
-    log's own. A trace is in the Standard Workload Format and needs no store; the log's world is then the one under the
-    default rules, and users are dealt to companies by processor-seconds, in a snake. FILE (- is stdin) is a log as
-    `fairlog log --json` wrote it; it needs no store either.
+    settings and quotas are as you say, and workers may be added, but none taken away. An app that fares otherwise ends
+    once it was granted as many core-ms as in the log. Both worlds' figures are those of `fairlog fairness`. Under the
+    same rules every decision is the log's own. A trace is in the Standard Workload Format and needs no store; the log's
+    world is then the one under the default rules, and users are dealt to companies by processor-seconds, in a snake.
+    FILE (- is stdin) is a log as `fairlog log --json` wrote it; it needs no store either.
     """
     if trace is not None and click.get_current_context().params["file"] is not None:
         raise click.UsageError("--trace takes its inputs from a trace: leave out FILE")
@@ -114,9 +115,10 @@ def _run(rules: Rules, taken: list[LoggedTurn], work: Mapping[str, Work], *, fol
     if not taken:
         raise InvalidCommand("the log is empty: there is nothing to run again")
     world = OtherWorld(rules, work, follows=follows)
-    for logged in render.counted(taken, of="turns"):
-        world.take(logged)
-    world.run_until()
+    with unhindered():
+        for logged in render.counted(taken, of="turns"):
+            world.take(logged)
+        world.run_until()
     return world
 
 
@@ -131,14 +133,12 @@ def _added(groups: Iterable[tuple[int, int, int]]) -> Iterator[RegisterWorker]:
 
 def _print(found: dict[str, Any]) -> None:
     log, other = found["log"], found["other"]
-    rows: list[tuple[object, ...]] = [
-        ("all", "", name, _shown(name, _get(log, name)), _shown(name, _get(other, name))) for name in _WHOLE
-    ]
+    rows = [("all", "", *_line(name, _get(log, name), _get(other, name))) for name in _WHOLE]
     for kind, names in (("rows", _COMPANY), ("users", _USER)):
         sides = [{(row["company"], row.get("user", "")): row for row in side[kind]} for side in (log, other)]
         for who in sorted({**sides[0], **sides[1]}):
             theirs, mine = (side.get(who, {}) for side in sides)
-            rows += [(*who, name, _shown(name, theirs.get(name)), _shown(name, mine.get(name))) for name in names]
+            rows += [(*who, *_line(name, theirs.get(name), mine.get(name))) for name in names]
     render.print_table(("COMPANY", "USER", "FIGURE", "LOG", "OTHER"), rows, empty="")
     click.echo()
     differs = found["firstDifference"]
@@ -156,10 +156,31 @@ def _print(found: dict[str, Any]) -> None:
 _WHOLE = ("utilisation", "jain", "fairnessError", "shortfallCoreS", "queueLength", "ended", "refused", "makespanMs")
 _COMPANY = ("share", "occupiedCores", "entitledCores", "shortfallCoreS", "waitP50Ms", "waitP99Ms", "waitLongestMs")
 _USER = ("share", "shortfallCoreS", "grantedCoreH", "waitP50Ms", "waitP99Ms", "waitLongestMs")
+_WORDS = {
+    "jain": "Jain's index",
+    "fairnessError": "below entitlement",
+    "shortfallCoreS": "short, core-s",
+    "queueLength": "apps pending",
+    "ended": "apps ended",
+    "refused": "apps refused",
+    "makespanMs": "makespan",
+    "share": "share of quota",
+    "occupiedCores": "cores occupied",
+    "entitledCores": "cores entitled",
+    "grantedCoreH": "core-hours granted",
+    "waitP50Ms": "wait P50",
+    "waitP99Ms": "wait P99",
+    "waitLongestMs": "longest wait",
+}
+"""What people read where programs read the names in the JSON."""
 
 
 def _get(side: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON values
     return side["cluster"].get(name, side.get(name))
+
+
+def _line(name: str, log: object, other: object) -> tuple[str, str, str]:
+    return _WORDS.get(name, name), _shown(name, log), _shown(name, other)
 
 
 def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - JSON values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from recovery.audit import Audit, Deviation
 from recovery.bounds import OPEN, Bound
 from recovery.chain import Garbled, read_export, read_store
 from recovery.explain import explain as tell
+from recovery.rebuild import unhindered
 from scheduler.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _print_story(told: dict[str, Any]) -> None:
         )
     for each in told["waited"]["byCause"]:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
-    click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['at'])}")
+    click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['endedAt'] or told['at'])}")
     if told["detail"]:
         click.echo(f"ended     {told['detail']}")
     if admission:
@@ -121,7 +121,7 @@ def audit(
     found: list[tuple[str, Deviation]] = []
     for name, entries in _logs(ctx, file, golden):
         audited = Audit()
-        found += [(name, each) for each in _deviations(audited, _spanned(audited, entries, first, last), company)]
+        found += [(name, each) for each in _deviations(name, audited, _spanned(audited, entries, first, last), company)]
         if audited.ends_at < audited.first and first != OPEN:
             raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
         if not as_json:
@@ -169,20 +169,15 @@ def _spanned(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound
         yield entry
 
 
-def _deviations(audited: Audit, entries: Iterable[Entry], company: str | None) -> list[Deviation]:
-    """What deviates, of that company or everybody's.
+def _deviations(name: str, audited: Audit, entries: Iterable[Entry], company: str | None) -> list[Deviation]:
+    """What of the log of that name deviates, of that company or everybody's.
 
     Raises: InvalidCommand for a log without entries or that ends before, UnknownCompany.
     """
-    collecting = gc.isenabled()
-    gc.disable()  # nothing of an audit is garbage in cycles, and looking for it takes a fifth of the time
-    try:
+    with unhindered():
         found = list(audited.deviations(render.counted(entries)))
-    finally:
-        if collecting:
-            gc.enable()
     if not audited.events and not found:
-        raise InvalidCommand("the log holds no entry")
+        raise InvalidCommand(f"{name} holds no entry")
     if company is None:
         return found
     if company not in audited.companies and audited.blind_from is None:

@@ -1,9 +1,9 @@
 """Every decision of a log worked out again from its inputs alone, and each one named that is not what the rules say.
 
-What commands and lost workers brought is given; who is admitted, which elastic apps grow, and where drivers and
-executors go follows from it by the functions that a turn uses (`scheduler.turn`). Behind a deviation the audit goes
-on from what the log says was done. Where an entry is missing nobody can know the state any more: from there on
-only the chain is verified.
+What commands and lost workers brought is given, as far as it can have come of one (`effects`); who is admitted,
+which elastic apps grow, and where drivers and executors go follows from it by the functions that a turn uses
+(`scheduler.turn`). Behind a deviation the audit goes on from what the log says was done. Where an entry is missing
+nobody can know the state any more: from there on only the chain is verified.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from msgspec import structs, to_builtins
 
 from recovery.books import Books
 from recovery.chain import Entry, Fault, verified
+from recovery.effects import Inputs, Odd
 from recovery.rules import broken
 from scheduler.check import violations
 from scheduler.errors import UnreadableRecord
@@ -153,19 +154,33 @@ class Audit:
             decided_from -= 1
         inputs, decided = turn[:decided_from], turn[decided_from:]
         may_rest = not decided and bool(inputs) and _only_decommissions(inputs, self.state)
-        for logged in inputs:
-            if type(logged.event) in _REGARDED and (odd := self._regard(logged)) is not None:
-                yield odd
-            if (wrong := self._fold(logged)) is not None:
-                yield wrong
-                if self.blind_from is not None:
-                    return
+        yield from self._take(inputs, decided[0].event if decided else None)
+        if self.blind_from is not None:
+            return
         if turn[-1].seq >= self.first and not may_rest:
             yield from self._hold(decided, turn[-1])
         else:
             for logged in decided:
                 if (wrong := self._fold(logged)) is not None:
                     yield wrong
+
+    def _take(self, inputs: list[Fact], behind: Event | None) -> Iterator[Deviation]:
+        """Fold the inputs of a turn, each held against what the command behind it causes; `behind` comes next."""
+        told = Inputs(self.state, inputs)
+        for number, logged in enumerate(inputs):
+            odd = self._regard(logged) if type(logged.event) in _REGARDED else None
+            strange = told.odd(number)
+            if odd is not None:
+                yield odd
+            elif strange is not None:
+                yield self._strange(logged.seq, logged.event, strange)
+            wrong = self._fold(logged)
+            if wrong is not None and strange is None:
+                yield wrong
+            if self.blind_from is not None:
+                return
+        if (missing := told.missing()) is not None:
+            yield self._strange(inputs[-1].seq + 1, behind, missing)
 
     def _regard(self, logged: Fact) -> Deviation | None:
         """Note a company. A decision is no input (semantics T2), and whoever tells of an executor knows whose it is."""
@@ -254,6 +269,11 @@ class Audit:
                 due = f"no more than worker {worker.id} offers, {worker.cores} cores and {worker.memory_mb} MiB"
                 return Deviation(seq, "O2", words(event), due, None)
         return None
+
+    def _strange(self, seq: int, done: Event | None, odd: Odd) -> Deviation:
+        if isinstance(odd.due, str):
+            return self._deviation(seq, done, None, rule=odd.rule)._replace(due=odd.due)
+        return self._deviation(seq, done, odd.due, rule=odd.rule)
 
     def _deviation(self, seq: int, done: Event | None, due: Event | None, *, rule: str) -> Deviation:
         entitled = getattr(due, "app", None)

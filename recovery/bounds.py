@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from scheduler.events import Record
     from scheduler.reading import Fact
+
+E = TypeVar("E", "Fact", "Record")
 
 
 class Bound(NamedTuple):
@@ -32,8 +34,8 @@ class Bound(NamedTuple):
 OPEN = Bound()
 
 
-def up_to(records: Iterable[Record], last: Bound) -> Iterator[Record]:
-    """The records up to that bound, not one more read than it takes to know."""
+def up_to(records: Iterable[E], last: Bound) -> Iterator[E]:
+    """The entries up to that bound, not one more read than it takes to know."""
     for record in records:
         if last.passed(record):
             return

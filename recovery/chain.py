@@ -116,7 +116,7 @@ def _as_written(raw: Raw) -> Record | Garbled:
         return Garbled(f"entry {where} without {', '.join(FIELDS)}, numbers and text as they should be")
 
 
-def chained(entries: Iterable[Record | Garbled]) -> Iterator[Record]:
+def chained(entries: Iterable[Entry]) -> Iterator[Fact | Record]:
     """The entries, up to the first that cannot be trusted.
 
     Raises: UnreadableRecord naming it.
@@ -124,8 +124,7 @@ def chained(entries: Iterable[Record | Garbled]) -> Iterator[Record]:
     for entry in verified(entries):
         if isinstance(entry, Fault):
             raise UnreadableRecord(entry.seq, f"{entry.done}; due is {entry.due}")
-        if isinstance(entry, Record):
-            yield entry
+        yield entry
 
 
 def verified(entries: Iterable[Entry]) -> Iterator[Fact | Record | Fault]:

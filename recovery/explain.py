@@ -13,51 +13,58 @@ from recovery.grounds import why_admitted, why_driver, why_executors
 from recovery.rebuild import fold
 from recovery.waits import CAUSES, Wait, place_in_queue, waits_for
 from scheduler.errors import UnknownApp
-from scheduler.events import AppAdmitted, DriverAllocated, ExecutorAllocated, Record, decode
+from scheduler.events import AppAdmitted, DriverAllocated, ExecutorAllocated
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
     from recovery.grounds import Batch
     from scheduler.entities import App
+    from scheduler.reading import Fact
 
 _ORDER = {cause: number for number, cause in enumerate(CAUSES)}
 
 
-def explain(records: Iterable[Record], name: str, *, now: Callable[[], int | None] = lambda: None) -> dict[str, Any]:
+def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] = lambda: None) -> dict[str, Any]:
     """The life of the app as JSON values: what it waits for, why it was admitted, its executors, its waiting time.
 
     It is told up to the time in ms that `now` says once the log was read, or to the log's last entry.
 
-    Raises: UnknownApp if the log never heard of it; UnreadableRecord or InvariantViolated as `recovery.rebuild`.
+    Raises: UnknownApp if the log never heard of it; InvariantViolated as `recovery.rebuild`.
     """
     told = _Story(name)
-    for record in records:
-        told.hear(record)
+    for fact in facts:
+        told.hear(fact)
     return told.ending(now())
 
 
 class _Story:
+    """An app's life; of one whose id came again, once it was forgotten, that of the last."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = ClusterState()
-        self.app: App | None = None
         self.turn = 0
+        self._begin(None)
+
+    def _begin(self, app: App | None) -> None:
+        self.app = app
         self.waited: dict[tuple[str, str], int] = {}
         self.admission: dict[str, Any] | None = None
         self.drivers: list[dict[str, Any]] = []
         self.executors: list[dict[str, Any]] = []
         self.batch: Batch | None = None
 
-    def hear(self, record: Record) -> None:
+    def hear(self, fact: Fact) -> None:
         """Fold the next entry of the log; between two turns, see what the app waits for."""
-        if record.turn != self.turn:
-            self.turn = record.turn
-            self._pause(record.at)
-        if f'"{self.name}"' in record.data:
-            self._look(record)
-        fold(self.state, record)
-        if self.app is None:
-            self.app = self.state.apps.get(self.name)
+        if fact.turn != self.turn:
+            self.turn = fact.turn
+            self._pause(fact.at)
+        about = getattr(fact.event, "app", None) == self.name
+        if about and self.app is not None:
+            self._look(self.app, fact)
+        fold(self.state, fact)
+        if about and (app := self.state.apps.get(self.name)) is not None and app is not self.app:
+            self._begin(app)
 
     def _pause(self, now: int) -> None:
         """The turn before is over: what the app has waited for since then, until `now` (ms), counts for one cause."""
@@ -69,25 +76,21 @@ class _Story:
             key = wait.cause, wait.rule
             self.waited[key] = self.waited.get(key, 0) + now - self.state.at
 
-    def _look(self, record: Record) -> None:
+    def _look(self, app: App, fact: Fact) -> None:
         """Take note of a decision about the app, with what it was made on."""
-        event = decode(record)
-        if self.app is None or getattr(event, "app", None) != self.name:
-            return
+        event, when = fact.event, {"seq": fact.seq, "at": fact.at}
         match event:
             case AppAdmitted():
-                when = {"seq": record.seq, "at": record.at, "share": event.share}
-                self.admission = {**when, **why_admitted(self.state, self.app.queued)}
+                self.admission = {**when, "share": event.share, **why_admitted(self.state, app.queued)}
             case DriverAllocated():
                 place = {"worker": event.worker, "cores": event.cores, "memory": event.memory_mb}
                 why = why_driver(self.state, event)
-                self.drivers.append({"driver": event.driver, "seq": record.seq, "at": record.at, **place, "why": why})
+                self.drivers.append({"driver": event.driver, **when, **place, "why": why})
             case ExecutorAllocated():
                 if self.batch is None or event.executor not in self.batch.executors:
-                    self.batch = why_executors(self.state, self.app, event, record.at)
+                    self.batch = why_executors(self.state, app, event, fact.at)
                 place = {"worker": event.worker, "cores": event.cores, "memory": event.memory_mb}
-                when = {"executor": event.executor, "seq": record.seq, "at": record.at}
-                self.executors.append({**when, **place, "why": self.batch.why(event)})
+                self.executors.append({"executor": event.executor, **when, **place, "why": self.batch.why(event)})
             case _:
                 pass
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import add
 from typing import Any, Literal, NamedTuple
 
 from recovery.accounts import Account, Accounts, Held
@@ -102,7 +103,6 @@ class Cluster:
     """Figures of the whole cluster, added up over time in ms, core-ms or index-ms."""
 
     live: float = 0
-    live_memory: float = 0
     granted: float = 0
     jain: float = 0
     jain_ms: int = 0
@@ -173,10 +173,10 @@ class Fairness:
             self._counted[account.app] = now
         if now == before:
             return
+        change = [n - b for n, b in zip(now, before, strict=True)]
         totals = self._totals.setdefault(account.company, {})
         for party in ((account.company, ""), (account.company, account.user)):
-            counts = totals.pop(party, _NOTHING)
-            total = _Count(*(t + n - b for t, n, b in zip(counts, now, before, strict=True)))
+            total = _Count._make(map(add, totals.pop(party, _NOTHING), change))
             if total != _NOTHING:
                 totals[party] = total
 
@@ -219,9 +219,8 @@ class Fairness:
 
     def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
         whole = self.cluster
-        cores, memory_mb = state.fleet.total_cores, state.fleet.total_memory_mb
+        cores = state.fleet.total_cores
         whole.live += cores * passed
-        whole.live_memory += memory_mb * passed
         whole.queue += sum(standing.pending for standing in standings.values()) * passed
         ratios = []
         for party, now in standings.items():

@@ -7,7 +7,6 @@ it is on disk by then. Whatever a place has against it is told as one sentence, 
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from scheduler.errors import FairlogError
 
 DRAFT = ".draft"
 _INSTALL = "pip install 'fairlog[archive]'"
-_SECRET = re.compile(r"://[^/@]*:[^/@]*@")
 
 
 class Unreachable(FairlogError):
@@ -52,11 +50,6 @@ def needed(module: str, what: str) -> ModuleType:
         return import_module(module)
     except ImportError:
         raise Unreachable(f"{what} needs {module}, which is not installed: {_INSTALL}") from None
-
-
-def has_password(url: str) -> bool:
-    """Whether the URL holds what should not be written down: a password, or options that may be one."""
-    return bool(_SECRET.search(url)) or "?" in url
 
 
 def path_of(url: str) -> Path | None:

@@ -46,11 +46,10 @@ from scheduler.events import (
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
-    decode,
 )
 
 if TYPE_CHECKING:
-    from scheduler.events import Record
+    from scheduler.reading import Fact
 
 
 class Input(NamedTuple):
@@ -69,14 +68,14 @@ class LoggedTurn(NamedTuple):
     causes: list[str]
 
 
-def turns(records: Iterable[Record]) -> Iterator[LoggedTurn]:
-    """The turns of the log. Raises: UnreadableRecord if an entry cannot be understood."""
+def turns(facts: Iterable[Fact]) -> Iterator[LoggedTurn]:
+    """The turns of the log."""
     offers: dict[str, RegisterWorker] = {}
-    for _, group in groupby(records, key=lambda record: record.turn):
+    for _, group in groupby(facts, key=lambda fact: fact.turn):
         entries = list(group)
-        events = [decode(record) for record in entries]
+        events = [fact.event for fact in entries]
         inputs: list[Input] = []
-        causes = [record.cause for record in entries]
+        causes = [fact.cause for fact in entries]
         for cause, part in groupby(zip(causes, events, strict=True), key=lambda pair: pair[0]):
             inputs += _inputs(cause, [event for _, event in part], offers)
         yield LoggedTurn(entries[0].at, inputs, events, causes)

@@ -29,7 +29,7 @@ from scheduler.state import ClusterState
 from scheduler.views import shares, workers
 
 if TYPE_CHECKING:
-    from scheduler.events import Record
+    from scheduler.reading import Fact
 
 DECISIONS = (AppAdmitted, DriverAllocated, ExecutorAllocated, ExecutorRevoked)
 
@@ -72,13 +72,13 @@ class Frame(NamedTuple):
 class Playback:
     """A log that is played up to `last`: first wound to where it is to begin, then frame by frame."""
 
-    def __init__(self, records: Iterable[Record], last: Bound = OPEN) -> None:
+    def __init__(self, facts: Iterable[Fact], last: Bound = OPEN) -> None:
         self.state = ClusterState()
-        turns = groupby(up_to(records, last), key=lambda record: record.turn)
+        turns = groupby(up_to(facts, last), key=lambda fact: fact.turn)
         self._turns = (list(group) for _, group in turns)
-        self._next: list[list[Record]] = []
+        self._next: list[list[Fact]] = []
 
-    def wind(self, first: Bound) -> Iterator[Record]:
+    def wind(self, first: Bound) -> Iterator[Fact]:
         """Fold what comes before the span, and tell each entry of it.
 
         Raises: InvalidCommand if the log ends before; what `fold` raises.
@@ -87,9 +87,9 @@ class Playback:
             if first.reached(turn[-1]):
                 self._next.append(turn)
                 return
-            for record in turn:
-                fold(self.state, record)
-                yield record
+            for fact in turn:
+                fold(self.state, fact)
+                yield fact
         raise InvalidCommand(f"the log ends at position {self.state.head}, before {first}")
 
     def frames(self) -> Iterator[Frame]:
@@ -98,7 +98,7 @@ class Playback:
         ahead = next(turns, None)
         while ahead is not None:
             turn, ahead = ahead, next(turns, None)
-            happened = [Happened(record.seq, fold(self.state, record)) for record in turn]
+            happened = [Happened(fact.seq, fold(self.state, fact)) for fact in turn]
             yield Frame(turn[-1].seq, turn[-1].at, happened, self.state, None if ahead is None else ahead[0].at)
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from recovery.bounds import OPEN, Bound
-from recovery.rebuild import fold
+from recovery.rebuild import fold, unhindered
 from scheduler.errors import InvalidCommand
 from scheduler.events import Event
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
-    from scheduler.events import Record
+    from scheduler.reading import Fact
 
 
 class Meter(Protocol):
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
 
 def measure(
-    records: Iterable[Record],
+    facts: Iterable[Fact],
     meter: Meter,
     *,
     first: Bound = OPEN,
@@ -68,21 +68,22 @@ def measure(
     state = ClusterState()
     begun: tuple[int, int] | None = None
     end_at, digest = 0, ""
-    for record in records:
-        if last.seq is not None and last.passed(record):
-            break
-        if begun is None and first.reached(record):
-            at = record.at if first.at is None or not state.head else first.at
-            begun = (record.seq, max(at, first.at or 0))
-            meter.begin(begun[1])
-        if last.at is not None and last.passed(record):
-            if state.head:
-                meter.advance(state, last.at)
-                end_at = last.at
-            break
-        meter.advance(state, record.at)
-        meter.observe(state, fold(state, record))
-        end_at, digest = record.at, record.digest
+    with unhindered():
+        for fact in facts:
+            if last.seq is not None and last.passed(fact):
+                break
+            if begun is None and first.reached(fact):
+                at = fact.at if first.at is None or not state.head else first.at
+                begun = (fact.seq, max(at, first.at or 0))
+                meter.begin(begun[1])
+            if last.at is not None and last.passed(fact):
+                if state.head:
+                    meter.advance(state, last.at)
+                    end_at = last.at
+                break
+            meter.advance(state, fact.at)
+            meter.observe(state, fold(state, fact))
+            end_at, digest = fact.at, fact.digest
     if begun is None or not state.head or begun[1] > end_at:
         raise InvalidCommand(
             f"the log holds nothing in that span: it ends at position {state.head}"

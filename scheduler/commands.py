@@ -212,13 +212,14 @@ class ReportBacklog(_Request):
 
 
 class EndedDriver(_Request):
-    """A worker's word that an app's driver is gone (semantics D3)."""
+    """A worker's word that an app's driver is gone (semantics D3); `detail` is the sentence that says why it failed."""
 
     type: Literal["EndedDriver"] = "EndedDriver"
     driver: str
     worker: str = ""
     reason: Literal["exited", "failed", "killed"]
     exit_code: int | None = None
+    detail: str = ""
 
 
 Command = (

@@ -343,7 +343,8 @@ def _driver_ended(state: ClusterState, command: EndedDriver) -> list[Event]:
             events.append(AppRemoved(app=driver.app, reason="finished"))
         elif not app.spec.supervise:
             how = "without an exit code" if command.exit_code is None else f"with exit code {command.exit_code}"
-            events.append(AppRemoved(app=driver.app, reason="failed", detail=f"its driver ended {how}"))
+            detail = command.detail or f"its driver ended {how}"
+            events.append(AppRemoved(app=driver.app, reason="failed", detail=detail))
     return [*events, *_out_once_empty(worker)]
 
 

@@ -63,6 +63,7 @@ def in_words(error: RedisError) -> str:
     """What the error means, for people."""
     said = _IN_WORDS.get(_word(error))
     text = " ".join(str(error).split()) or type(error).__name__
+    text = text.partition(" : <redis.")[0]  # redis-py names the sentinels that it asked by all that makes up a client
     if isinstance(error, StoreConnectionError | StoreTimeoutError):
         said = said or "the store does not answer"
     return f"the store does not answer as it should: {text}" if said is None else f"{said} ({text})"

@@ -52,9 +52,18 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     check_program(command.command, command.env, command.cwd)
-    request = _request(state, command, cores, more)
+    request = request_of(
+        state,
+        cores=cores,
+        memory_per_task_mb=command.memory_per_task_mb,
+        executor_cores=more["executor_cores"],
+        executor_memory_mb=more["executor_memory_mb"],
+        driver_cores=more["driver_cores"],
+        driver_memory_mb=more["driver_memory_mb"],
+        unlimited=more["unlimited"],
+    )
     if state.settings.admission == "fair":
-        _check_against_purchase(company, request.cores, request.memory_mb)
+        check_purchase(company, request.cores, request.memory_mb)
     return AppRegistered(
         app=command.app,
         company=command.company,
@@ -132,18 +141,25 @@ def _more(state: ClusterState, command: SubmitApp) -> _More:
     }
 
 
-def _request(state: ClusterState, command: SubmitApp, cores: int, more: _More) -> Resources:
-    """What the app holds: for its executors (semantics A1, A2, S5; nothing yet if unlimited) and for its driver."""
-    if more is _NOTHING_MORE:
-        return requested_resources(state.settings, cores, command.memory_per_task_mb)
-    memory_mb = more["executor_memory_mb"]
-    if more["unlimited"]:
+def request_of(
+    state: ClusterState,
+    *,
+    cores: int,
+    memory_per_task_mb: int | None,
+    executor_cores: int | None,
+    executor_memory_mb: int | None,
+    driver_cores: int,
+    driver_memory_mb: int,
+    unlimited: bool,
+) -> Resources:
+    """What an app holds that asks for that: its executors (semantics A1, A2, S5; unlimited: none yet), its driver."""
+    if unlimited:
         held = Resources(0, 0)
-    elif memory_mb is None:
-        held = requested_resources(state.settings, cores, command.memory_per_task_mb)
+    elif executor_memory_mb is None:
+        held = requested_resources(state.settings, cores, memory_per_task_mb)
     else:
-        held = resources_as_asked(cores, command.executor_cores, memory_mb, state.fleet.live)
-    return Resources(held.cores + more["driver_cores"], held.memory_mb + more["driver_memory_mb"])
+        held = resources_as_asked(cores, executor_cores, executor_memory_mb, state.fleet.live)
+    return Resources(held.cores + driver_cores, held.memory_mb + driver_memory_mb) if driver_cores else held
 
 
 def _cores_and_tasks(state: ClusterState, command: SubmitApp) -> tuple[int, int]:
@@ -248,7 +264,7 @@ def _driver(command: SubmitApp) -> Resources:
     return Resources(cores, memory_mb)
 
 
-def _check_against_purchase(company: Company, cores: int, memory_mb: int) -> None:
+def check_purchase(company: Company, cores: int, memory_mb: int) -> None:
     """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (semantics C4)."""
     bought = company.spec
     if bought.cores is not None and cores > bought.cores:

@@ -394,7 +394,8 @@ class Agent:
         """
         worker, reason, exit_code = self.offer.worker, note.reason, note.exit_code
         if is_driver(executor):
-            self._client.notify(EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code))
+            word = EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code, detail=note.detail)
+            self._client.notify(word)
             return
         if note.verdict is not None:
             self._client.notify(EndApp(app=note.app, reason=note.verdict, detail=note.detail))

@@ -75,7 +75,7 @@ class Crew:
                 if now_s >= task.kill_at_s:
                     task.kill()
             elif limit_s is not None and now_s >= task.began_s + limit_s:
-                why = f"task {task.index} ran longer than its time limit of {limit_s} s"
+                why = f"{task.name} ran longer than its time limit of {limit_s} s"
                 task.terminate(why, self._grace_s)
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_S
@@ -134,7 +134,9 @@ class Crew:
 
     def _too_much_memory(self, used_mb: int) -> str:
         grant = self._grant
-        return f"task group used {used_mb} MiB, above the {grant.memory_mb} MiB granted to executor {grant.executor}"
+        return (
+            f"task group used {used_mb} MiB, above the {grant.memory_mb} MiB granted to {grant.role} {grant.executor}"
+        )
 
 
 def _still_running() -> list[int]:

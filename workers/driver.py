@@ -99,7 +99,9 @@ class Driver:
             return ExitNote(app=self._grant.app, reason="killed", exit_code=STOPPED)
         succeeded = ended.outcome == "succeeded"
         reason = "exited" if succeeded else "failed"
-        return ExitNote.model_validate({"app": self._grant.app, "reason": reason, "exit_code": ended.exit_code})
+        return ExitNote.model_validate(
+            {"app": self._grant.app, "reason": reason, "exit_code": ended.exit_code, "detail": ended.message}
+        )
 
     def _on_stop_signal(self, *_: object) -> None:
         self._stop = True

@@ -86,7 +86,7 @@ def make_offers(
     Each offers `cores` and `memory_mb`; left out, they share the machine's evenly.
     """
     name = host or socket.gethostname()
-    identity = worker or name
+    identity = name if worker is None else worker
     each_mb = default_memory_mb() // instances // _MEMORY_STEP_MB * _MEMORY_STEP_MB
     return [
         Offer(

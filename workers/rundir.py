@@ -29,7 +29,7 @@ class Holder(NamedTuple):
 
 
 class ExitNote(BaseModel):
-    """How an executor ended: what its agent reports. With a `verdict` the app is over, and `detail` says why."""
+    """How an executor or driver ended, and why if it failed. With a `verdict` its app is over; `detail` says why."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -58,10 +58,13 @@ def task_environment(grant: Grant, secrets: Mapping[str, str]) -> dict[str, str]
 
 
 class Task:
-    """A task under way; `why` is the sentence that says why it was stopped, if it was."""
+    """A task under way, or a driver; `why` is the sentence that says why it was stopped, if it was."""
 
-    def __init__(self, begun: Begun, process: subprocess.Popen[bytes], log: int, log_start: int) -> None:
+    def __init__(
+        self, begun: Begun, process: subprocess.Popen[bytes], log: int, log_start: int, *, is_driver: bool = False
+    ) -> None:
         self.index = begun.task
+        self.name = "its driver" if is_driver else f"task {self.index}"
         self.attempt = begun.attempt
         self.process = process
         self.began_s = time.monotonic()
@@ -104,9 +107,9 @@ class Task:
         outcome: Outcome = "failed" if exit_code or self.why else "succeeded"
         message = self.why
         if not message and returned < 0:
-            message = f"task {self.index} was ended by {signal_name(-returned)}"
+            message = f"{self.name} was ended by {signal_name(-returned)}"
         elif not message and returned:
-            message = f"task {self.index} ended with exit code {returned}"
+            message = f"{self.name} ended with exit code {returned}"
         if self.why:
             os.write(self._log, f"fairlog: {self.why}\n".encode())
         output = self.tail()
@@ -161,7 +164,7 @@ class TaskStarter:
         except OSError as error:
             os.close(log)
             return self._not_started(begun, error)
-        return Task(begun, process, log, log_start)
+        return Task(begun, process, log, log_start, is_driver=grant.role == "driver")
 
     def _environment_of(self, index: int) -> dict[str, str]:
         return self._environment if self._grant.role == "driver" else {**self._environment, INDEX_VARIABLE: str(index)}

@@ -132,7 +132,7 @@ def test_whatif_under_the_same_rules_says_that_every_decision_is_the_same(store:
 
 def test_whatif_shows_both_worlds_side_by_side_and_where_they_part(store: EmbeddedStore) -> None:
     lines = run(store, "whatif", "--add-workers", "1x16x64G").output.splitlines()
-    assert any(re.fullmatch(r"tiny +waitLongestMs +10\.0s +0\.0s", line) for line in lines)
+    assert any(re.fullmatch(r"tiny +longest wait +10\.0s +0\.0s", line) for line in lines)
     assert "Decision 2 is the first that came out differently:" in lines
 
 

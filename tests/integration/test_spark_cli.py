@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import psutil
@@ -78,10 +79,19 @@ def test_a_driver_runs_on_a_worker_and_its_app_ends_with_it(shell: Shell) -> Non
     assert shell.run("logs", name, "--driver", "--task", "1").code == 2
 
 
-def test_a_driver_that_fails_fails_its_app_with_its_exit_code(shell: Shell) -> None:
-    answer = shell.run("submit", "--company", "acme", "--user", "ann", "--driver", "--wait", "--", "sh", "-c", "exit 3")
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("sh", "-c", "exit 3"), r"its driver ended with exit code 3"),
+        (("sh", "-c", "kill -9 $$"), r"its driver was ended by SIGKILL"),
+        (("/no/such/program",), r"command '/no/such/program' does not exist on worker \S+"),
+    ],
+    ids=["exit-code", "signal", "no-such-command"],
+)
+def test_a_driver_that_fails_fails_its_app_which_says_why(shell: Shell, command: tuple[str, ...], why: str) -> None:
+    answer = shell.run("submit", "--company", "acme", "--user", "ann", "--driver", "--wait", "--", *command)
     assert answer.code == 1
-    assert "its driver ended with exit code 3" in answer.err
+    assert re.search(rf" failed after \S+: {why}$", answer.err, re.MULTILINE)
 
 
 def test_a_supervised_driver_is_started_again_until_it_succeeds(shell: Shell) -> None:

@@ -135,6 +135,8 @@ def test_explain_tells_what_an_app_waits_for_and_what_it_waited_for_then(written
     ("arguments", "sentence"),
     [
         (["apps", "--at", 999], f"the log ends at position {len(LOG)}, it has not come to 999 yet"),
+        (["apps", "--at", "2999-01-01"], "; 2999-01-01T00:00:00+00:00 is still to come"),
+        (["explain", "a2", "--at", "2999-01-01"], f"the log ends at position {len(LOG)}, 1970-01-01T00:00:"),
         (["apps", "--at", "1960-01-01"], "the log begins after 1960-01-01T00:00:00+00:00"),
         (["apps", "--at", "0"], "'0' is neither a position of the log, from 1 on, nor a time like 2026-03-01T12:00:00"),
         (["status", "--at", 1, "--ready"], "--ready is about now: leave out --at"),

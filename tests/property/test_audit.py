@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from recovery.audit import audit
 from recovery.explain import explain
-from scheduler.events import GENESIS_DIGEST, Record, chain_digest, decode
+from scheduler.events import Record, decode
 from scheduler.state import ClusterState
 from tests.property.given import recorded
 from tests.property.histories import DENSE, HISTORIES, RULES, History, played
+from tests.unit.recorded import facts, rechained
 
 
 @given(HISTORIES)
@@ -107,20 +108,9 @@ def test_a_decision_that_was_changed_is_found_where_it_stands_though_the_chain_i
     for name, plant in FAULTS.items():
         changed = plant(log, at, json.loads(log[at].data))
         if changed is not None:
-            found = audit(_chained(changed))
+            found = audit(rechained(changed))
             assert found, name
             assert found[0].seq == at + 1, (name, found[0])
-
-
-def _chained(log: list[Record]) -> list[Record]:
-    """The log with positions, turns and digests as if it had been written like that."""
-    digest, found = GENESIS_DIGEST, []
-    turns: dict[int, int] = {}
-    for seq, record in enumerate(log, start=1):
-        turn = turns.setdefault(record.turn, seq)
-        digest = chain_digest(digest, seq, record.type, record.v, record.at, turn, record.cause, record.data)
-        found.append(record._replace(seq=seq, turn=turn, digest=digest))
-    return found
 
 
 @given(HISTORIES)
@@ -129,11 +119,11 @@ def test_the_causes_of_what_an_app_waited_add_up_to_all_the_time_that_it_waited(
     cluster = played(history)
     log = recorded(cluster)
     for name, app in list(cluster.state.apps.items())[-3:]:
-        waited = explain(log, name)["waited"]
+        waited = explain(facts(log), name)["waited"]
         assert sum(each["ms"] for each in waited["byCause"]) == waited["ms"] == _waited(log, name)
         if app.admitted and app.admitted_at > app.submitted_at:
             turn = log[app.admitted - 1].turn
-            pending = explain(log[: turn - 1], name, now=lambda app=app: app.admitted_at)["waited"]  # type: ignore[misc]
+            pending = explain(facts(log[: turn - 1]), name, now=lambda app=app: app.admitted_at)["waited"]  # type: ignore[misc]
             assert pending["ms"] == app.admitted_at - app.submitted_at
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler.events import GENESIS_DIGEST, Record, encode
+from collections.abc import Iterable
+
+from scheduler.events import GENESIS_DIGEST, Record, chain_digest, encode
+from scheduler.reading import Fact, told
 from tests.property.given import Cluster
 
 
@@ -14,4 +17,20 @@ def records(cluster: Cluster) -> list[Record]:
         turn, before = (turn, before) if at == before else (seq, at)
         found.append(encode(event, seq=seq, at=at, turn=turn, cause=cause, previous=previous))
         previous = found[-1].digest
+    return found
+
+
+def facts(log: Iterable[Record]) -> list[Fact]:
+    """What the entries tell."""
+    return [told(record) for record in log]
+
+
+def rechained(log: list[Record]) -> list[Record]:
+    """The log with positions, turns and digests as if it had been written like that."""
+    digest, found = GENESIS_DIGEST, []
+    turns: dict[int, int] = {}
+    for seq, record in enumerate(log, start=1):
+        turn = turns.setdefault(record.turn, seq)
+        digest = chain_digest(digest, seq, record.type, record.v, record.at, turn, record.cause, record.data)
+        found.append(record._replace(seq=seq, turn=turn, digest=digest))
     return found

@@ -311,7 +311,11 @@ def test_recorded_histories_are_audited_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("lines", "said"),
-    [("", "holds no entry"), ("[]\n", "a line that is not an object"), ("no JSON\n", "a line that is no JSON")],
+    [
+        ("", "log.jsonl holds no entry"),
+        ("[]\n", "a line that is not an object"),
+        ("no JSON\n", "a line that is no JSON"),
+    ],
 )
 def test_a_file_that_is_no_log_is_told_so(tmp_path: Path, lines: str, said: str) -> None:
     file = tmp_path / "log.jsonl"

@@ -6,6 +6,7 @@ import json
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from fairlog import render
 from fairlog.follow import appended
@@ -138,6 +139,44 @@ def test_sizes_times_and_shares_are_shown_as_people_write_them() -> None:
     assert render.moment(1_000) == "1970-01-01 00:00:01.000"
 
 
+APPS = [
+    ["APP", "app-f9ae5e0523d1"],
+    ["STATE", "running"],
+    ["SUBMITTED", "2026-11-21 15:56:26"],
+    ["MESSAGE", "it is over"],
+]
+
+
+@pytest.mark.parametrize(
+    ("room", "widths"),
+    [
+        (80, [16, 7, 19, 10]),
+        (58, [16, 7, 19, 10]),
+        (57, [16, 7, 18, 10]),
+        (49, [16, 7, 10, 10]),
+        (46, [16, 7, 10, 7]),
+        (45, [16, 7, 19, 10]),
+    ],
+)
+def test_a_narrow_terminal_breaks_lines_in_cells_at_spaces_only_and_cuts_no_id(room: int, widths: list[int]) -> None:
+    assert render.column_widths(APPS, room=room) == widths
+
+
+def test_an_app_id_stands_whole_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    ids = [f"app-{number:012x}" for number in range(3)]
+
+    @click.command()
+    def show() -> None:
+        render.print_table(("APP", "WORKER", "WHY"), [(app, "worker-1", "it is " * 9) for app in ids], empty="")
+
+    output = CliRunner().invoke(show).output
+    assert [app for app in ids if app not in output] == []
+    assert max(map(len, output.splitlines()[1:])) <= 40
+
+
 def test_an_event_is_one_line_whatever_its_command_holds() -> None:
     event = AppRegistered(
         app="a",
@@ -188,6 +227,7 @@ def test_cores_and_limits_are_numbers_or_one_word() -> None:
         ("max_drivers", "none", None),
         ("max_drivers", "3", 3),
         ("max_driver_share", "1/2", "1/2"),
+        ("archive_url", "none", ""),
     ],
 )
 def test_a_setting_is_read_as_what_it_is_likely_to_be(name: str, text: str, value: object) -> None:

@@ -246,3 +246,18 @@ def test_a_drivers_grant_tells_its_worker_what_it_is() -> None:
     driver, executor = grants["a1.driver-0"], grants["a1.0"]
     assert (driver.role, driver.cores, driver.memory_mb) == ("driver", 2, 1024)
     assert (executor.role, executor.stays, executor.has_driver) == ("executor", True, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        ("command '/no' does not exist on worker w1", "command '/no' does not exist on worker w1"),
+        ("", "its driver ended with exit code 127"),
+    ],
+)
+def test_an_app_whose_driver_failed_says_why_as_far_as_its_worker_did(said: str, detail: str) -> None:
+    """Semantics D3."""
+    cluster = shared(w1=16)
+    cluster.turn(with_driver())
+    events = cluster.turn(EndedDriver(driver="a1.driver-0", reason="failed", exit_code=127, detail=said))
+    assert AppRemoved(app="a1", reason="failed", detail=detail) in events

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from fairlog.cli import cli
+from fairlog.render import log_json
 from recovery.explain import explain
-from scheduler.commands import ConfigureCluster, DrainWorker, EndApp, ScaleApp, SubmitApp, UndrainWorker
+from scheduler.commands import ConfigureCluster, DrainWorker, EndApp, KillApp, ScaleApp, SubmitApp, UndrainWorker
 from scheduler.errors import UnknownApp
-from tests.property.given import Cluster, recorded, submission
+from tests.property.given import Cluster, recorded, shared, submission
+from tests.unit.recorded import facts
 
 
 def told(cluster: Cluster, app: str) -> dict[str, Any]:
-    return explain(recorded(cluster), app)
+    return explain(facts(recorded(cluster)), app)
 
 
 def waits(cluster: Cluster, app: str) -> tuple[str, str, str]:
@@ -300,7 +305,7 @@ def test_an_app_that_waits_still_has_waited_until_now() -> None:
     cluster = full()
     cluster.submit("b1", 8, company="bolt")
     log = recorded(cluster)
-    said = explain(log, "b1", now=lambda: log[-1].at + 12_345)
+    said = explain(facts(log), "b1", now=lambda: log[-1].at + 12_345)
     assert (said["at"], said["waited"]["ms"]) == (log[-1].at + 12_345, 12_345)
     assert said["waited"]["byCause"] == [{"cause": "cluster-full", "rule": "A3", "ms": 12_345}]
 
@@ -349,3 +354,27 @@ def test_executors_of_different_sizes_are_told_each_with_its_own_reason() -> Non
 def test_an_app_that_the_log_never_heard_of_is_refused() -> None:
     with pytest.raises(UnknownApp):
         told(full(), "a9")
+
+
+def test_a_time_that_is_still_to_come_is_refused_for_a_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(f"{log_json(record)}\n" for record in recorded(full())))
+    answer = CliRunner().invoke(cli, ["explain", "a1", str(file), "--at", "2999-01-01"])
+    assert answer.exit_code == 1
+    assert "; 2999-01-01T00:00:00+00:00 is still to come" in answer.output
+
+
+def test_an_id_that_came_again_once_it_was_forgotten_is_told_of_its_last_life() -> None:
+    cluster = shared({"retained_apps": 0}, w1=8)
+    cluster.submit("a1", 8)
+    cluster.turn(KillApp(app="a1"))
+    for executor in list(cluster.state.executors):
+        cluster.ended(executor)
+    cluster.submit("a2", 8)
+    cluster.submit("a1", 8)
+    again = next(seq for seq, each in enumerate(cluster.log, start=1) if each.at == cluster.log[-1].at)
+    cluster.submit("a3", 8)
+    said = told(cluster, "a1")
+    assert said["submitted"]["seq"] == again
+    assert (said["state"], said["admission"], said["executors"]) == ("pending", None, [])
+    assert said["waited"]["ms"] == 1000

@@ -18,7 +18,7 @@ from scheduler.events import decode
 from scheduler.state import ClusterState
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, History, played
-from tests.unit.recorded import records
+from tests.unit.recorded import facts, records
 
 
 def two_companies() -> Cluster:
@@ -38,7 +38,7 @@ def two_companies() -> Cluster:
 
 def report(cluster: Cluster, by: By = "company", first: Bound = OPEN, last: Bound = OPEN) -> dict[str, Any]:
     meter = Fairness(by=by)
-    state, span = measure(records(cluster), meter, first=first, last=last)
+    state, span = measure(facts(records(cluster)), meter, first=first, last=last)
     return {"log": span.as_json(), **meter.report(state)}
 
 
@@ -124,7 +124,7 @@ def test_a_span_that_holds_nothing_is_refused(first: Bound, last: Bound) -> None
 
 def test_a_statement_adds_up_by_app_user_and_company() -> None:
     usages = Usages()
-    _, span = measure(records(two_companies()), usages)
+    _, span = measure(facts(records(two_companies())), usages)
     said = statement(usages, span, company="tiny", month="1970-01")
     assert said["total"]["requestedCoreMs"] == 8 * 21_000
     assert said["total"]["grantedCoreMs"] == 8 * 21_000
@@ -136,9 +136,9 @@ def test_a_statement_adds_up_by_app_user_and_company() -> None:
 def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
     whole, early, late = Usages(), Usages(), Usages()
     entries = records(two_companies())
-    total = statement(whole, measure(entries, whole)[1], company="acme", month="")["total"]
-    first = measure(entries, early, last=Bound(at=9_500))[1]
-    second = measure(entries, late, first=Bound(at=9_500))[1]
+    total = statement(whole, measure(facts(entries), whole)[1], company="acme", month="")["total"]
+    first = measure(facts(entries), early, last=Bound(at=9_500))[1]
+    second = measure(facts(entries), late, first=Bound(at=9_500))[1]
     parts = [statement(usages, span, company="acme", month="") for usages, span in ((early, first), (late, second))]
     for name in ("requestedCoreMs", "grantedCoreMs", "requestedMemoryMs", "grantedMemoryMs"):
         assert total[name] == sum(part["total"][name] for part in parts)
@@ -151,8 +151,8 @@ def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None
     """What is granted never exceeds the cluster, the entitlements neither; a statement's grants are the figures'."""
     entries = records(played(history))
     meter, usages = Fairness(), Usages()
-    state, span = measure(entries, meter)
-    measure(entries, usages)
+    state, span = measure(facts(entries), meter)
+    measure(facts(entries), usages)
     found = meter.report(state)
     for instant in meter.instants:
         assert sum(now.entitled[0] for now in instant.standings.values()) <= 1e-6 + sum(
@@ -187,7 +187,7 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
             sums[1] += sum(each.memory_mb for each in app.slices()) * passed
         state.apply(decode(record), at=record.at, cause=record.cause)
     usages = Usages()
-    _, span = measure(log, usages, first=Bound(at=begins), last=Bound(at=ends))
+    _, span = measure(facts(log), usages, first=Bound(at=begins), last=Bound(at=ends))
     for company in usages.companies:
         said = statement(usages, span, company=company, month="1970-01")
         found = {
@@ -204,8 +204,8 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
 def test_what_users_lack_beside_their_companies_is_what_they_lack_by_themselves(history: History) -> None:
     log = records(played(history))
     beside, alone = Fairness(users=True), Fairness(by="user")
-    state, _ = measure(log, beside)
-    rows = {(row["company"], row["user"]): row for row in alone.report(measure(log, alone)[0])["rows"]}
+    state, _ = measure(facts(log), beside)
+    rows = {(row["company"], row["user"]): row for row in alone.report(measure(facts(log), alone)[0])["rows"]}
     for user in beside.of_users(state):
         row = rows[user["company"], user["user"]]
         assert user["shortfallCoreS"] == pytest.approx(row["shortfallCoreS"], abs=0.002)

@@ -7,7 +7,7 @@ import re
 from fairlog.fairness_page import page
 from recovery.fairness import Fairness
 from recovery.span import measure
-from tests.unit.recorded import records
+from tests.unit.recorded import facts, records
 from tests.unit.test_fairness import two_companies
 
 EVIL = "</script><script>alert(1)</script>"
@@ -20,7 +20,7 @@ def drawn() -> str:
     cluster.turn()
     cluster.worker("w2", 8)
     meter = Fairness()
-    state, span = measure(records(cluster), meter)
+    state, span = measure(facts(records(cluster)), meter)
     return page({"log": span.as_json(), **meter.report(state)}, meter.waits(span.last_at))
 
 

@@ -6,6 +6,7 @@ import pytest
 from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import ResponseError
+from redis.sentinel import MasterNotFoundError, Sentinel
 from structlog.testing import capture_logs
 
 from scheduler.outage import BACK_OFF_S, Outage, in_words, is_there, passes
@@ -31,6 +32,12 @@ def test_what_passes_is_waited_for_and_said_in_words(answer: str, words: str) ->
     assert passes(error)
     assert is_there(error)
     assert words in in_words(error)
+
+
+def test_sentinels_that_do_not_answer_are_no_dump_of_clients() -> None:
+    with pytest.raises(MasterNotFoundError) as raised:
+        Sentinel([("127.0.0.1", 1)]).discover_master("main")  # type: ignore[no-untyped-call]
+    assert in_words(raised.value) == "the store does not answer (No master found for 'main')"
 
 
 def test_a_server_that_does_not_answer_is_away_and_a_wrong_command_is_no_outage() -> None:

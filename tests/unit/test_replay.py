@@ -25,6 +25,7 @@ from scheduler.state import ClusterState
 from scheduler.views import shares, workers
 from tests.property.given import recorded
 from tests.property.histories import DENSE, History, played
+from tests.unit.recorded import facts
 from tests.unit.test_audit import LOG, exported, position
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def test_each_frame_of_any_history_is_the_cluster_of_that_moment(history: Histor
     cluster = played(history)
     state, folded = ClusterState(), 0
     log = recorded(cluster)
-    for frame in Playback(log).frames():
+    for frame in Playback(facts(log)).frames():
         for logged in cluster.log[folded : frame.seq]:
             state.apply(logged.event, at=logged.at, cause=logged.cause)
         folded = frame.seq

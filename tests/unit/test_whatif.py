@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recovery.chain import chained, read_lines
+from fairlog.sources import facts_of
 from recovery.inputs import LoggedTurn, turns
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of
@@ -18,7 +18,7 @@ from scheduler.errors import InvalidCommand, InvalidSetting, UnknownCompany
 from scheduler.events import AppAdmitted
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, RULES, History, played, seeded
-from tests.unit.recorded import records
+from tests.unit.recorded import facts, records
 from tests.unit.test_fairness import two_companies
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
@@ -27,7 +27,7 @@ HEADER = "; Nodes: 2 x 4 processors, 4 GiB each\n"
 
 
 def logged(cluster: Cluster) -> list[LoggedTurn]:
-    return list(turns(records(cluster)))
+    return list(turns(facts(records(cluster))))
 
 
 def other(taken: list[LoggedTurn], rules: Rules, *, check: bool = False) -> OtherWorld:
@@ -59,7 +59,7 @@ def test_under_the_same_rules_any_log_comes_out_as_it_is(history: History) -> No
 def test_under_the_same_rules_a_recorded_log_comes_out_turn_by_turn_as_it_is(file: Path) -> None:
     """Whatever its policies and placement are, and with masters that took over."""
     with file.open() as lines:
-        taken = list(turns(chained(read_lines(lines))))
+        taken = list(turns(facts_of(lines)))
     again = other(taken, Rules())
     assert again.in_step
     assert again.state.digest() == as_logged(taken).state.digest()
@@ -68,7 +68,7 @@ def test_under_the_same_rules_a_recorded_log_comes_out_turn_by_turn_as_it_is(fil
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.jsonl")), ids=lambda file: file.stem)
 def test_a_setting_that_concerns_nothing_changes_no_decision(file: Path) -> None:
     with file.open() as lines:
-        taken = list(turns(chained(read_lines(lines))))
+        taken = list(turns(facts_of(lines)))
     again = other(taken, Rules({"worker_timeout_s": 77}))
     assert again.state.settings.worker_timeout_s == 77
     assert first_difference(as_logged(taken), again) is None
