@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from recovery.archive import open_log
 from recovery.audit import audit
 from recovery.rebuild import fold, rebuild
+from recovery.segment import Segment, entries, get
 from recovery.snapshot import BadSnapshot, load, positions
 from scheduler.errors import CommandRejected, DuplicateApp, FairlogError
-from scheduler.eventlog import GENESIS, EventLog, Position
+from scheduler.eventlog import GENESIS, Position
 from scheduler.events import (
+    FIELDS,
     AppRegistered,
     AppRemoved,
     DriverAllocated,
@@ -32,6 +36,7 @@ from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
     from scheduler.client import Receipt
+    from scheduler.eventlog import EventLog
     from tests.simulation.machine import Machine
     from tests.simulation.store import Store
     from workers.executor import ExecutorSpec
@@ -181,16 +186,12 @@ class Witness:
             raise PromiseBroken(2, f"{name} has another state at {position.seq} than the log")
 
     def _log(self) -> EventLog:
-        return EventLog(self._store.client, self._keys)
+        return open_log(self._store.client, self._keys)
 
     def _new_records(self) -> list[Record]:
-        start = f"({self.position.seq}-0"
         found = []
         position = self.position
-        for entry, flat in self._store.ask("XRANGE", self._keys.log, start, "+"):
-            pairs = iter(flat)
-            fields = {name.decode(): value.decode() for name, value in zip(pairs, pairs, strict=True)}
-            seq = int(entry.partition(b"-")[0])
+        for seq, fields in [*self._archived(), *self._in_stream()]:
             if seq != position.seq + 1:
                 raise PromiseBroken(4, f"the log has {seq} after {position.seq}")
             try:
@@ -200,6 +201,19 @@ class Witness:
             position = Position(seq, record.digest)
             found.append(record)
         return found
+
+    def _archived(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """The entries that are not in the store any more, where all of the log is to be read."""
+        for text in self._store.ask("LRANGE", self._keys.archive, 0, -1) if self.position == GENESIS else ():
+            segment = Segment(**json.loads(text))
+            for number, *values in entries(segment, get(segment), segment.first):
+                yield int(number), {name: value.decode() for name, value in zip(FIELDS, values, strict=True)}
+
+    def _in_stream(self) -> Iterator[tuple[int, dict[str, str]]]:
+        for entry, flat in self._store.ask("XRANGE", self._keys.log, f"({self.position.seq}-0", "+"):
+            pairs = iter(flat)
+            fields = {name.decode(): value.decode() for name, value in zip(pairs, pairs, strict=True)}
+            yield int(entry.partition(b"-")[0]), fields
 
     def _take(self, record: Record) -> Event:
         if record.cause:

@@ -26,7 +26,7 @@ from redis import Redis
 from redis._parsers import Encoder
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as StoreConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
 
@@ -461,9 +461,9 @@ class Store:
             return [1, int(fields[2])]
         if name == b"info":
             return b"role:master\r\nmaster_replid:a\r\nmaster_replid2:b\r\n"
-        if name not in _READ_BYTES:
-            self.history.append((self.ms, fields))
         answer = self._engine.obey(fields, self.ms)
+        if name not in _READ_BYTES and not isinstance(answer, NoScriptError):  # else it would do something later
+            self.history.append((self.ms, fields))
         if self._is_commit(fields) and isinstance(answer, list) and answer[0] == 1:
             self.on_commit(actor.name)
         return answer

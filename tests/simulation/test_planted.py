@@ -19,7 +19,7 @@ from scheduler.worklist import Worklist
 from tests.simulation.sweep import failure_of
 from workers.agent import Agent
 
-SEEDS = 100
+SEEDS = 200
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 

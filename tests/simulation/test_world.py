@@ -79,6 +79,7 @@ _CONSEQUENCES = (
     "made the turn fail and was put aside",
     "the store is away",
     "a snapshot was written",
+    "has archived",
     "crashes the machine",
     "sets the store's clock",
     "past the timeout",

@@ -19,9 +19,11 @@ from random import Random
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import pytest
 from redis.exceptions import RedisError
 
+from recovery.archive import archive, open_log
 from recovery.failover import Master
 from recovery.lease import Member
 from scheduler.client import Client, Receipt
@@ -41,8 +43,7 @@ from scheduler.commands import (
 )
 from scheduler.decide import decide
 from scheduler.doorbell import bell_id, queue_key
-from scheduler.errors import CommandRejected, NoMaster
-from scheduler.eventlog import EventLog
+from scheduler.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.keys import Keys
 from tests.simulation.loom import Actor, Loom
 from tests.simulation.machine import Machine, Nature, patch_machines
@@ -85,6 +86,8 @@ class World:
         self.sent: dict[str, Command] = {}
         self.kept_rings: list[tuple[str, bytes]] = []
         self.refused: dict[str, str] = {}
+        self.archive = f"simulated-{seed}"
+        """The folder, in memory, where old entries of the log go."""
         self.number = 0
         self.replicas = random.choice((0, 1, 2))
         self.lease_s = random.choice((1.0, 2.0, 3.0))
@@ -249,7 +252,7 @@ class World:
     def _start_master(self) -> None:
         self.number += 1
         name = f"m{self.number}"
-        log = EventLog(self.store.client, KEYS, replicas=self.replicas)
+        log = open_log(self.store.client, KEYS, replicas=self.replicas)
         made: list[Master] = []
 
         def live() -> None:
@@ -662,6 +665,22 @@ def _replicas_away(world: World) -> None:
     world.store.replicas_away_until_ms = world.loom.now_ms + world.random.choice((200, 4_000))
 
 
+def _archive(world: World) -> None:
+    """Somebody moves old entries out of the store, as a master's child does, and may be struck meanwhile."""
+    retain = world.random.choice((1, 5, 20))
+
+    def live() -> None:
+        try:
+            for segment in archive(open_log(world.store.client, KEYS), f"memory://{world.archive}", retain=retain):
+                world.say("has archived", segment.first, "to", segment.last)
+        except (RedisError, FairlogError) as error:
+            world.say("does not archive:", error)
+
+    archiver = world.loom.spawn("archiver", live)
+    if world.random.random() < 0.5:
+        world._strike(archiver)
+
+
 _CHANCES: dict[Callable[[World], None], int] = {
     _submit: 16,
     _submit_many: 4,
@@ -686,6 +705,7 @@ _CHANCES: dict[Callable[[World], None], int] = {
     _restart_store: 3,
     _fail_over: 5,
     _replicas_away: 3,
+    _archive: 8,
 }
 _HAPPENINGS = [*_CHANCES]
 
@@ -699,6 +719,9 @@ def running(seed: int) -> Iterator[World]:
             yield world
         finally:
             world.loom.end()
+            memory = fsspec.filesystem("memory")
+            if memory.exists(world.archive):
+                memory.rm(world.archive, recursive=True)
 
 
 def run(world: World) -> None:
