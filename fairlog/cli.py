@@ -127,6 +127,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.version_option(package_name="fairlog", message="%(prog)s %(version)s")
 @place_options(from_environment=True)
 @click.pass_context
 def cli(ctx: click.Context) -> None:

@@ -240,11 +240,10 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         return
     for name, value in found.items():
         if name not in {"executors", "driver"} and value is not False and value not in (None, "", []):
-            shown = render.moment(value) if name.endswith("At") else render.words(value)
-            click.echo(f"{name:<16} {shown}")
+            click.echo(f"{_label(name):<18} {_in_words(name, value)}")
     if found["driver"] is not None:
         where = found["driver"]
-        click.echo(f"{'driver':<16} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
+        click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
     click.echo()
     render.print_table(
         ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS", "LOCALITY"),
@@ -275,6 +274,21 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         ],
         empty="None of its tasks has been handed out yet.",
     )
+
+
+def _label(name: str) -> str:
+    """A name of the JSON as people write it: `requested cores`."""
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
+    if name.endswith("At"):
+        return render.moment(value)
+    if "memory" in name.lower():
+        return render.size(value)
+    if value is True:
+        return "yes"
+    return f"{value} s" if name == "timeLimit" else render.words(value)
 
 
 @click.command()

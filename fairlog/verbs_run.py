@@ -136,6 +136,7 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     metavar="N",
     envvar="FAIRLOG_REPLICAS",
+    show_envvar=True,
     help="Acknowledge nothing before so many replicas of the store have it on disk.",
 )
 @click.option(
@@ -146,6 +147,7 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     metavar="SECONDS",
     envvar="FAIRLOG_LEASE",
+    show_envvar=True,
     help="How long after the serving master was last heard of a standby takes over.",
 )
 @_logs

@@ -165,7 +165,9 @@ def test_app_shows_its_executors_and_tasks(shell: Shell) -> None:
     shown = json.loads(shell.ok("app", app, "--json"))
     assert shown["state"] == "finished"
     assert [(task["state"], task["exitCode"]) for task in shown["taskStates"]] == [("succeeded", 0)] * 2
-    assert re.search(r"state +finished", shell.ok("app", app))
+    table = shell.ok("app", app)
+    for line in (r"state +finished", r"requested cores +8", r"requested memory +4G", r"granted memory +0G"):
+        assert re.search(rf"^{line}$", table, re.MULTILINE)
 
 
 def test_shares_has_the_ledgers_at_all_three_levels(shell: Shell) -> None:

@@ -8,13 +8,17 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import structs
 
 from fairlog.cli import VERBS, cli
+from fairlog.verbs_cluster import _shown
+from scheduler.events import ClusterConfigured
 
 ROOT = Path(__file__).parents[2]
 VECTORS = json.loads((ROOT / "tests" / "vectors" / "tenant_admission.json").read_text())
@@ -59,6 +63,22 @@ def test_every_verb_has_a_line_in_the_readme_and_the_readme_names_no_other() -> 
 
 def test_the_readme_says_how_completion_is_switched_on() -> None:
     assert 'eval "$(_FAIRLOG_COMPLETE=bash_source fairlog)"' in (ROOT / "README.md").read_text()
+
+
+def test_the_group_says_its_version() -> None:
+    answer = run("--version")
+    assert (answer.exit_code, answer.output) == (0, f"fairlog {version('fairlog')}\n")
+
+
+def test_the_readme_lists_every_setting_with_its_default() -> None:
+    listed: dict[str, str] = {}
+    for names, defaults in re.findall(
+        r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", (ROOT / "README.md").read_text(), re.MULTILINE
+    ):
+        values = defaults.replace("`", "").split(", ")
+        listed.update(zip(re.findall(r"\w+", names), values, strict=False))
+    defaults = structs.asdict(ClusterConfigured())
+    assert {name: listed.get(name) for name in defaults} == {name: _shown(value) for name, value in defaults.items()}
 
 
 def test_help_lists_every_verb_in_order() -> None:

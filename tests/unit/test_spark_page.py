@@ -10,6 +10,15 @@ from scheduler.fleet import WORKER_SELECTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
+DEPLOY = """recoveryMode recoveryMode.factory recoveryDirectory recoveryCompressionCodec recoveryTimeout zookeeper.url
+zookeeper.dir retainedApplications retainedDrivers maxExecutorRetries spreadOutDrivers spreadOutApps
+workerSelectionPolicy defaultCores maxDrivers appNumberModulo appIdPattern driverIdPattern"""
+"""What Spark 4 reads as `spark.deploy.*`, one by one."""
+
+
+def test_every_property_of_sparks_own_master_is_on_the_page() -> None:
+    assert [name for name in DEPLOY.split() if f"`spark.deploy.{name}`" not in PAGE] == []
+
 
 def test_every_setting_on_the_page_exists() -> None:
     rows = [row.split("|")[2] for row in PAGE.splitlines() if row.startswith("| ") and "setting" in row.split("|")[2]]
