@@ -117,17 +117,22 @@ class Inputs:
         return [fact.event for fact in takewhile(lambda fact: fact.cause == cause, self._facts[number:])]
 
     def _decided(self, number: int, commands: Sequence[Command]) -> Odd | None:
-        """Hold what came against what that one of these commands causes which has most in common with it."""
-        came = self._together(number)
-        best, closest, refusal = -1, commands[0], ""
+        """Hold what came against what that one of these commands causes which has most in common with it.
+
+        What came without a cause may be of several commands.
+        """
+        came, whole = self._together(number), bool(self._facts[number].cause)
+        best, closest, refusal = (False, -1), commands[0], ""
         for command in commands:
             try:
                 events = decide(self._state, command)
             except CommandRejected as error:
                 refusal = str(error)
                 continue
-            if (shared := sum(event in came for event in events)) > best:
-                best, closest, self._due = shared, command, list(events)
+            as_due = bool(events) and events == (came if whole else came[: len(events)])
+            alike = as_due, sum(event in came for event in events)
+            if alike > best:
+                best, closest, self._due = alike, command, list(events)
         self._command = closest
         if not self._due:
             return Odd("O2", f"nothing: {refusal or 'this would change nothing'}")
