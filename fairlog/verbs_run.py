@@ -54,7 +54,7 @@ _logs = click.option(
 
 @click.command()
 @click.option("--detach", is_flag=True, help="Return once a master serves; `fairlog down` stops it.")
-@click.option("--workers", type=click.IntRange(0, 1000), default=2, show_default=True, metavar="N", help="How many.")
+@click.option("--workers", type=click.IntRange(0, 100), default=2, show_default=True, metavar="N", help="How many.")
 @click.option("--cores", type=_CORES, metavar="N", help="Cores of each worker.  [default: the machine's, shared out]")
 @click.option("--memory", type=_memory, metavar="SIZE", help="Memory of each worker.  [default: likewise]")
 @click.option("--masters", type=click.IntRange(1, 9), default=2, show_default=True, metavar="N", help="One serves.")

@@ -155,11 +155,17 @@ def _logs(ctx: click.Context, file: IO[str] | None, golden: Path | None) -> Iter
         yield "the log", read_store(session.log)
 
 
-def _spanned(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) -> Iterator[Entry]:
+def _spanned(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) -> Iterable[Entry]:
     """The entries; the audit is told the positions of the span as they are known, before the entries that decide it."""
     audited.first, audited.last = first.seq or 1, last.seq
+    if first.at is None and last.at is None:
+        return entries
     if first.at is not None:
         audited.first = _NOWHERE
+    return _dated(audited, entries, first, last)
+
+
+def _dated(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) -> Iterator[Entry]:
     for entry in entries:
         if not isinstance(entry, Garbled):
             if audited.first == _NOWHERE and first.reached(entry):

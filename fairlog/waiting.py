@@ -35,10 +35,14 @@ class _Display(Protocol):
 def wait_for(session: Session, app: str, seq: int) -> int:
     """0 once the app finished, 1 if it failed or was killed; `seq` is the position of its registration.
 
-    Read from the log, so that it works through any change of masters.
+    Read from the log, so that it works through any change of masters. An interrupt ends the waiting, not the app.
     """
-    with _display(app) as display:
-        began_at, end = _watch(session, app, seq, display)
+    try:
+        with _display(app) as display:
+            began_at, end = _watch(session, app, seq, display)
+    except KeyboardInterrupt:
+        click.echo(f"{app} goes on; `fairlog kill {app}` ends it", err=True)
+        raise
     return _say_end(app, end, end.at - began_at)
 
 

@@ -106,6 +106,9 @@ class Audit:
         turn: list[Fact] = []
         number = 0
         for entry in verified(entries):
+            if type(entry) is Fact and entry.turn == number and self.blind_from is None:
+                turn.append(entry)
+                continue
             if isinstance(entry, Fault):
                 if entry.lost:
                     self._stop(turn[0].seq if turn else entry.seq)
@@ -116,14 +119,16 @@ class Audit:
                 number = entry.turn
                 if self.last is not None and entry.seq > self.last:
                     break
-            self.events += 1
-            self._latest = entry
             if self.blind_from is None:
                 try:
                     turn.append(entry if isinstance(entry, Fact) else told(entry))
+                    continue
                 except UnreadableRecord as error:
                     self._stop(turn[0].seq if turn else entry.seq)
+                    yield from self._finish(turn)
                     yield Deviation(entry.seq, CHAIN, str(error), "an entry that can be read", None)
+            self.events += 1
+            self._latest = entry
         yield from self._finish(turn)
         if self.blind_from is None and self._clean:
             yield from self._violations()
@@ -132,8 +137,12 @@ class Audit:
         self.blind_from = self.blind_from or seq
 
     def _finish(self, turn: list[Fact]) -> Iterator[Deviation]:
-        """Verify a whole turn and forget it."""
-        if turn and self.blind_from is None:
+        """Verify a whole turn, if the state is known, and forget it."""
+        if not turn:
+            return
+        self.events += len(turn)
+        self._latest = turn[-1]
+        if self.blind_from is None:
             yield from self._turn(turn)
             size = len(self.state.apps) + len(self.state.executors) + len(self.state.workers)
             if self._clean and self.state.head - self._checked_at > 20 * (1000 + size):
@@ -169,7 +178,7 @@ class Audit:
         told = Inputs(self.state, inputs)
         for number, logged in enumerate(inputs):
             odd = self._regard(logged) if type(logged.event) in _REGARDED else None
-            strange = told.odd(number)
+            strange = told.odd(number, logged)
             if odd is not None:
                 yield odd
             elif strange is not None:
@@ -202,11 +211,11 @@ class Audit:
         if first.turn != first.seq:
             yield Deviation(first.seq, "T2", f"turn {first.turn}", f"turn {first.seq}", None)
         due = max(first.at, self.state.at)
-        for fact in turn:
-            if fact.at != due:
-                yield Deviation(fact.seq, "T2", f"time {fact.at}", f"time {due}", None)
-            if fact.cause and type(fact.event) in _DECIDED:
-                yield Deviation(fact.seq, "T2", f"cause {fact.cause}", "no cause", None)
+        for seq, at, _, cause, event, _ in turn:
+            if at != due:
+                yield Deviation(seq, "T2", f"time {at}", f"time {due}", None)
+            if cause and type(event) in _DECIDED:
+                yield Deviation(seq, "T2", f"cause {cause}", "no cause", None)
 
     def _hold(self, decided: list[Fact], last: Fact) -> Iterator[Deviation]:
         """Hold the decisions of a turn against those that are due, one by one."""

@@ -73,10 +73,9 @@ class Inputs:
         self._strange: str | None = None
         """The cause of the inputs that nobody can say anything of, because one before was not as due."""
 
-    def odd(self, number: int) -> Odd | None:
-        """What is wrong with that input, which is about to be folded; None if nothing is."""
-        fact = self._facts[number]
-        event, cause = fact.event, fact.cause
+    def odd(self, number: int, fact: Fact) -> Odd | None:
+        """What is wrong with the input of that number, which is about to be folded; None if nothing is."""
+        _, _, _, cause, event, _ = fact
         before, self._cause = self._cause, cause
         if self._due:
             due = self._due.pop(0)

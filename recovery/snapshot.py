@@ -17,6 +17,7 @@ from uuid import uuid4
 from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.eventlog import EventLog, Position
 from scheduler.image import lines, restored
+from scheduler.logs import program_log
 from scheduler.state import ClusterState
 
 PART_BYTES = 1 << 20
@@ -123,9 +124,7 @@ def latest(log: EventLog, *, to: int | None = None) -> tuple[ClusterState, Posit
         try:
             return load(log, seq)
         except BadSnapshot as problem:
-            import structlog  # noqa: PLC0415 (takes long to load, and this is rare)
-
-            structlog.get_logger().warning("a snapshot is passed over", reason=str(problem))
+            program_log().warning("a snapshot is passed over", reason=str(problem))
     return None
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
-    from structlog.typing import EventDict, Processor
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 LogFormat = Literal["console", "json"]
 FORMAT_VARIABLE = "FAIRLOG_LOG_FORMAT"
@@ -40,6 +40,18 @@ def log_to_stderr(log_format: LogFormat | None = None) -> None:
     else:
         processors += [_mask, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     structlog.configure(processors=processors, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
+def program_log() -> FilteringBoundLogger:
+    """The log of this process; on stderr also where nobody has set one up, since a verb's stdout is its answer."""
+    import structlog  # noqa: PLC0415 (as in `log_to_stderr`)
+
+    logger: FilteringBoundLogger
+    if structlog.is_configured():
+        logger = structlog.get_logger()
+    else:
+        logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr))
+    return logger
 
 
 def _mask(_logger: object, _method: str, event: EventDict) -> EventDict:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from redis.exceptions import (
     BusyLoadingError,
@@ -17,8 +16,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
-if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
+from scheduler.logs import program_log
 
 BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 """How long to wait before the store is asked again, the last one for as long as it takes."""
@@ -83,7 +81,7 @@ class Outage:
     def goes_on(self, error: RedisError) -> float:
         """For how many seconds to leave the store alone now."""
         if not self._failures:
-            _log().warning("the store is away", **self._about, error=in_words(error))
+            program_log().warning("the store is away", **self._about, error=in_words(error))
         self._failures += 1
         return BACK_OFF_S[min(self._failures, len(BACK_OFF_S)) - 1]
 
@@ -91,14 +89,7 @@ class Outage:
         """The store has done what it was asked for."""
         if self._failures:
             self._failures = 0
-            _log().info("the store is back", **self._about)
-
-
-def _log() -> FilteringBoundLogger:
-    import structlog  # noqa: PLC0415 (takes long to load, and verbs that only wait for the store have no log)
-
-    logger: FilteringBoundLogger = structlog.get_logger()
-    return logger
+            program_log().info("the store is back", **self._about)
 
 
 def _word(error: RedisError) -> str:

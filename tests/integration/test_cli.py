@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -79,6 +80,18 @@ def test_wait_exits_with_1_and_says_why_when_the_app_failed(shell: Shell, comman
     ended = re.search(r"^app-\w+ failed after .*: (.*)$", answer.err, re.MULTILINE)
     assert ended is not None, answer.err
     assert why in ended[1]
+
+
+def test_an_interrupt_ends_the_waiting_and_says_that_the_app_goes_on(shell: Shell) -> None:
+    waiting = shell.start("submit", "--company", "acme", "--user", "ann", "--wait", "--", "sleep", "60")
+    assert waiting.stdout is not None
+    app = waiting.stdout.readline().strip()
+    waiting.stdout.readline()
+    waiting.send_signal(signal.SIGINT)
+    said = waiting.communicate(timeout=20)[0]
+    assert waiting.returncode == 130
+    assert said.rstrip().splitlines()[-1] == f"{app} goes on; `fairlog kill {app}` ends it"
+    shell.ok("kill", app)
 
 
 def test_a_killed_app_ends_at_once_and_wait_exits_with_1(shell: Shell) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import structlog
 from redis import Redis
 from structlog.testing import capture_logs
 
@@ -139,6 +140,17 @@ def test_a_bad_one_is_passed_over_for_the_one_before_and_then_for_the_whole_log_
         state, end = rebuild(log)
     assert (end, state.digest()) == (position, whole.digest())
     assert len(reasons(logged)) == 2
+
+
+def test_a_verb_says_on_stderr_that_one_is_passed_over_since_its_stdout_is_its_answer(
+    log: EventLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take(log, 20)
+    lose(log, log.keys.snapshot(20))
+    structlog.reset_defaults()
+    rebuild(log)
+    printed = capsys.readouterr()
+    assert (printed.out, "a snapshot is passed over" in printed.err) == ("", True)
 
 
 def test_one_of_a_tail_that_the_log_has_lost_is_passed_over(log: EventLog) -> None:
