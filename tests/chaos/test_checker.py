@@ -86,10 +86,10 @@ class Run:
         ]
 
     def turn(self, at: int, *commands: Command, cause: str = "") -> int:
-        """Take a turn with `commands`; the position of the last event that they caused."""
+        """Take a turn with `commands`, each under an id; the position of the last event that they caused."""
         turn = Turn(self._state, at)
-        for command in commands:
-            turn.take(command, cause)
+        for number, command in enumerate(commands):
+            turn.take(command, cause or f"{turn.first}-{number}")
         caused = self._state.head
         turn.settle()
         self._keep(turn)
