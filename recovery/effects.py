@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec.structs import asdict, replace
 
+from recovery.inputs import status_command
 from scheduler.commands import (
     ChangeCompany,
     Command,
@@ -171,7 +172,7 @@ class Inputs:
                 memory_mb=event.memory_mb,
             )
             return self._decided(number, [offer])
-        return self._decided(number, [_STATUS[event.status](worker=event.worker)])
+        return self._decided(number, [status_command(event)])
 
     def _worker_removed(self, number: int, event: WorkerRemoved) -> Odd | None:
         known = event.worker in self._state.workers
@@ -285,12 +286,6 @@ def _departure(event: WorkerRemoved) -> Command:
     return RemoveWorker(worker=event.worker, force=True)
 
 
-_STATUS: dict[str, type[UndrainWorker | DrainWorker | RemoveWorker | DecommissionWorker]] = {
-    "alive": UndrainWorker,
-    "draining": DrainWorker,
-    "leaving": RemoveWorker,
-    "decommissioned": DecommissionWorker,
-}
 _RULES: dict[type[Command], str] = {
     RegisterWorker: "W1",
     LoseWorker: "W2",

@@ -157,6 +157,11 @@ def _changed_worker(event: WorkerChanged, offers: dict[str, RegisterWorker]) -> 
         offer = before.model_copy(update={"cores": event.cores, "memory_mb": event.memory_mb})
         offers[event.worker] = offer
         return offer
+    return status_command(event)
+
+
+def status_command(event: WorkerChanged) -> Command:
+    """What gave the worker that status, its offer being what it was."""
     match event.status:
         case "alive":
             return UndrainWorker(worker=event.worker)

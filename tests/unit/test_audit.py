@@ -14,8 +14,9 @@ from fairlog.render import log_json
 from recovery.audit import Audit, audit
 from recovery.chain import read_lines
 from scheduler.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
-from scheduler.events import GENESIS_DIGEST, Record, chain_digest
+from scheduler.events import Record
 from tests.property.given import Cluster, recorded
+from tests.unit.recorded import rechained
 
 
 def sound() -> list[Record]:
@@ -42,17 +43,6 @@ LOG = sound()
 def position(kind: str, **said: object) -> int:
     """Where the log has its first entry of that type that says so."""
     return next(r.seq for r in LOG if r.type == kind and said.items() <= json.loads(r.data).items())
-
-
-def chained(log: list[Record]) -> list[Record]:
-    """The log with positions, turns and digests as if it had been written like that."""
-    digest, found = GENESIS_DIGEST, []
-    turns: dict[int, int] = {}
-    for seq, record in enumerate(log, start=1):
-        turn = turns.setdefault(record.at, seq)
-        digest = chain_digest(digest, seq, record.type, record.v, record.at, turn, record.cause, record.data)
-        found.append(record._replace(seq=seq, turn=turn, digest=digest))
-    return found
 
 
 def edited(seq: int, **changes: object) -> list[Record]:
@@ -99,7 +89,7 @@ ADMITTED = position("AppAdmitted", app="a5")
 def test_an_admission_out_of_turn_is_found_though_the_chain_is_whole(
     app: str, company: str, user: str, rule: str
 ) -> None:
-    log = chained(edited(ADMITTED, app=app, company=company, user=user))
+    log = rechained(edited(ADMITTED, app=app, company=company, user=user))
     assert first(log) == (ADMITTED, rule, "a5")
 
 
@@ -115,11 +105,11 @@ def test_an_admission_of_the_company_whose_turn_it_was_not_is_found() -> None:
     seq = next(r.seq for r in log if r.type == "AppAdmitted" and '"b1"' in r.data)
     data = log[seq - 1].data.replace('"b1"', '"a2"').replace("bolt", "acme")
     log[seq - 1] = log[seq - 1]._replace(data=data)
-    assert first(chained(log)) == (seq, "C3", "b1")
+    assert first(rechained(log)) == (seq, "C3", "b1")
 
 
 def test_a_wrong_share_is_found_where_it_is_stated() -> None:
-    found = audit(chained(edited(ADMITTED, share="1/7")))
+    found = audit(rechained(edited(ADMITTED, share="1/7")))
     assert [(each.seq, each.rule) for each in found] == [(ADMITTED, "C3")]
     assert "share=1/7" in found[0].done
     assert "share=1/2" in found[0].due
@@ -128,7 +118,7 @@ def test_a_wrong_share_is_found_where_it_is_stated() -> None:
 def test_a_grant_to_the_wrong_worker_is_found() -> None:
     seq = position("ExecutorAllocated", app="a1")
     assert json.loads(LOG[seq - 1].data)["worker"] == "w2"
-    found = audit(chained(edited(seq, worker="w1")))
+    found = audit(rechained(edited(seq, worker="w1")))
     assert (found[0].seq, found[0].rule, found[0].entitled) == (seq, "P2", "a1")
     assert "worker=w1" in found[0].done
     assert "worker=w2" in found[0].due
@@ -146,12 +136,12 @@ def test_a_grant_to_the_wrong_worker_is_found() -> None:
 )
 def test_a_grant_of_another_size_place_or_app_is_found(changes: dict[str, object], rule: str) -> None:
     seq = position("ExecutorAllocated", app="a1")
-    assert first(chained(edited(seq, **changes))) == (seq, rule, "a1")
+    assert first(rechained(edited(seq, **changes))) == (seq, rule, "a1")
 
 
 def test_a_grant_beyond_what_a_worker_offers_breaks_the_ledgers_too() -> None:
     seq = position("ExecutorAllocated", app="a1")
-    found = audit(chained(edited(seq, cores=64)))
+    found = audit(rechained(edited(seq, cores=64)))
     assert [(each.seq, each.rule) for each in found[:2]] == [(seq, "S2"), (seq, "O2")]
 
 
@@ -160,20 +150,20 @@ def test_an_admission_that_nobody_was_due_is_found() -> None:
     at = position("AppRegistered", app="a7")
     data = '{"app":"a7","company":"acme","user":"ann","share":"1/1"}'
     log.insert(at, LOG[at - 1]._replace(type="AppAdmitted", cause="", data=data))
-    assert first(chained(log)) == (at + 1, "A3", None)
+    assert first(rechained(log)) == (at + 1, "A3", None)
 
 
 def test_an_admission_that_was_left_out_is_missed() -> None:
     seq = position("AppAdmitted", app="a1")
     log = [record for record in LOG if record.seq != seq]
-    assert first(chained(log)) == (seq, "A3", "a1")
+    assert first(rechained(log)) == (seq, "A3", "a1")
 
 
 def test_a_last_decision_that_was_left_out_is_missed_behind_its_turn() -> None:
     seq = position("ExecutorAllocated", executor="a1.1")
     assert LOG[seq].turn == seq + 1
     log = [record for record in LOG if record.seq != seq]
-    found = audit(chained(log))
+    found = audit(rechained(log))
     assert (found[0].seq, found[0].rule, found[0].done, found[0].entitled) == (seq, "P6", "nothing", "a1")
 
 
@@ -181,7 +171,7 @@ def test_a_decision_before_the_inputs_of_its_turn_is_found() -> None:
     seq = position("AppAdmitted", app="a1")
     log = list(LOG)
     log[seq - 2], log[seq - 1] = log[seq - 1], log[seq - 2]
-    assert first(chained(log))[:2] == (seq - 1, "T2")
+    assert first(rechained(log))[:2] == (seq - 1, "T2")
 
 
 @pytest.mark.parametrize("seq", [2, 7, len(LOG) - 1])
@@ -205,7 +195,7 @@ def test_a_repeated_entry_is_found() -> None:
 def test_a_decision_that_a_command_is_said_to_have_caused_is_found() -> None:
     log = list(LOG)
     log[ADMITTED - 1] = LOG[ADMITTED - 1]._replace(cause="nobody")
-    found = audit(chained(log))
+    found = audit(rechained(log))
     assert [each[:4] for each in found] == [(ADMITTED, "T2", "cause nobody", "no cause")]
 
 
@@ -219,7 +209,7 @@ def test_an_entry_that_was_doubled_is_found_though_the_chain_is_whole(kind: str)
     cluster.turn(KillExecutors(app="a1", executors=("a1.0",)))
     log = recorded(cluster)
     seq = next(r.seq for r in log if r.type == kind)
-    found = audit(chained([*log[:seq], log[seq - 1], *log[seq:]]))
+    found = audit(rechained([*log[:seq], log[seq - 1], *log[seq:]]))
     assert [(each.seq, each.rule) for each in found] == [(seq + 1, "O2")]
 
 
@@ -227,13 +217,13 @@ def test_a_time_that_goes_back_is_found() -> None:
     log = list(LOG)
     last = LOG[-1].turn
     log = [r._replace(at=1) if r.turn == last else r for r in log]
-    assert first(chained(log))[:2] == (last, "T2")
+    assert first(rechained(log))[:2] == (last, "T2")
 
 
 def test_an_input_that_contradicts_what_came_before_ends_the_working_out() -> None:
     seq = position("AppRemoved", app="a1")
     audited = Audit()
-    found = list(audited.deviations(chained(edited(seq, app="nobody"))))
+    found = list(audited.deviations(rechained(edited(seq, app="nobody"))))
     assert (found[0].seq, found[0].rule, audited.blind_from) == (seq, "O2", seq)
 
 
@@ -242,7 +232,7 @@ def test_an_end_that_names_another_app_or_worker_than_the_grant_is_found_and_not
     changes: dict[str, object],
 ) -> None:
     seq = position("ExecutorRemoved", executor="a1.0")
-    found = audit(chained(edited(seq, **changes)))
+    found = audit(rechained(edited(seq, **changes)))
     due = "a1.0 of app a1 on worker w2, as it was granted"
     assert [(each.seq, each.rule, each.due) for each in found] == [(seq, "O2", due)]
 
@@ -260,7 +250,7 @@ def test_a_turn_of_decommissions_alone_owes_no_placement() -> None:
 
 def test_only_what_lies_between_the_positions_is_named() -> None:
     seq = position("ExecutorAllocated", app="a1")
-    log = chained(edited(seq, worker="w1"))
+    log = rechained(edited(seq, worker="w1"))
     assert [each.seq for each in Audit(seq + 1).deviations(log) if each.seq <= seq] == []
     assert [each.seq for each in Audit(1, seq - 1).deviations(log)] == []
     assert next(iter(Audit(seq, seq).deviations(log))).seq == seq
@@ -285,7 +275,7 @@ def test_a_file_needs_no_store(tmp_path: Path) -> None:
 
 
 def test_json_is_a_list_of_what_deviates_and_the_exit_code_says_so(tmp_path: Path) -> None:
-    answer = run(exported(tmp_path, chained(edited(ADMITTED, share="1/7"))), "--json")
+    answer = run(exported(tmp_path, rechained(edited(ADMITTED, share="1/7"))), "--json")
     assert answer.exit_code == 1
     said: list[dict[str, Any]] = json.loads(answer.output)
     assert [list(each) for each in said] == [["seq", "rule", "done", "due", "entitled"]]
@@ -295,7 +285,7 @@ def test_json_is_a_list_of_what_deviates_and_the_exit_code_says_so(tmp_path: Pat
 
 
 def test_a_company_sees_what_concerns_it(tmp_path: Path) -> None:
-    file = exported(tmp_path, chained(edited(ADMITTED, share="1/7")))
+    file = exported(tmp_path, rechained(edited(ADMITTED, share="1/7")))
     assert run(file, "--company", "acme").exit_code == 1
     assert run(file, "--company", "bolt").exit_code == 0
     assert "no company 'nobody' is registered" in run(file, "--company", "nobody").output
@@ -303,7 +293,7 @@ def test_a_company_sees_what_concerns_it(tmp_path: Path) -> None:
 
 def test_recorded_histories_are_audited_one_by_one(tmp_path: Path) -> None:
     exported(tmp_path, LOG, "a.jsonl")
-    exported(tmp_path, chained(edited(ADMITTED, share="1/7")), "b.jsonl")
+    exported(tmp_path, rechained(edited(ADMITTED, share="1/7")), "b.jsonl")
     answer = run("--golden", tmp_path, "--json")
     assert answer.exit_code == 1
     assert [(each["file"], each["seq"]) for each in json.loads(answer.output)] == [("b.jsonl", ADMITTED)]
@@ -355,8 +345,8 @@ def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["CompanyRegistered", "WorkerRegistered", "AppRegistered"])
 def test_whoever_is_registered_a_second_time_is_named_and_the_rest_is_audited_all_the_same(kind: str) -> None:
     seq = position(kind)
-    again = LOG[seq - 1]._replace(cause="again", at=LOG[-1].at + 1)
-    found = audit(chained([*LOG, again]))
+    again = LOG[seq - 1]._replace(cause="again", at=LOG[-1].at + 1, turn=len(LOG) + 1)
+    found = audit(rechained([*LOG, again]))
     assert [(each.seq, each.rule, each.due) for each in found] == [(len(LOG) + 1, "O2", "an id that nobody has yet")]
 
 
@@ -368,4 +358,4 @@ def test_a_wrong_share_is_named_so_under_open_admission_too() -> None:
     log = recorded(cluster)
     seq = next(r.seq for r in log if r.type == "AppAdmitted")
     log[seq - 1] = log[seq - 1]._replace(data=log[seq - 1].data.replace('"0/1"', '"1/7"'))
-    assert first(chained(log)) == (seq, "C3", "a1")
+    assert first(rechained(log)) == (seq, "C3", "a1")
