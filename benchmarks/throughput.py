@@ -31,7 +31,7 @@ from rq.serializers import JSONSerializer
 from fairlog.store import EmbeddedStore
 from recovery.failover import run_master
 from scheduler.client import Client
-from scheduler.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.eventlog import connect
 from scheduler.underway import UnderWay
 
@@ -167,19 +167,19 @@ def plain_rq(url: str) -> dict[str, float]:
     queue = Queue("plain", connection=connection, serializer=JSONSerializer)
     worker = multiprocessing.get_context("spawn").Process(target=_work_plain, args=(url,), daemon=True)
     worker.start()
-    queue.enqueue("json.loads", submission(0, "rq").model_dump_json())
+    queue.enqueue("json.loads", write_command(submission(0, "rq")))
     while queue.finished_job_registry.count < 1:
         time.sleep(0.01)
     started = time.monotonic()
     for number in range(1, RQ_JOBS):
-        queue.enqueue("json.loads", submission(number, "rq").model_dump_json())
+        queue.enqueue("json.loads", write_command(submission(number, "rq")))
     while queue.finished_job_registry.count < RQ_JOBS:
         time.sleep(0.01)
     rate = RQ_JOBS / (time.monotonic() - started)
     times = []
     for number in range(LONE_SUBMITS):
         started = time.perf_counter()
-        job = queue.enqueue("json.loads", submission(number, "lone").model_dump_json())
+        job = queue.enqueue("json.loads", write_command(submission(number, "lone")))
         job.latest_result(timeout=10)
         times.append(1000 * (time.perf_counter() - started))
     worker.terminate()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from scheduler.commands import (
     Command,
@@ -154,7 +154,7 @@ def _command(event: Event, offers: dict[str, RegisterWorker]) -> Command | Event
 def _changed_worker(event: WorkerChanged, offers: dict[str, RegisterWorker]) -> Command:
     before = offers[event.worker]
     if (before.cores, before.memory_mb) != (event.cores, event.memory_mb):
-        offer = before.model_copy(update={"cores": event.cores, "memory_mb": event.memory_mb})
+        offer = replace(before, cores=event.cores, memory_mb=event.memory_mb)
         offers[event.worker] = offer
         return offer
     return status_command(event)
@@ -204,4 +204,4 @@ def submission(event: AppRegistered) -> SubmitApp:
             "driver_memory_mb": event.driver_memory_mb,
             "supervise": event.supervise,
         }
-    return SubmitApp.model_validate(said)
+    return SubmitApp(**said)

@@ -222,7 +222,7 @@ class OtherWorld(World):
                     if not turn.take(ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause):
                         turn.hear(self.state.settings, cause)  # the log states what is in force all the same
                 case RegisterCompany() if what.company in self.rules.quotas:
-                    turn.take(what.model_copy(update=self._quota(what.company)), cause)
+                    turn.take(replace(what, **self._quota(what.company)), cause)
                 case CompanyChanged() if what.company in self.state.companies:
                     turn.hear(replace(what, **self._quota(what.company)), cause)
                 case _ if isinstance(what, Command):

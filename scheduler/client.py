@@ -8,11 +8,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic_core import PydanticSerializationError
 from redis.exceptions import RedisError
 
 from scheduler import errors
-from scheduler.errors import CommandRejected, DuplicateApp, InternalError, InvalidCommand, NoMaster
+from scheduler.commands import write_command
+from scheduler.errors import CommandRejected, DuplicateApp, InternalError, NoMaster
 from scheduler.eventlog import connect
 from scheduler.keys import Keys, bell_id, queue_key
 from scheduler.outage import passes
@@ -97,7 +97,7 @@ class Client:
         Raises: CommandRejected (its subclass says why), NoMaster if no answer came within `timeout_s`.
         """
         identity = command_id or _new_id()
-        answer = self._ask(identity, "command", _body(command))
+        answer = self._ask(identity, "command", write_command(command))
         return _receipt(identity, answer)
 
     def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
@@ -114,7 +114,7 @@ class Client:
             [
                 part
                 for identity, command in zip(identities, commands, strict=True)
-                for part in (identity, "command", _body(command), together)
+                for part in (identity, "command", write_command(command), together)
             ]
         )
         answers = self._await_all(together, len(commands), deadline)
@@ -122,7 +122,7 @@ class Client:
 
     def notify(self, *commands: Command) -> None:
         """Put `commands` into the inbox, in their order and in one go, without waiting for an answer."""
-        self._put([part for command in commands for part in (_new_id(), "command", _body(command), "")])
+        self._put([part for command in commands for part in (_new_id(), "command", write_command(command), "")])
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
         """What the serving master answers to the question `name` (`scheduler.views`), as JSON values.
@@ -214,19 +214,6 @@ class Client:
 def _new_id() -> str:
     """An id that nobody else has made: 128 random bits."""
     return os.urandom(16).hex()
-
-
-def _body(command: Command) -> str:
-    """The command as the inbox holds it: its type, and what of it is not the default.
-
-    Raises: InvalidCommand if a text of it cannot be written as UTF-8.
-    """
-    try:
-        stated = command.__pydantic_serializer__.to_json(command, exclude_defaults=True).decode()
-    except PydanticSerializationError:
-        raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
-    comma = "" if stated == "{}" else ","
-    return f'{{"type":"{command.type}"{comma}{stated[1:]}'
 
 
 def _left(deadline: float, at_most: float) -> float:

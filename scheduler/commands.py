@@ -1,4 +1,4 @@
-"""Requests: what somebody asks the scheduler to do, one frozen model per kind.
+"""Requests: what somebody asks the scheduler to do, one frozen struct per kind, and their JSON form in the inbox.
 
 Commands check only their shape; whether what they ask is allowed is `decide`'s to say, in one place,
 whoever sent them.
@@ -6,29 +6,40 @@ whoever sent them.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+import msgspec
+from msgspec import Struct
+
+from scheduler.errors import InvalidCommand
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+class _Request(
+    Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    gc=False,
+    tag=True,
+    tag_field="type",
+):
+    """A request; only reading one checks its values."""
 
 
-class ConfigureCluster(_Request):
+class ConfigureCluster(_Request, frozen=True):
     """Change the named settings; the others stay as they are."""
 
-    type: Literal["ConfigureCluster"] = "ConfigureCluster"
     settings: dict[str, Any]
 
 
-class RegisterCompany(_Request):
+class RegisterCompany(_Request, frozen=True):
     """Add a tenant. Amounts together, or `part` as "n/d" or "25%", or none of them for 1/N (semantics C2).
 
     `borrow`: it may pass its quota while no other company takes part (semantics C6).
     """
 
-    type: Literal["RegisterCompany"] = "RegisterCompany"
     company: str
     cores: int | None = None
     memory_mb: int | None = None
@@ -36,13 +47,12 @@ class RegisterCompany(_Request):
     borrow: bool = False
 
 
-class ChangeCompany(_Request):
+class ChangeCompany(_Request, frozen=True):
     """Replace a tenant's quota by the one stated, in full; `borrow` stays as it is unless stated.
 
     With `borrow` alone the quota stays as it is, too.
     """
 
-    type: Literal["ChangeCompany"] = "ChangeCompany"
     company: str
     cores: int | None = None
     memory_mb: int | None = None
@@ -50,17 +60,15 @@ class ChangeCompany(_Request):
     borrow: bool | None = None
 
 
-class RemoveCompany(_Request):
+class RemoveCompany(_Request, frozen=True):
     """Remove a tenant that has no app left."""
 
-    type: Literal["RemoveCompany"] = "RemoveCompany"
     company: str
 
 
-class RegisterWorker(_Request):
+class RegisterWorker(_Request, frozen=True, kw_only=True):
     """Offer a worker. The same offer again changes nothing (semantics W1)."""
 
-    type: Literal["RegisterWorker"] = "RegisterWorker"
     worker: str
     node: str
     host: str
@@ -69,44 +77,39 @@ class RegisterWorker(_Request):
     memory_mb: int
 
 
-class DrainWorker(_Request):
+class DrainWorker(_Request, frozen=True):
     """Grant nothing new on the worker; what runs there goes on (semantics W3)."""
 
-    type: Literal["DrainWorker"] = "DrainWorker"
     worker: str
 
 
-class DecommissionWorker(_Request):
+class DecommissionWorker(_Request, frozen=True):
     """Grant nothing more on the worker, for good, and have its executors leave it (semantics W6)."""
 
-    type: Literal["DecommissionWorker"] = "DecommissionWorker"
     worker: str
 
 
-class UndrainWorker(_Request):
+class UndrainWorker(_Request, frozen=True):
     """Take the worker back into service."""
 
-    type: Literal["UndrainWorker"] = "UndrainWorker"
     worker: str
 
 
-class RemoveWorker(_Request):
+class RemoveWorker(_Request, frozen=True):
     """Take the worker out once it is empty, or with `force` at once, its executors lost (semantics W3)."""
 
-    type: Literal["RemoveWorker"] = "RemoveWorker"
     worker: str
     force: bool = False
 
 
-class LoseWorker(_Request):
+class LoseWorker(_Request, frozen=True):
     """Declare a silent worker lost; `last_seen` is its last heartbeat in ms (semantics W2)."""
 
-    type: Literal["LoseWorker"] = "LoseWorker"
     worker: str
     last_seen: int = 0
 
 
-class SubmitApp(_Request):
+class SubmitApp(_Request, frozen=True):
     """Queue an app for its user, under an id that was never used before.
 
     `env` names the variables whose values the client has put aside. Executors as in Spark (semantics S5):
@@ -115,7 +118,6 @@ class SubmitApp(_Request):
     `elastic` are the least and the most executors of an app whose demand follows its backlog (L6).
     """
 
-    type: Literal["SubmitApp"] = "SubmitApp"
     app: str
     company: str
     user: str
@@ -140,60 +142,54 @@ class SubmitApp(_Request):
     elastic: tuple[int, int] | None = None
 
 
-class ScaleApp(_Request):
+class ScaleApp(_Request, frozen=True):
     """State the demand of an app anew, in full: how many executors, and which hosts its tasks prefer (semantics L1).
 
     `executors` is the most it may have, None lifts the limit (P5). `prefer` says how many tasks prefer each host;
     `preferring_tasks` how many prefer any, where a task prefers several. None = their sum, at most all tasks.
     """
 
-    type: Literal["ScaleApp"] = "ScaleApp"
     app: str
     executors: int | None
     prefer: dict[str, int] = {}
     preferring_tasks: int | None = None
 
 
-class KillExecutors(_Request):
+class KillExecutors(_Request, frozen=True):
     """Stop these executors of an app, whose demand stays; names of none of its own are passed over (semantics P6)."""
 
-    type: Literal["KillExecutors"] = "KillExecutors"
     app: str
     executors: tuple[str, ...]
 
 
-class KillApp(_Request):
+class KillApp(_Request, frozen=True):
     """End an app; its executors are told to stop and hold their grants until they are gone (semantics A5)."""
 
-    type: Literal["KillApp"] = "KillApp"
     app: str
 
 
-class EndApp(_Request):
+class EndApp(_Request, frozen=True):
     """A worker's word that the app is over: every task succeeded, or one failed for good."""
 
-    type: Literal["EndApp"] = "EndApp"
     app: str
     reason: Literal["finished", "failed"]
     detail: str = ""
 
 
-class StartedExecutor(_Request):
+class StartedExecutor(_Request, frozen=True):
     """A worker's word that an executor's processes are up.
 
     Here and below, `worker` is the one that says so: where a store that failed over has lost a tail of the log, an
     executor of the same id may have been granted to another one since.
     """
 
-    type: Literal["StartedExecutor"] = "StartedExecutor"
     executor: str
     worker: str = ""
 
 
-class EndedExecutor(_Request):
+class EndedExecutor(_Request, frozen=True, kw_only=True):
     """A worker's word that an executor is gone; `done` = it found no task left (semantics S6)."""
 
-    type: Literal["EndedExecutor"] = "EndedExecutor"
     executor: str
     worker: str = ""
     reason: Literal["exited", "failed", "killed"]
@@ -201,20 +197,18 @@ class EndedExecutor(_Request):
     done: bool = False
 
 
-class ReportBacklog(_Request):
+class ReportBacklog(_Request, frozen=True):
     """An executor's word on an elastic app: how many tasks wait and run, and whether it is `idle` itself (L6)."""
 
-    type: Literal["ReportBacklog"] = "ReportBacklog"
     executor: str
     waiting: int
     running: int
     idle: bool = False
 
 
-class EndedDriver(_Request):
+class EndedDriver(_Request, frozen=True, kw_only=True):
     """A worker's word that an app's driver is gone (semantics D3); `detail` is the sentence that says why it failed."""
 
-    type: Literal["EndedDriver"] = "EndedDriver"
     driver: str
     worker: str = ""
     reason: Literal["exited", "failed", "killed"]
@@ -244,7 +238,47 @@ Command = (
     | EndedDriver
 )
 
-COMMAND: TypeAdapter[Command] = TypeAdapter(
-    Annotated[Command, Field(discriminator="type")], config=ConfigDict(defer_build=True)
-)
-"""Reads and checks a command from its JSON form."""
+_DECODER: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+_ENCODER = msgspec.json.Encoder()
+_FIELD = re.compile(r"Object (?P<how>missing required|contains unknown) field `(?P<name>.*)`", re.DOTALL)
+_LONGEST = 200
+"""How many characters of what came from outside a complaint repeats at most."""
+
+
+def write_command(command: Command) -> str:
+    """The command as the inbox holds it: its type, and what of it is not the default.
+
+    Raises: InvalidCommand if a text of it cannot be written as UTF-8.
+    """
+    try:
+        return _ENCODER.encode(command).decode()
+    except UnicodeEncodeError:
+        raise InvalidCommand("the command holds bytes that are not UTF-8 text") from None
+
+
+def read_command(body: bytes | str) -> Command:
+    """The command of that JSON form. Raises: InvalidCommand, which names what of it cannot be read."""
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidCommand(f"the command: {_complaint(error)}") from None
+
+
+def command_of(values: Mapping[str, Any]) -> Command:
+    """The command of those values, `type` among them. Raises: InvalidCommand, which names the one that is wrong."""
+    try:
+        command: Command = msgspec.convert(values, Command)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidCommand(_complaint(error)) from None
+    return command
+
+
+def _complaint(error: Exception) -> str:
+    """What msgspec found wrong, said of the value's place: `cores cannot be read: expected int, got str`."""
+    said, _, place = str(error).partition(" - at `$")
+    where = place.strip("`.")
+    if field := _FIELD.match(said):
+        where = f"{where}.{field['name']}".lstrip(".")
+        said = "there is no such value" if field["how"] == "contains unknown" else "it is missing"
+    said = said[:1].lower() + said[1:].replace("`", "")
+    return f"{where[:_LONGEST] or 'it'} cannot be read: {said[:_LONGEST]}"

@@ -410,7 +410,7 @@ def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event
     check_range("a worker's memory, in MiB,", command.memory_mb, 1, MAX_MEMORY_MB)
     worker = state.workers.get(command.worker)
     if worker is None:
-        return [WorkerRegistered(**command.model_dump(exclude={"type"}))]
+        return [WorkerRegistered(**asdict(command))]
     if (worker.node, worker.host, worker.rack) != (command.node, command.host, command.rack):
         raise DuplicateWorker(worker.id, worker.host, worker.rack)
     if worker.offer == (command.cores, command.memory_mb):

@@ -15,13 +15,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import structlog
-from pydantic import ValidationError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from rq.utils import as_text
 
-from scheduler.commands import COMMAND, Command, LoseWorker
+from scheduler.commands import LoseWorker, read_command
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.errors import (
     CommandRejected,
@@ -342,7 +341,7 @@ class Scheduler:
             if message.kind == "view" or message.id in self.state.commands or message.id in refusals:
                 continue
             try:
-                turn.take(_command(message), message.id)
+                turn.take(read_command(message.body), message.id)
             except CommandRejected as refusal:
                 refusals[message.id] = refusal
         turn.settle()
@@ -626,15 +625,6 @@ def _message(entry: bytes, flat: list[bytes]) -> Message:
         fields.get(kind.encode(), b""),
         reply_to.decode(errors="replace"),
     )
-
-
-def _command(message: Message) -> Command:
-    try:
-        return COMMAND.validate_json(message.body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidCommand(f"the command cannot be read: {where or 'it'}: {first['msg'].lower()}") from None
 
 
 def _next_entry(entry: str) -> str:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from scheduler.commands import (
-    COMMAND,
     Command,
     ConfigureCluster,
     EndApp,
     EndedDriver,
     EndedExecutor,
     KillApp,
+    command_of,
 )
 from scheduler.errors import FairlogError, InvalidCommand
 from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
@@ -158,11 +156,9 @@ def _finish(state: ClusterState, name: str) -> Iterator[Command]:
 
 def _command(name: str, arguments: Mapping[str, Any]) -> Command:
     try:
-        return COMMAND.validate_python({**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]}, strict=False)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        raise InvalidCommand(f"{name}: {where or 'it'} cannot be read: {first['msg'].lower()}") from None
+        return command_of({**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]})
+    except InvalidCommand as error:
+        raise InvalidCommand(f"{name}: {error}") from None
 
 
 def _decision(event: Event) -> dict[str, Any] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from msgspec.structs import replace
+
 from scheduler.commands import SubmitApp
 from scheduler.entities import Company
 from scheduler.errors import DuplicateApp, InvalidCommand, QuotaExceeded
@@ -112,11 +114,18 @@ _NOTHING_MORE: _More = {
     "elastic": None,
 }
 
-_MORE = frozenset(_NOTHING_MORE)
-
 
 def _says_more(command: SubmitApp) -> bool:
-    return command.cores == "unlimited" or not _MORE.isdisjoint(command.model_fields_set)
+    said = (
+        command.sizing,
+        command.executor_cores,
+        command.executor_memory_mb,
+        command.executor_limit,
+        command.driver_cores,
+        command.driver_memory_mb,
+        command.elastic,
+    )
+    return command.cores == "unlimited" or command.driver or command.supervise or said.count(None) < len(said)
 
 
 def _more(state: ClusterState, command: SubmitApp) -> _More:
@@ -237,7 +246,7 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
         tasks = 0 if command.driver else most * each
     start = least or min(1, tasks)
     fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
-    return command.model_copy(update={**fixed, "cores": start * each, "tasks": tasks, "executor_limit": start})
+    return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start)
 
 
 def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:

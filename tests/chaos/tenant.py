@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from msgspec import to_builtins
 from redis.exceptions import RedisError
 
 from fairlog.parent import end_with
 from scheduler.client import Client
-from scheduler.commands import COMMAND, Command, KillApp, KillExecutors, ScaleApp, SubmitApp
+from scheduler.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
 from scheduler.errors import CommandRejected, NoMaster
 from tests.chaos.history import History, Line
 
@@ -73,7 +74,7 @@ class Tenant:
         """Send commands until told to stop; the first one is, half of the time, the last one of the life before."""
         unsettled = self._history.unsettled()
         if unsettled is not None and self._draw.random() < 0.5:
-            self._carry_out(COMMAND.validate_json(json.dumps(dict(unsettled.command))), unsettled.id)
+            self._carry_out(command_of(unsettled.command), unsettled.id)
         while not self._stopped:
             time.sleep(self._draw.uniform(0, 2 * PAUSE_S))
             if len(self._open) < OPEN_APPS:
@@ -127,7 +128,7 @@ class Tenant:
         if isinstance(command, SubmitApp) and command.name != REFUSED:
             self._open.append(command.app)
         for _ in range(ATTEMPTS):
-            self._history.write(Line(identity, "invoke", command.model_dump(mode="json")))
+            self._history.write(Line(identity, "invoke", to_builtins(command)))
             if self._draw.random() < DIES:
                 signal.setitimer(signal.ITIMER_REAL, self._draw.uniform(0, DIES_WITHIN_S) + 1e-6)
             try:

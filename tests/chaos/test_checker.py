@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from scheduler.commands import (
@@ -81,7 +82,7 @@ class Run:
         self.turn(9_000, *(EndedExecutor(executor=f"{app}.0", reason="killed") for app in "abc"))
         self.turn(9_200, EndedDriver(driver="d.driver-0", worker="w", reason="exited", exit_code=0))
         self.lines += [
-            Line("no", "invoke", submission("no", REFUSED).model_dump()),
+            Line("no", "invoke", to_builtins(submission("no", REFUSED))),
             Line("no", "fail", error="UnknownCompany: company 'nobody' is not registered"),
         ]
 
@@ -98,7 +99,7 @@ class Run:
     def client(self, at: int, command: Command) -> None:
         """Carry out a command that a client sends and is told of."""
         cause = f"c{len(self.lines)}"
-        self.lines.append(Line(cause, "invoke", command.model_dump()))
+        self.lines.append(Line(cause, "invoke", to_builtins(command)))
         self.lines.append(Line(cause, "ok", seq=self.turn(at, command, cause=cause)))
 
     def place(self, kind: type[Event], nth: int = 0) -> int:
@@ -305,7 +306,7 @@ def test_every_promise_has_been_broken_once_here() -> None:
 
 def test_a_command_without_word_may_have_been_carried_out_or_not() -> None:
     run = Run()
-    run.lines.append(Line("lost", "invoke", submission("x").model_dump()))
+    run.lines.append(Line("lost", "invoke", to_builtins(submission("x"))))
     assert check(run.evidence()) == []
     done = run.lines[1]
     run.lines[1] = done._replace(phase="unknown", error="ConnectionError: closed")

@@ -14,7 +14,7 @@ from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from recovery.rebuild import rebuild
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.errors import NotReplicated, UnsuitableStore
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
@@ -68,12 +68,12 @@ def test_nothing_is_acknowledged_while_replicas_are_missing(
     master.log.replicas = 2
     client = _client(servers, primary)
     for _ in range(2):
-        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        client._put(("one", "command", write_command(ACME), "one"))
         with suppress(StoreConnectionError):
             master.turn()
         assert not client.store.exists(client.keys.reply("one"))
     master.log.replicas = 1
-    client._put(("one", "command", ACME.model_dump_json(), "one"))
+    client._put(("one", "command", write_command(ACME), "one"))
     master.turn()
     assert client.store.llen(client.keys.reply("one")) == 1
     assert [record.type for record in master.log.read()].count("CompanyRegistered") == 1
@@ -126,16 +126,16 @@ def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_re
         master.take_over()
         client = _client(servers, primary)
         successor.replicaof("NO", "ONE")
-        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        client._put(("one", "command", write_command(ACME), "one"))
         with pytest.raises(StoreConnectionError, match=r"not the store's primary any more: 127\.0\.0\.1:"):
             master.turn()
-        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        client._put(("one", "command", write_command(ACME), "one"))
         with suppress(StoreConnectionError):
             master.turn()
         assert not client.store.exists(client.keys.reply("one"))
         successor.replicaof("127.0.0.1", str(primary))
         until(lambda: replication(successor)["master_link_status"] == "up")
-        client._put(("one", "command", ACME.model_dump_json(), "one"))
+        client._put(("one", "command", write_command(ACME), "one"))
         assert master.turn() == 1
         assert client.store.llen(client.keys.reply("one")) == 1
 

@@ -12,6 +12,8 @@ from random import Random
 from typing import NamedTuple
 
 from hypothesis import strategies as st
+from msgspec import convert
+from msgspec.structs import asdict, replace
 
 from scheduler.commands import (
     ChangeCompany,
@@ -157,7 +159,7 @@ def _as_in_spark(choices: tuple[dict[str, object], ...]) -> Make:
 
     def make(state: ClusterState, whom: int, how: int) -> Command:
         plain = _submission(state, whom, how)
-        return SubmitApp.model_validate({**plain.model_dump(), **choices[whom * 7 % len(choices)]})
+        return convert({**asdict(plain), **choices[whom * 7 % len(choices)]}, SubmitApp)
 
     return make
 
@@ -198,11 +200,11 @@ def _word_of_an_executor(state: ClusterState, whom: int, how: int) -> Command:
 
 def _offer(_: ClusterState, whom: int, how: int) -> Command:
     offer = worker(f"w{whom % 7}", (4, 8, 16, 16, 7, 1, 32)[how % 7], (65536, 4096, 8192, 12288, 2048)[how % 5])
-    return offer.model_copy(update={"rack": ("/r1", "/r2", "")[whom % 7 % 3]})
+    return replace(offer, rack=("/r1", "/r2", "")[whom % 7 % 3])
 
 
 def _tenant(kind: type[RegisterCompany | ChangeCompany]) -> Make:
-    return lambda _, whom, how: kind.model_validate({"company": f"c{whom % 4}", **QUOTAS[how % len(QUOTAS)]})
+    return lambda _, whom, how: convert({"company": f"c{whom % 4}", **QUOTAS[how % len(QUOTAS)]}, kind)
 
 
 def _app(state: ClusterState, whom: int, how: int) -> str:

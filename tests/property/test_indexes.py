@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scheduler.decide import admit, place, unsatisfied
 from scheduler.events import AppAdmitted, CompanyRemoved, Event, ExecutorAllocated
@@ -102,7 +103,7 @@ def test_classic_packing_decides_what_a_walk_over_all_workers_and_apps_decides(
     turn = Turn(cluster.state, cluster.state.at)
     for number, (cores, memory_mb, limit) in enumerate(apps):
         plain = submission(f"a{number}", cores)
-        turn.take(plain.model_copy(update={"executor_memory_mb": memory_mb, "executor_limit": limit}))
+        turn.take(replace(plain, executor_memory_mb=memory_mb, executor_limit=limit))
     while (entered := admit(cluster.state)) is not None:
         turn.record(entered)
     due = reference.packed_worker_by_worker(cluster.state, list(cluster.state.waiting.values()))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import convert
 
 from scheduler.commands import Command, ConfigureCluster, EndApp, EndedExecutor, RegisterCompany
 from scheduler.events import AppAdmitted, ExecutorAllocated
@@ -150,8 +151,7 @@ def test_other_names_for_the_companies_change_nothing_but_the_names(
     runs = []
     for called in ([_named(number) for number in range(3)], names):
         companies = [
-            RegisterCompany.model_validate({"company": name, **quota})
-            for name, quota in zip(called, quotas, strict=True)
+            convert({"company": name, **quota}, RegisterCompany) for name, quota in zip(called, quotas, strict=True)
         ]
         run = Run(companies, **policies, quota_patience_s=5, **times)
         for name in called:
@@ -177,7 +177,7 @@ def test_a_user_who_goes_by_two_names_takes_nothing_from_the_other_companies(
     runs = []
     for split in (False, True):
         companies = [
-            RegisterCompany.model_validate({"company": _named(number), **quota}) for number, quota in enumerate(quotas)
+            convert({"company": _named(number), **quota}, RegisterCompany) for number, quota in enumerate(quotas)
         ]
         run = Run(companies, **policies, quota_patience_s=5, **times)
 
@@ -217,8 +217,7 @@ def test_nobody_waits_for_ever_nor_does_an_app_that_fits_its_quota_alone(
 ) -> None:
     """Semantics C7: nine users of three companies always have more to submit, and one app would fill its quota."""
     companies = [
-        RegisterCompany.model_validate({"company": _named(number), **(others if number else own)})
-        for number in range(3)
+        convert({"company": _named(number), **(others if number else own)}, RegisterCompany) for number in range(3)
     ]
     run = Run(companies, **policies, quota_patience_s=10, **times)
     lasts = {"large": 1}

@@ -319,7 +319,7 @@ class World:
                 return
 
         actor = self.loom.spawn(identity, live)
-        self.say("asks for", command.type, getattr(command, "app", ""))
+        self.say("asks for", type(command).__name__, getattr(command, "app", ""))
         self.clients[identity] = actor
         if fault:
             self._strike(actor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from scheduler.commands import SubmitApp
 from scheduler.events import Event, ExecutorAllocated
@@ -14,8 +15,8 @@ from tests.property.given import Cluster, allocated, shared, worker
 
 def app(name: str, cores: int, **more: Any) -> SubmitApp:
     asked = {"executor_memory_mb": 1024, **more}
-    return SubmitApp.model_validate(
-        {"app": name, "company": "acme", "user": "ann", "cores": cores, "command": ("true",), **asked}
+    return convert(
+        {"app": name, "company": "acme", "user": "ann", "cores": cores, "command": ("true",), **asked}, SubmitApp
     )
 
 

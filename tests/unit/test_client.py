@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.client import _body
-from scheduler.commands import COMMAND, Command, ConfigureCluster, EndedExecutor, KillApp, ScaleApp, SubmitApp
+from scheduler.commands import (
+    Command,
+    ConfigureCluster,
+    EndedExecutor,
+    KillApp,
+    ScaleApp,
+    SubmitApp,
+    read_command,
+    write_command,
+)
+from scheduler.errors import InvalidCommand
 
 
 @pytest.mark.parametrize(
@@ -20,9 +29,35 @@ from scheduler.commands import COMMAND, Command, ConfigureCluster, EndedExecutor
     ],
 )
 def test_a_command_is_read_as_it_was_written(command: Command) -> None:
-    assert COMMAND.validate_json(_body(command)) == command
+    assert read_command(write_command(command)) == command
 
 
 def test_only_what_is_not_the_default_is_written() -> None:
-    assert _body(KillApp(app="a")) == '{"type":"KillApp","app":"a"}'
-    assert _body(ConfigureCluster(settings={})) == '{"type":"ConfigureCluster","settings":{}}'
+    assert write_command(KillApp(app="a")) == '{"type":"KillApp","app":"a"}'
+    assert write_command(ConfigureCluster(settings={})) == '{"type":"ConfigureCluster","settings":{}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"", "the command: it cannot be read: input data was truncated"),
+        (b"[]", "the command: it cannot be read: expected object, got array"),
+        (b"{}", "the command: type cannot be read: it is missing"),
+        (b'{"type":"Fly"}', "the command: type cannot be read: invalid value 'Fly'"),
+        (b'{"type":"KillApp","app":7}', "the command: app cannot be read: expected str, got int"),
+        (b'{"type":"KillApp","app":true}', "the command: app cannot be read: expected str, got bool"),
+        (b'{"type":"KillApp","app":"a","colour":1}', "the command: colour cannot be read: there is no such value"),
+        (b'{"type":"KillApp","app":"\xff"}', "the command: it cannot be read: 'utf-8' codec can't decode byte 0xff"),
+        (b'{"type":"ConfigureCluster","settings":' + b'{"a":' * 100_000, "the command: it cannot be read: maximum"),
+    ],
+)
+def test_what_is_no_command_is_refused_with_a_sentence(body: bytes, sentence: str) -> None:
+    with pytest.raises(InvalidCommand) as raised:
+        read_command(body)
+    assert str(raised.value).startswith(sentence)
+
+
+def test_a_complaint_repeats_only_so_much_of_what_came() -> None:
+    with pytest.raises(InvalidCommand) as raised:
+        read_command(b'{"type":"KillApp","app":"a","' + b"x" * 100_000 + b'":1}')
+    assert len(str(raised.value)) < 500

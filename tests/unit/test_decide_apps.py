@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from scheduler.commands import EndApp, EndedExecutor, KillApp, StartedExecutor, SubmitApp
 from scheduler.decide import decide
@@ -75,12 +75,12 @@ def test_an_app_without_memory_is_held_at_512_mib_a_task_and_the_event_keeps_tha
 
 def test_an_app_that_names_no_tasks_has_as_many_as_cores() -> None:
     assert registration(submission("a1", 6)).tasks == 6
-    assert registration(submission("a1", 6).model_copy(update={"tasks": 40})).tasks == 40
+    assert registration(replace(submission("a1", 6), tasks=40)).tasks == 40
 
 
 def test_an_app_without_a_name_goes_by_its_id() -> None:
     assert registration(submission("a1")).name == "a1"
-    assert registration(submission("a1").model_copy(update={"name": "nightly"})).name == "nightly"
+    assert registration(replace(submission("a1"), name="nightly")).name == "nightly"
 
 
 def test_an_app_keeps_all_that_a_worker_needs_to_run_it() -> None:
@@ -92,7 +92,7 @@ def test_an_app_keeps_all_that_a_worker_needs_to_run_it() -> None:
         "retries": 3,
         "time_limit_s": 60,
     }
-    event = registration(submission("a1").model_copy(update=asked))
+    event = registration(replace(submission("a1"), **asked))
     assert asdict(event) | asked == asdict(event)
     assert (event.company, event.user, event.sizing, event.driver) == ("acme", "ann", "computed", False)
 
@@ -126,7 +126,7 @@ def test_a_submission_with_a_value_out_of_bounds_is_refused_in_one_sentence(
     changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(InvalidCommand) as raised:
-        decide(fold([ACME]), submission("a1").model_copy(update=changes))
+        decide(fold([ACME]), replace(submission("a1"), **changes))
     assert str(raised.value).startswith(sentence)
     assert len(str(raised.value)) < 200
 
@@ -195,7 +195,7 @@ def test_word_of_an_executor_from_a_worker_that_the_log_does_not_grant_it_to_cha
 ) -> None:
     state = fold(RUNNING)
     assert decide(state, command) == []
-    assert decide(state, command.model_copy(update={"worker": "w1"})) != []
+    assert decide(state, replace(command, worker="w1")) != []
 
 
 def test_the_same_end_of_an_executor_twice_is_refused() -> None:

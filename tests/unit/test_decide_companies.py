@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from scheduler.commands import ChangeCompany, ConfigureCluster, RegisterCompany, RemoveCompany
 from scheduler.decide import decide
@@ -54,7 +55,7 @@ def test_a_quota_that_cannot_be_is_refused(
 ) -> None:
     company = "initech" if kind is RegisterCompany else "acme"
     with pytest.raises(InvalidCommand) as raised:
-        decide(fold([ACME]), kind.model_validate({"company": company, **quota}))
+        decide(fold([ACME]), convert({"company": company, **quota}, kind))
     assert str(raised.value).startswith(sentence)
 
 

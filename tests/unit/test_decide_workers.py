@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.commands import (
     Command,
@@ -86,7 +87,7 @@ def test_an_offer_of_less_than_what_is_held_is_refused(cores: int, memory_mb: in
 @pytest.mark.parametrize("where", [{"node": "n9"}, {"host": "elsewhere"}, {"rack": "r9"}])
 def test_a_worker_id_that_comes_from_another_place_is_refused(where: dict[str, str]) -> None:
     with pytest.raises(DuplicateWorker, match=r"^a worker 'w1' is registered from host 'w1.example' already"):
-        decide(fold(HELD), worker("w1", 16).model_copy(update=where))
+        decide(fold(HELD), replace(worker("w1", 16), **where))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_worker_id_that_comes_from_another_place_is_refused(where: dict[str, s
 )
 def test_an_offer_with_a_value_out_of_bounds_is_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidCommand) as raised:
-        decide(fold([]), worker("w1", 16).model_copy(update=changes))
+        decide(fold([]), replace(worker("w1", 16), **changes))
     assert str(raised.value).startswith(sentence)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.commands import (
     EndedExecutor,
@@ -329,7 +330,7 @@ class TestElastic:
     def test_it_never_grows_beyond_the_cluster_or_its_companys_quota(self) -> None:
         cluster = cluster_of(offer("w1", 32))
         cluster.company("initech", 12, 32 * GIB)
-        cluster.turn(elastic("e", 1, 50, tasks=1000).model_copy(update={"company": "initech"}))
+        cluster.turn(replace(elastic("e", 1, 50, tasks=1000), company="initech"))
         for _ in range(8):
             wait(cluster, 1000)
         assert cluster.state.apps["e"].executor_limit == 3

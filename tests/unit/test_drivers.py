@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import convert
 
 from scheduler.commands import (
     ConfigureCluster,
@@ -37,8 +38,8 @@ ALL: dict[str, object] = {"max_driver_share": "1/1"}
 
 def with_driver(app: str = "a1", cores: int | None = None, **more: Any) -> SubmitApp:
     asked = {"driver": True, "driver_cores": 2, "driver_memory_mb": 1024, **more}
-    return SubmitApp.model_validate(
-        {"app": app, "company": "acme", "user": "ann", "cores": cores, "command": ("true",), **asked}
+    return convert(
+        {"app": app, "company": "acme", "user": "ann", "cores": cores, "command": ("true",), **asked}, SubmitApp
     )
 
 

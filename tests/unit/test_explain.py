@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec import convert
+from msgspec.structs import asdict, replace
 
 from fairlog.cli import cli
 from fairlog.render import log_json
@@ -98,7 +100,7 @@ def test_an_admitted_app_waits_for_a_worker_that_is_large_enough_and_the_nearest
     cluster.worker("w1", 16, 4096)
     cluster.worker("w2", 2)
     asked = {"executor_cores": 4, "executor_memory_mb": 5000, "memory_per_task_mb": None}
-    cluster.turn(submission("a1", 4).model_copy(update=asked))
+    cluster.turn(replace(submission("a1", 4), **asked))
     text = "no worker offers 4 cores and 5000 MiB; the nearest is w1 with 16 cores and 4096 MiB"
     assert waits(cluster, "a1") == ("no-worker-large-enough", "P1", text)
 
@@ -117,7 +119,7 @@ def test_an_app_whose_executors_are_larger_than_its_request_waits_for_a_new_dema
     cluster.company("acme")
     cluster.worker("w1", 16)
     asked = {"executor_cores": 12, "executor_memory_mb": 1024, "memory_per_task_mb": None}
-    cluster.turn(submission("a1", 8).model_copy(update=asked))
+    cluster.turn(replace(submission("a1", 8), **asked))
     text = "its request leaves 8 cores and 0 MiB, and an executor takes 12 and 1024"
     assert waits(cluster, "a1") == ("limit", "P6", text)
 
@@ -224,7 +226,7 @@ def test_an_app_waits_for_its_driver(settings: dict[str, object], rule: str, why
     cluster.worker("w1", 16)
     cluster.worker("w2", 8)
     asked = {"driver": True, "driver_cores": 4, "driver_memory_mb": 99999 if rule == "D1" else 1024}
-    cluster.turn(SubmitApp.model_validate({**submission("a1", 4).model_dump(), **asked}))
+    cluster.turn(convert({**asdict(submission("a1", 4)), **asked}, SubmitApp))
     cause, found, text = waits(cluster, "a1")
     assert (cause, found) == ("driver", rule)
     assert why in text
@@ -236,8 +238,8 @@ def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
     cluster.worker("w1", 8)
     cluster.worker("w2", 4)
     asked = {"executor_memory_mb": 1024, "memory_per_task_mb": None}
-    cluster.turn(submission("full", 8).model_copy(update={**asked, "executor_cores": 8}))
-    cluster.turn(submission("a1", 4).model_copy(update={**asked, "executor_cores": 4, "executor_limit": 0}))
+    cluster.turn(replace(submission("full", 8), **asked, executor_cores=8))
+    cluster.turn(replace(submission("a1", 4), **asked, executor_cores=4, executor_limit=0))
     assert waits(cluster, "a1") == ("limit", "P5", "it asks for 0 executors")
     cluster.turn(ScaleApp(app="a1", executors=1, prefer={"w1.example": 1}, preferring_tasks=1))
     assert waits(cluster, "a1") == (
