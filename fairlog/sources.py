@@ -30,7 +30,7 @@ class Source:
     Iterating raises UnreadableRecord or BadExport if it cannot be read, NotThatLong if it ends before `--at`.
     """
 
-    def __init__(self, ctx: click.Context, file: IO[str] | None) -> None:
+    def __init__(self, ctx: click.Context, file: IO[bytes] | None) -> None:
         self._ctx, self._file = ctx, file
         self._session: Session | None = None
         self._at = ctx.ensure_object(Place).at
@@ -50,7 +50,7 @@ class Source:
         return now if self._at is None or self._at.at is None else min(now, self._at.at)
 
 
-def facts_of(file: IO[str]) -> Iterator[Fact]:
+def facts_of(file: IO[bytes]) -> Iterator[Fact]:
     """What a file tells as `fairlog log --json` writes it, from position 1 on, along the chain of digests.
 
     Raises: BadExport naming the file and the position that cannot be trusted, or saying that it holds nothing.
@@ -58,12 +58,12 @@ def facts_of(file: IO[str]) -> Iterator[Fact]:
     return _trusted(file, (entry if isinstance(entry, Fact) else told(entry) for entry in chained(read_export(file))))
 
 
-def exported(file: IO[str]) -> Iterator[Record]:
+def exported(file: IO[bytes]) -> Iterator[Record]:
     """The entries of such a file as they are written, verified likewise. Raises: BadExport as `facts_of`."""
     return _trusted(file, (entry for entry in chained(read_lines(file)) if isinstance(entry, Record)))
 
 
-def _trusted(file: IO[str], entries: Iterator[T]) -> Iterator[T]:
+def _trusted(file: IO[bytes], entries: Iterator[T]) -> Iterator[T]:
     name, empty = getattr(file, "name", "the file"), True
     try:
         for entry in entries:

@@ -104,7 +104,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
 def audit(
     ctx: click.Context,
     *,
-    file: IO[str] | None,
+    file: IO[bytes] | None,
     first: Bound,
     last: Bound,
     company: str | None,
@@ -136,14 +136,14 @@ def audit(
     return 1 if found else 0
 
 
-def _logs(ctx: click.Context, file: IO[str] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Any]]]:
+def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Any]]]:
     """(name, entries) of each log that is meant."""
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
             raise InvalidCommand(f"{golden} holds no recorded log: they are files that end with .jsonl")
         for path in files:
-            with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+            with path.open("rb") as lines:
                 yield path.name, read_export(lines)
     elif file is not None:
         yield getattr(file, "name", "the file"), read_export(file)
