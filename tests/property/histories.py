@@ -288,8 +288,9 @@ def played(
     history: History, settings: dict[str, object] | None = None, *, before: Watch = lambda _, __: None
 ) -> Cluster:
     """The cluster that the history makes after the build-up; `before` sees every event before it is folded."""
-    cluster = Cluster(settings, before=before)
+    cluster = Cluster(settings, before=before, each_refusal=False)
     for turn in (*BUILD_UP, *history):
         with suppress(CommandRejected):
             cluster.turn(*(command_for(cluster.state, step) for step in turn))
+    cluster.check_replay()
     return cluster

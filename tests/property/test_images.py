@@ -33,7 +33,7 @@ def test_a_state_read_back_and_then_the_tail_is_the_full_replay(history: History
         again.apply(event, at=at, cause=cause)
         state.apply(event, at=at, cause=cause)
         again.check()
-        assert again.dump()["held_back"] == state.dump()["held_back"]
+        assert sorted(again.queue.held_back()) == sorted(state.queue.held_back())
     assert again.digest() == cluster.state.digest()
 
 
