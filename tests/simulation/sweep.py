@@ -13,7 +13,7 @@ from tests.simulation.loom import Killed, Overrun
 from tests.simulation.promises import PromiseBroken
 from tests.simulation.world import World, run, running
 
-_CHUNK = 5
+_CHUNK = 10
 
 
 class Failure(NamedTuple):
@@ -30,7 +30,13 @@ class Failure(NamedTuple):
 
 def pool() -> ProcessPoolExecutor:
     """A process for each core."""
-    return ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn"), initializer=gc.disable)
+    return ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+
+
+def _begin() -> None:
+    """Have garbage collected between seeds only, and never looked for in what is there before them."""
+    gc.disable()
+    gc.freeze()
 
 
 def sweep(seeds: Sequence[int], processes: ProcessPoolExecutor) -> Iterator[tuple[int, list[Failure]]]:

@@ -357,6 +357,7 @@ class World:
         doubles = {
             "time": SimpleNamespace(monotonic=self._now_s, sleep=lambda seconds: loom.wait(max(1, seconds * 1000))),
             "_log": _Log(self),
+            "program_log": lambda: _Log(self),
             "uuid4": lambda: SimpleNamespace(hex=f"{next(ids):032x}"),
             "_new_id": lambda: f"{next(ids):032x}",
             "connect": lambda _: self.store.client,
@@ -371,11 +372,9 @@ class World:
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
         patch.setattr("scheduler.service.BATCH", random.choice((1, 3, 1_000)))
         patch.setattr("scheduler.service.AHEAD_FROM", random.choice((1, 2, 50)))
-        patch.setattr("recovery.snapshotter.Child", _AtOnce)
         patch.setattr("recovery.failover.STANDBY_WAIT_MS", random.choice((250, 1_000)))
         patch.setattr("recovery.failover.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 2)
-        patch.setattr("structlog.get_logger", lambda: _Log(self))
         patch.setattr("scheduler.turn.decide", _decide_unless_poisoned)
         patch_machines(patch, loom, self.machines, self.natures, self._ran)
 
@@ -413,19 +412,6 @@ class _Log:
         self._world.say(message, *(f"{name}={value}" for name, value in about.items()))
 
     info = warning = error = _said
-
-
-class _AtOnce:
-    """What a master has a child do, done by itself: a simulated process has no children."""
-
-    def __init__(self, work: Callable[[], int]) -> None:
-        self._code = work()
-
-    def exit_code(self) -> int:
-        return self._code
-
-    def kill(self) -> None:
-        """It is over."""
 
 
 def _decide_unless_poisoned(state: ClusterState, command: Command) -> list[Event]:
