@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -16,13 +17,16 @@ import psutil
 import pytest
 from redis import Redis
 
+import workers.agent
 from fairlog.store import EmbeddedStore
+from recovery.failover import run_master
 from scheduler.client import Client
 from scheduler.commands import ConfigureCluster, KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.eventlog import EventLog
 from scheduler.keys import Keys
 from scheduler.worklist import Worklist
+from tests.integration.forked import Forked
 from tests.integration.worker_rig import processes_of, wait_until
 from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy, make_offers
@@ -44,10 +48,10 @@ class Cluster:
         self.connection = Redis.from_url(store.url)
         self.client = Client(self.connection, self.name, timeout_s=60)
         self.work = Worklist(self.connection, self.name)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes] | Forked] = []
 
     def __enter__(self) -> Self:
-        self.start("-c", f"from recovery.failover import run_master; run_master({self.store.url!r}, {self.name!r})")
+        self.fork(partial(run_master, self.store.url, self.name))
         try:
             self.client.send(RegisterCompany(company="acme"))
         except BaseException:
@@ -65,6 +69,11 @@ class Cluster:
         self.processes.append(process)
         return process
 
+    def fork(self, program: Callable[[], None], *arguments: str) -> Forked:
+        forked = Forked(program, *arguments, log=self.folder / "log", environment={"FAIRLOG_STORE": self.store.url})
+        self.processes.append(forked)
+        return forked
+
     def offer(self, worker: str = "w1", *, cores: int = 8, outlive_agent: bool = False) -> Offer:
         return Offer(
             worker=worker,
@@ -77,9 +86,9 @@ class Cluster:
             grace_s=0.5,
         )
 
-    def agent(self, offer: Offer | None = None) -> subprocess.Popen[bytes]:
+    def agent(self, offer: Offer | None = None) -> Forked:
         offer = offer or self.offer()
-        process = self.start("-m", "workers.agent", self.name, offer.model_dump_json())
+        process = self.fork(workers.agent.main, self.name, offer.model_dump_json())
         wait_until(lambda: self.pid_of(offer.worker) == process.pid, f"the agent of {offer.worker}")
         return process
 
@@ -142,7 +151,8 @@ def test_an_ended_app_leaves_nothing_of_rqs_behind_and_no_core_held(cluster: Clu
     wait_until(lambda: not cluster.granted_cores(), "the return of the grants")
     wait_until(lambda: app not in cluster.work.open_apps(), "the app to be forgotten")
     assert not [key for key in cluster.connection.keys("rq:*") if app.encode() in key]
-    assert not list((cluster.folder / "run" / "w1" / "executors").iterdir())
+    files = cluster.folder / "run" / "w1" / "executors"
+    wait_until(lambda: not list(files.iterdir()), "the executor to be forgotten")
 
 
 def test_an_app_whose_command_does_not_exist_fails_saying_so(cluster: Cluster) -> None:
