@@ -1,4 +1,4 @@
-"""Programs of ours as processes that are forked from one that has loaded them, which spares each of them the loading."""
+"""Programs of ours as processes forked from one that has loaded them, which spares each of them the loading."""
 
 from __future__ import annotations
 
