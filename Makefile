@@ -13,8 +13,9 @@ TEST_PROCESSES ?= 3
 demo: $(VENV)/.run
 	$(BIN)/fairlog demo
 
+# Bytecode is written whatever the environment says: hundreds of processes would compile every module anew.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
 
 # So many seeds on all cores, or SEEDS=1000-2000; SEED=1234 runs that one alone and tells what went on.
 simulate: $(VENV)/.test
