@@ -112,8 +112,9 @@ def _departure(cause: str, before: list[Event], removed: WorkerRemoved) -> Itera
     after which a turn need not place anything (semantics W6).
     """
     took_along = any(isinstance(event, ExecutorRemoved | DriverRemoved) and event.reason == "lost" for event in before)
-    killed = [e for e in before if isinstance(e, ExecutorRemoved) and e.reason == "killed" and e.exit_code is None]
-    if before and killed == before and removed.reason == "removed":
+    gone = [event for event in before if not isinstance(event, AppChanged)]
+    killed = [e for e in gone if isinstance(e, ExecutorRemoved) and e.reason == "killed" and e.exit_code is None]
+    if gone and killed == gone and removed.reason == "removed":
         yield Input(DecommissionWorker(worker=removed.worker), cause)
         return
     if not took_along:

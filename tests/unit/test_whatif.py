@@ -47,6 +47,7 @@ def ended_at(world: World) -> dict[str, int | None]:
 
 @settings(max_examples=25)
 @given(DENSE)
+@example(seeded(1332, 17))
 def test_under_the_same_rules_any_log_comes_out_as_it_is(history: History) -> None:
     cluster = played(history)
     taken = logged(cluster)
