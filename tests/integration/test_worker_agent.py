@@ -26,6 +26,7 @@ from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.eventlog import EventLog
 from scheduler.keys import Keys
 from scheduler.worklist import Worklist
+from tests.integration.cli_rig import is_gone
 from tests.integration.forked import Forked
 from tests.integration.worker_rig import processes_of, wait_until
 from workers.agent import Agent
@@ -453,7 +454,7 @@ def test_one_command_runs_several_agents_which_end_with_it(cluster: Cluster) -> 
     wait_until(lambda: cluster.pid_of("many-1") not in {first, None}, "the first agent's successor")
     agents = [psutil.Process(cluster.pid_of(offer.worker)) for offer in offers]
     several.kill()
-    assert psutil.wait_procs(agents, timeout=30)[1] == []
+    wait_until(lambda: all(map(is_gone, agents)), "the end of both agents")
 
 
 def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedStore, tmp_path: Path) -> None:
