@@ -365,7 +365,7 @@ class World:
             for attribute in doubles.keys() & vars(module).keys() if name.startswith(_PROGRAMS) else ():
                 if not (attribute == "_log" and isinstance(module._log, FunctionType)):
                     patch.setattr(module, attribute, doubles[attribute])
-        patch.setattr("recovery.snapshotter.Child", lambda work: _Child(loom, work))
+        patch.setattr("recovery.snapshotter.Child", lambda work, **_: _Child(loom, work))
         patch.setattr("recovery.failover.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None))
         for name in ("_set_ip_address", "register_birth", "register_death", "heartbeat"):
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
@@ -418,7 +418,7 @@ class _Log:
 class _AtOnce:
     """What a master has a child do, done by itself: a simulated process has no children."""
 
-    def __init__(self, work: Callable[[], int]) -> None:
+    def __init__(self, work: Callable[[], int], **_: int) -> None:
         self._code = work()
 
     def exit_code(self) -> int:
