@@ -77,12 +77,12 @@ def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
     return widths
 
 
-def counted(items: Iterable[T], *, of: str = "entries", beside: Callable[[], int] = lambda: 0) -> Iterator[T]:
-    """The same items; where stderr is a terminal, it is told how many there were so far, with those `beside` these."""
+def counted(items: Iterable[T], *, of: str = "entries", so_far: Callable[[int], int] = int) -> Iterator[T]:
+    """The same items; where stderr is a terminal, it is told how many there were `so_far`."""
     try:
         for number, item in enumerate(items):
             if number % _COUNT_EVERY == 0:
-                tell(f"{number + beside()} {of}")
+                tell(f"{so_far(number)} {of}")
             yield item
     finally:
         tell("")

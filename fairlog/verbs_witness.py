@@ -197,10 +197,9 @@ def _deviations(audited: Audit, log: _Log, company: str | None) -> list[Deviatio
 
     Raises: InvalidCommand for a log without entries or that ends before, UnknownCompany.
     """
-    with unhindered(), ahead_of(log.again, log.about, lambda number: render.tell(f"{number} entries")) as ahead:
-        audited.ahead = ahead
-        entries = render.counted(log.entries, beside=lambda: 0 if ahead is None else ahead.audited)
-        found = list(audited.deviations(entries))
+    with unhindered(), ahead_of(log.again, log.about) as audited.ahead:
+        so_far = int if audited.ahead is None else audited.ahead.so_far
+        found = list(audited.deviations(render.counted(log.entries, so_far=so_far)))
     if not audited.events and not found:
         raise InvalidCommand(f"{log.name} holds no entry")
     if company is None:

@@ -1,17 +1,15 @@
 """A process that folds a log ahead of an audit, and audits the rest of it: so an audit uses two cores.
 
-To fold is half the work of an audit. While one process audits the log from its first entry on, a forked child folds it,
-until no more is left behind it than lies between the two, and audits what is left. The first one ends where
-the child began, and takes over what that found. It does so only if it has found nothing itself and came to the very
-entry that the child began behind, as the digest of the chain says: then every entry up to there was folded as it
-stands, and both have the same state. In any other case it goes on by itself, so that an audit names the same
-whether there is a child or not, and one that dies or comes upon something that it cannot fold is no loss but of time.
+To fold is half the work of an audit. While one process audits the log from its first entry on, a forked child folds it
+until no more is left behind it than lies between the two, and audits what is left. Once it has, and the audit has come
+to where it began, without a deviation and by the same digest, what the child found is what the audit would find there
+as well: every entry up to there was folded as it stands, so both had the same state. Until then, and in any other
+case, the audit goes on by itself. So it names the same whether there is a child or not, and never waits for one.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,10 +32,9 @@ if TYPE_CHECKING:
 
 LEAST = 20_000
 """How many entries it takes for a second process to be worth its fork."""
-_AUDITED, _BEGAN, _READ = range(3)
-"""What is marked in shared memory: how far the audit has come, behind what the child began, how far that has read."""
+_AUDITED, _BEGAN, _READ, _DONE = range(4)
+"""What is marked in shared memory: how far the audit is, where the child began, how far that is, whether it is done."""
 _MARK_EVERY = 500
-_LOOK_S = 0.5
 
 
 class Rest(NamedTuple):
@@ -53,50 +50,43 @@ class Rest(NamedTuple):
 
 
 class Ahead:
-    """A child that folds the log that `read` opens, of `about` so many entries, and audits the rest of it.
+    """A child that folds the log that `read` opens, of `about` so many entries, and audits the rest of it."""
 
-    While the audit has nothing left to do but wait for it, `waiting` is told now and then how far both have come.
-    """
-
-    def __init__(
-        self, read: Callable[[], Iterable[Entry]], about: int, waiting: Callable[[int], object] = lambda _: None
-    ) -> None:
-        self._about, self._waiting = about, waiting
-        self._marks = memoryview(mmap(-1, 3 * 8)).cast("q")
+    def __init__(self, read: Callable[[], Iterable[Entry]], about: int) -> None:
+        self._about = about
+        self._met: tuple[Position, int] | None = None
+        """Where the child began, once the audit has come there, and how many decisions that has verified by then."""
+        self._marks = memoryview(mmap(-1, 4 * 8)).cast("q")
         self._marks[_BEGAN] = -1
         self._answer, answer = os.pipe()
         self._child: Child | None = Child(partial(self._work, read, answer, os.getpid()))
         os.close(answer)
 
-    @property
-    def audited(self) -> int:
-        """How many entries the child has audited so far."""
+    def so_far(self, number: int) -> int:
+        """How many entries are audited, if the audit has come to that number by itself."""
         began = self._marks[_BEGAN]
-        return 0 if began < 0 or self._child is None else max(0, self._marks[_READ] - began)
+        return number if began < 0 else max(number, min(number, began) + self._marks[_READ] - began)
 
-    def rest(self, latest: Fact | Record | Position | None) -> Rest | None:
-        """What the child came to, if it began behind entry `latest`, to which the audit has come; waits for it.
+    def rest(self, latest: Fact | Record | Position, decisions: int) -> Rest | None:
+        """What the child came to, once it has; None as long as that is not known to be what the audit would come to.
 
-        None where it began elsewhere, or has not begun yet, or was no help.
+        The audit tells behind which entry it is, with how many decisions. Those before the rest are added to it.
         """
-        seq = 0 if latest is None else latest.seq
-        self._marks[_AUDITED] = seq
-        if self._marks[_BEGAN] != seq or latest is None or self._child is None:
+        self._marks[_AUDITED] = latest.seq
+        if self._marks[_BEGAN] == latest.seq:
+            self._met = Position(latest.seq, latest.digest), decisions
+        if self._met is None or not self._marks[_DONE] or self._child is None:
             return None
         said = bytearray()
-        while True:
-            if not select.select([self._answer], [], [], _LOOK_S)[0]:
-                self._waiting(seq + self.audited)
-            elif part := os.read(self._answer, 1 << 16):
-                said += part
-            else:
-                break
+        while part := os.read(self._answer, 1 << 16):
+            said += part
         child, self._child = self._child, None
         os.close(self._answer)
         if child.wait():
             return None
         found = json.decode(said, type=Rest)
-        return found if found.behind == Position(seq, latest.digest) else None
+        (behind, before), decided = self._met, found.decisions
+        return found._replace(decisions=before + decided) if found.behind == behind else None
 
     def end(self) -> None:
         """End the child, unless it has ended."""
@@ -116,8 +106,10 @@ class Ahead:
                 break
             if last is not None and entry.turn != last.turn and self._is_halfway(last.seq):
                 self._marks[_BEGAN] = last.seq
+                said = json.encode(_rest(state, last, chain((entry,), entries)))
+                self._marks[_DONE] = 1
                 with os.fdopen(answer, "wb") as pipe:
-                    pipe.write(json.encode(_rest(state, last, chain((entry,), entries))))
+                    pipe.write(said)
                 return 0
             state.apply(entry.event, at=entry.at, cause=entry.cause)
             last = entry
@@ -152,9 +144,7 @@ def _rest(state: ClusterState, behind: Fact, entries: Iterable[Entry]) -> Rest:
 
 
 @contextmanager
-def ahead_of(
-    read: Callable[[], Iterable[Entry]], about: int, waiting: Callable[[int], object] = lambda _: None
-) -> Iterator[Ahead | None]:
+def ahead_of(read: Callable[[], Iterable[Entry]], about: int) -> Iterator[Ahead | None]:
     """A child as `Ahead` says, ended at the end.
 
     None where it would be of no use, in a short log or on one core, or where no process can be forked, or not safely.
@@ -162,7 +152,7 @@ def ahead_of(
     ahead = None
     if about >= LEAST and _cores() > 1 and hasattr(os, "fork") and threading.active_count() == 1:
         with suppress(OSError):
-            ahead = Ahead(read, about, waiting)
+            ahead = Ahead(read, about)
     try:
         yield ahead
     finally:

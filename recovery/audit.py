@@ -84,7 +84,7 @@ class Audit:
         """Every company that there ever was."""
         self.blind_from: int | None = None
         self.ahead: Ahead | None = None
-        """The child, if there is one, that audits the rest of the log, which is to be audited whole then."""
+        """The child, if there is one, that audits the rest of the log, as long as nothing deviates."""
         self._rest: Rest | None = None
         self._books: Books | None = Books()
         """Until they differ from the state's ledgers: whatever comes behind follows from that."""
@@ -117,6 +117,7 @@ class Audit:
             self._clean = False
             if self.ahead is not None:
                 self.ahead.end()
+                self.ahead = None
             if found.seq >= self.first and (self.last is None or found.seq <= self.last):
                 yield found
 
@@ -153,15 +154,15 @@ class Audit:
 
     def _ends_before(self, entry: Fact | Record) -> bool:
         """Whether the next turn, which begins with that entry, is beyond the span, or was audited by the child."""
-        if self._clean and self.ahead is not None:
-            self._rest = self.ahead.rest(self._latest)
+        if self.ahead is not None and self._latest is not None:
+            self._rest = self.ahead.rest(self._latest, self.decisions)
         return self._rest is not None or (self.last is not None and entry.seq > self.last)
 
     def _end(self) -> Iterator[Deviation]:
         """What the child has found, if it has audited the rest; otherwise what a last look at the ledgers finds."""
         if self._rest is not None:
-            self.events += self._rest.events
-            self.decisions += self._rest.decisions
+            self.events = self._rest.behind.seq + self._rest.events
+            self.decisions = self._rest.decisions
             self.companies |= dict.fromkeys(self._rest.companies)
             self.blind_from, self._latest = self._rest.blind_from, self._rest.ends
             yield from self._rest.deviations

@@ -52,6 +52,19 @@ def with_a_child(lines: list[str], begins_at: int) -> tuple[Told, int]:
         ahead.end()
 
 
+def test_a_child_that_read_another_log_is_not_believed() -> None:
+    log = recorded(played(seeded(7, 60)))
+    lines = exported(log)
+    others = exported(rechained([each._replace(data=each.data.replace('"w0"', '"w9"')) for each in log]))
+    audit = Audit()
+    audit.ahead = ahead = Ahead(lambda: read_export(others), len(log))
+    try:
+        select([ahead._answer], [], [])
+        assert told(audit, read_export(lines)) == told(Audit(), read_export(lines))
+    finally:
+        ahead.end()
+
+
 def exported(log: list[Record]) -> list[str]:
     return [f"{log_json(record)}\n" for record in log]
 
