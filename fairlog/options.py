@@ -222,7 +222,7 @@ _PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
 ]
 
 
-EXPORT = click.File("r", encoding="utf-8", errors="surrogateescape")
+EXPORT = click.File("rb")
 """A log in a file, as `fairlog log --json` writes it; - is stdin."""
 
 
@@ -290,7 +290,7 @@ def on_log(function: Callable[Concatenate[Source, P], R]) -> Callable[P, R]:
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         from fairlog.sources import Source  # noqa: PLC0415 (help and wrong usage need no store)
 
-        file = cast("IO[str] | None", kwargs.pop("file"))
+        file = cast("IO[bytes] | None", kwargs.pop("file"))
         return function(Source(click.get_current_context(), file), *args, **kwargs)
 
     return click.argument("file", type=EXPORT, required=False)(place_options()(cast("Callable[P, R]", run)))

@@ -39,7 +39,7 @@ class Source:
     Iterating raises UnreadableRecord or BadExport if it cannot be read, NotThatLong if it ends before `--at`.
     """
 
-    def __init__(self, ctx: click.Context, file: IO[str] | None) -> None:
+    def __init__(self, ctx: click.Context, file: IO[bytes] | None) -> None:
         self._ctx, self._file = ctx, file
         self._session: Session | None = None
         self._at = ctx.ensure_object(Place).at
@@ -59,7 +59,7 @@ class Source:
         return now if self._at is None or self._at.at is None else min(now, self._at.at)
 
 
-def facts_of(file: IO[str]) -> Iterator[Fact]:
+def facts_of(file: IO[bytes]) -> Iterator[Fact]:
     """What a file tells as `fairlog log --json` writes it, from position 1 on, along the chain of digests.
 
     Raises: BadExport naming the file and the position that cannot be trusted, or saying that it holds nothing.
@@ -67,28 +67,27 @@ def facts_of(file: IO[str]) -> Iterator[Fact]:
     return _trusted(file, (entry if isinstance(entry, Fact) else told(entry) for entry in chained(read_export(file))))
 
 
-def exported(file: IO[str]) -> Iterator[Record]:
+def exported(file: IO[bytes]) -> Iterator[Record]:
     """The entries of such a file as they are written, verified likewise. Raises: BadExport as `facts_of`."""
     return _trusted(file, (entry for entry in chained(read_lines(file)) if isinstance(entry, Record)))
 
 
-def length(file: IO[str]) -> int:
+def length(file: IO[bytes]) -> int:
     """How many entries such a file holds, if its last line is to be believed; 0 if it cannot be opened once more."""
     with suppress(OSError, StopIteration), _path(file).open("rb") as lines:
         lines.seek(max(0, lines.seek(0, SEEK_END) - _TAIL_BYTES))
-        last = lines.read().rstrip().rpartition(b"\n")[2]
-        entry = next(read_lines([last.decode(errors="replace")]))
+        entry = next(read_lines(lines.read().splitlines()[-1:]))
         return 0 if isinstance(entry, Garbled) else entry.seq
     return 0
 
 
-def reopened(file: IO[str]) -> Iterator[Entry]:
+def reopened(file: IO[bytes]) -> Iterator[Entry]:
     """What such a file tells, opened once more and read from its beginning. Raises: OSError if that cannot be."""
-    with _path(file).open(encoding="utf-8", errors="surrogateescape") as lines:
+    with _path(file).open("rb") as lines:
         yield from read_export(lines)
 
 
-def _path(file: IO[str]) -> Path:
+def _path(file: IO[bytes]) -> Path:
     """Where the file is found again. Raises: OSError if it is a pipe or stdin, or another one lies there now."""
     name, status = getattr(file, "name", ""), os.fstat(file.fileno())
     if not S_ISREG(status.st_mode) or not os.path.samestat(status, Path(name).stat()):
@@ -96,7 +95,7 @@ def _path(file: IO[str]) -> Path:
     return Path(name)
 
 
-def _trusted(file: IO[str], entries: Iterator[T]) -> Iterator[T]:
+def _trusted(file: IO[bytes], entries: Iterator[T]) -> Iterator[T]:
     name, empty = getattr(file, "name", "the file"), True
     try:
         for entry in entries:

@@ -15,7 +15,7 @@ from fairlog.options import EXPORT, Place, as_json, place_options
 @as_json
 @place_options()
 @click.pass_obj
-def import_(place: Place, *, file: IO[str], as_json: bool) -> None:
+def import_(place: Place, *, file: IO[bytes], as_json: bool) -> None:
     """Make an exported log the log of a cluster that has none.
 
     FILE (- or nothing is stdin) is a log as `fairlog log --json` wrote it, from its first entry on. Every entry is

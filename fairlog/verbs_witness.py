@@ -106,7 +106,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
 def audit(
     ctx: click.Context,
     *,
-    file: IO[str] | None,
+    file: IO[bytes] | None,
     first: Bound,
     last: Bound,
     company: str | None,
@@ -149,14 +149,14 @@ class _Log(NamedTuple):
     about: int = 0
 
 
-def _logs(ctx: click.Context, file: IO[str] | None, golden: Path | None) -> Iterator[_Log]:
+def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
     """Each log that is meant."""
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
             raise InvalidCommand(f"{golden} holds no recorded log: they are files that end with .jsonl")
         for path in files:
-            with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+            with path.open("rb") as lines:
                 yield _Log(path.name, read_export(lines))
     elif file is not None:
         from fairlog.sources import length, reopened  # noqa: PLC0415 (a store needs none of it)

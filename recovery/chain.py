@@ -24,9 +24,8 @@ WINDOW = 10_000
 """How far ahead an entry is looked for that is not in its place."""
 
 _LINE = re.compile(
-    r'\{"seq":(\d+),"type":"([^"\\]*)","v":(\d+),"at":(\d+),"turn":(\d+),"cause":"([^"\\]*)",'
-    r'"data":(\{[^\\]*\}),"digest":"([^"\\]*)"\}\s*',
-    re.ASCII,
+    rb'\{"seq":(\d+),"type":"([^"\\]*)","v":(\d+),"at":(\d+),"turn":(\d+),"cause":"([^"\\]*)",'
+    rb'"data":(\{[^\\]*\}),"digest":"([^"\\]*)"\}\s*'
 )
 _KEYS = list(Record._fields)
 
@@ -50,24 +49,14 @@ class Fault(NamedTuple):
     lost: bool
 
 
-def read_lines(file: Iterable[str]) -> Iterator[Record | Garbled]:
-    """The entries of a file as `fairlog log --json` writes it, one a line; nothing is verified yet.
-
-    Lines are taken apart as they were written where nothing in them is escaped, since JSON read and
-    written again takes three times as long.
-    """
-    for line in file:
-        found = _LINE.fullmatch(line)
-        if found is not None:
-            seq, name, v, at, turn, cause, data, digest = found.groups()
-            yield Record(int(seq), name, int(v), int(at), int(turn), cause, data, digest)
-        elif not line.isspace():
-            yield _parsed(line)
+def read_lines(file: Iterable[bytes]) -> Iterator[Record | Garbled]:
+    """The entries of a file as `fairlog log --json` writes it, one a line; nothing is verified yet."""
+    return map(_as_written, _raws(file))
 
 
-def read_export(file: Iterable[str]) -> Iterator[Entry]:
-    """What a file tells as `fairlog log --json` writes it, verified up to the first entry that cannot be trusted."""
-    return _facts_first(map(_raw, (line for line in file if not line.isspace())))
+def read_export(file: Iterable[bytes]) -> Iterator[Entry]:
+    """What such a file tells, verified up to the first entry that cannot be trusted."""
+    return _facts_first(_raws(file))
 
 
 def read_store(log: EventLog) -> Iterator[Entry]:
@@ -95,14 +84,18 @@ def _facts_first(entries: Iterator[Raw]) -> Iterator[Entry]:
             yield from map(_as_written, chain(page[_next(last)[0] - seq :], entries))
 
 
-def _raw(line: str) -> Raw:
-    """The entry of a line; of what is none, only what is wrong with it."""
-    found = _LINE.fullmatch(line)
-    entry = found.groups() if found is not None else _parsed(line)
-    try:
-        return tuple([str(part).encode(errors="surrogateescape") for part in entry])
-    except UnicodeEncodeError:
-        return (b"a line that holds half a character",)
+def _raws(file: Iterable[bytes]) -> Iterator[Raw]:
+    """The entry of each line; of what is none, only what is wrong with it.
+
+    Lines are taken apart as they were written where nothing in them is escaped, since JSON read and written again
+    takes three times as long.
+    """
+    for line in file:
+        found = _LINE.fullmatch(line)
+        if found is not None:
+            yield found.groups()
+        elif not line.isspace():
+            yield _parsed(line)
 
 
 def _as_written(raw: Raw) -> Record | Garbled:
@@ -189,20 +182,19 @@ def _fill(window: deque[Record | Garbled], left: Iterator[Record | Garbled], num
     return len(window)
 
 
-def _parsed(line: str) -> Record | Garbled:
+def _parsed(line: bytes) -> Raw:
     try:
-        said: dict[str, Any] = json.loads(line)
+        said: dict[str, Any] = json.loads(line.decode())
     except (ValueError, RecursionError):
-        return Garbled("a line that is no JSON")
+        return (b"a line that is no JSON",)
     if not isinstance(said, dict) or list(said) != _KEYS or not isinstance(said["data"], dict):
-        return Garbled(f"a line that is not an object with {', '.join(_KEYS)}")
+        return (f"a line that is not an object with {', '.join(_KEYS)}".encode(),)
     numbers = [said[name] for name in ("seq", "v", "at", "turn")]
     words = [said[name] for name in ("type", "cause", "digest")]
     if not all(type(number) is int for number in numbers) or not all(isinstance(word, str) for word in words):
-        return Garbled("a line whose values are of the wrong kind")
-    data = json.dumps(said["data"], separators=(",", ":"), ensure_ascii=False)
+        return (b"a line whose values are of the wrong kind",)
+    said["data"] = json.dumps(said["data"], separators=(",", ":"), ensure_ascii=False)
     try:
-        data.encode()
+        return tuple([str(part).encode() for part in said.values()])
     except UnicodeEncodeError:
-        return Garbled("a line that holds half a character")
-    return Record(**{**said, "data": data})
+        return (b"a line that holds half a character",)

@@ -7,6 +7,7 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
+from redis.connection import UnixDomainSocketConnection, parse_url
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 SENTINEL = "redis+sentinel://"
 ANSWER_S = 10
 """How long the store may take for one answer, beyond what it was asked to wait, before it counts as away."""
+AT_ONCE_BYTES = 1024 * 1024
+"""What a local socket takes without being waited for, as far as the system allows; a turn of 300 apps has 400 KiB."""
 _ASK_S = 2
 """How long a server may take to say which one is the store's primary."""
 PAGE = 500
@@ -129,11 +132,22 @@ def connect(url: str) -> Redis:
     try:
         if "," in url.partition("://")[2].partition("/")[0].rpartition("@")[2]:
             return _primary_of(url, options)
+        if url.startswith("unix://"):
+            options["connection_class"] = _LocalConnection
         return Redis.from_url(url, **options)
     except ValueError as error:
         raise UnsuitableStore(
             f"the store's URL must begin with redis://, rediss://, unix:// or {SENTINEL}, not {url!r}"
         ) from error
+
+
+class _LocalConnection(UnixDomainSocketConnection):
+    """A connection within a machine that takes a large turn's commit at once, so that its sender can go on."""
+
+    def _connect(self) -> socket.socket:
+        connected: socket.socket = super()._connect()  # type: ignore[no-untyped-call]
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, AT_ONCE_BYTES)
+        return connected
 
 
 def clock_ms(answer: Sequence[Any]) -> int:

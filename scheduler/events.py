@@ -344,6 +344,8 @@ def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: 
 
 
 _to_json = msgspec.json.Encoder().encode
+new_digest = blake2b(digest_size=16).copy
+"""An empty BLAKE2b-128 to go on with: a copy is made in half the time that a new one takes."""
 
 
 def encode_turn(entries: Iterable[tuple[Event, str]], *, first: int, at: int, turn: int, previous: str) -> list[Record]:
@@ -358,7 +360,9 @@ def encode_turn(entries: Iterable[tuple[Event, str]], *, first: int, at: int, tu
         name, v = model.__name__, model.v
         data = _to_json(event).decode()
         text = f"{previous}\n{seq}\n{name}\n{v}\n{when}\n{cause}\n{data}"
-        previous = blake2b(text.encode(), digest_size=16).hexdigest()
+        digest = new_digest()
+        digest.update(text.encode())
+        previous = digest.hexdigest()
         records.append(tuple.__new__(Record, (seq, name, v, at, turn, cause, data, previous)))
     return records
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from msgspec.json import Encoder
 from pydantic import BaseModel, ConfigDict
-from pydantic_core import to_json
 
 from scheduler.events import (
     AppAdmitted,
@@ -25,6 +25,9 @@ from scheduler.events import (
 if TYPE_CHECKING:
     from scheduler.entities import App
     from scheduler.state import ClusterState
+
+
+_to_json = Encoder().encode
 
 
 class Grant(BaseModel):
@@ -122,7 +125,7 @@ def grant_for(  # noqa: C901 - a field after the other
             grant["elastic"] = True
     if settled_at:
         grant["settled_at"] = settled_at
-    return to_json(grant).decode()
+    return _to_json(grant).decode()
 
 
 class GrantChanges(NamedTuple):
@@ -161,8 +164,8 @@ def changed_grants(events: Iterable[Event], state: ClusterState, *, settled_at: 
         match event:
             case AppRegistered() | AppAdmitted():
                 pass
-            case ExecutorAllocated(executor=name, worker=worker) | DriverAllocated(driver=name, worker=worker):
-                changes.grant(worker, name, state, settled_at)
+            case ExecutorAllocated(executor=name) | DriverAllocated(driver=name):
+                changes.grant(event.worker, name, state, settled_at)
             case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
             case AppRemoved() if event.app in state.apps:

@@ -8,13 +8,12 @@ is not as it should be, or was written by an older program, takes the long way b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from msgspec.json import Decoder
 
 from scheduler.errors import UnreadableRecord
-from scheduler.events import EVENT_TYPES, FIELDS, Event, Record, decode, read_record
+from scheduler.events import EVENT_TYPES, FIELDS, Event, Record, decode, new_digest, read_record
 
 Raw = tuple[bytes, ...]
 """What lies at a position: its seq and the values of the seven `FIELDS`, or of other fields, with their names."""
@@ -72,7 +71,9 @@ def facts(entries: Iterable[Raw], seq: int, digest: str) -> Iterator[Fact]:
         try:
             number, name, v, at_text, turn_text, cause, data, stored = raw
             text = b"\n".join((previous, number, name, v, at_text, turn_text, cause, data))
-            digest = blake2b(text, digest_size=16).hexdigest()
+            chained = new_digest()
+            chained.update(text)
+            digest = chained.hexdigest()
             version, event_of = _READERS[name]
             if digest.encode() == stored and number == b"%d" % seq and v == version:
                 if at_text != at_read:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import structlog
+from msgspec.json import Encoder
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
@@ -72,6 +73,7 @@ _COMMAND_FIELDS = [b"id", b"command", b"reply"]
 """The fields of a command in the inbox, in the order in which clients write them."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
+_to_json = Encoder().encode
 _log = structlog.get_logger()
 
 
@@ -464,7 +466,7 @@ class Scheduler:
                 refusal = problem
         if refusal is not None:
             return json.dumps({"id": message.id, "error": type(refusal).__name__, "message": str(refusal)})
-        return f'{{"id":{json.dumps(message.id)},"seq":{self.state.commands.get(message.id, 0)}}}'
+        return f'{{"id":{_to_json(message.id).decode()},"seq":{self.state.commands.get(message.id, 0)}}}'
 
     def _look_at(self, message: Message) -> Any:  # noqa: ANN401 - JSON values
         try:
@@ -613,7 +615,9 @@ def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[S
 def _message(entry: bytes, flat: list[bytes]) -> Message:
     """The message of an inbox entry whose fields and values come by turns, as the store gives them."""
     if flat[::2] == _COMMAND_FIELDS:
-        return Message(entry, flat[1].decode(errors="replace"), "command", flat[3], flat[5].decode(errors="replace"))
+        _, identity, _, body, _, reply_to = flat
+        values = entry, str(identity, "utf-8", "replace"), "command", body, str(reply_to, "utf-8", "replace")
+        return tuple.__new__(Message, values)
     pairs = iter(flat)
     fields = dict(zip(pairs, pairs, strict=True))
     kind = "view" if b"view" in fields else "command"

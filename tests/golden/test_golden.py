@@ -26,13 +26,13 @@ def test_there_are_the_histories_that_can_be_recorded() -> None:
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
 def test_no_decision_of_a_recorded_history_would_differ(file: Path) -> None:
     audited = Audit()
-    with file.open() as lines:
+    with file.open("rb") as lines:
         assert list(audited.deviations(read_lines(lines))) == []
     assert audited.decisions > 30
 
 
 def test_one_of_them_has_a_failover() -> None:
-    with (HERE / "failover.jsonl").open() as lines:
+    with (HERE / "failover.jsonl").open("rb") as lines:
         elected = [
             entry.data for entry in read_lines(lines) if isinstance(entry, Record) and entry.type == "MasterElected"
         ]

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from io import StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,7 +114,7 @@ def test_a_log_that_was_cut_in_the_middle_of_a_turn_is_gone_on_with_and_the_audi
     fake: Redis, cut: int
 ) -> None:
     log = EventLog(fake, Keys("default"))
-    adopt(log, read_whole(StringIO("".join(LINES[:cut]))))
+    adopt(log, read_whole(BytesIO("".join(LINES[:cut]).encode())))
     master = Scheduler(log, "next", lambda: rebuild(log))
     master.take_over()
     master.turn()

@@ -41,7 +41,7 @@ def told(audit: Audit, entries: Iterator[Entry]) -> Told:
     return Told(deviations, audit.events, audit.decisions, list(audit.companies), audit.blind_from, ends)
 
 
-def with_a_child(lines: list[str], begins_at: int) -> tuple[Told, int]:
+def with_a_child(lines: list[bytes], begins_at: int) -> tuple[Told, int]:
     """What an audit tells that comes to a child which has begun there and is ready; how far it went by itself."""
     audit = Audit()
     audit.ahead = ahead = Ahead(lambda: read_export(lines), 2 * begins_at)
@@ -65,17 +65,17 @@ def test_a_child_that_read_another_log_is_not_believed() -> None:
         ahead.end()
 
 
-def exported(log: list[Record]) -> list[str]:
-    return [f"{log_json(record)}\n" for record in log]
+def exported(log: list[Record]) -> list[bytes]:
+    return [f"{log_json(record)}\n".encode() for record in log]
 
 
-Spoil = Callable[[list[str], int], list[str]]
+Spoil = Callable[[list[bytes], int], list[bytes]]
 
 
 def _planted(name: str) -> Spoil:
     """A fault in an honestly recomputed chain, at the first decision from there on that it can be planted in."""
 
-    def spoil(lines: list[str], at: int) -> list[str]:
+    def spoil(lines: list[bytes], at: int) -> list[bytes]:
         log = [
             Record(**{**said, "data": json.dumps(said["data"], separators=(",", ":"))}) for said in map(_said, lines)
         ]
@@ -89,13 +89,13 @@ def _planted(name: str) -> Spoil:
     return spoil
 
 
-def _said(line: str) -> dict[str, Any]:
+def _said(line: bytes) -> dict[str, Any]:
     said: dict[str, Any] = json.loads(line)
     return said
 
 
-def _edited(line: str, **changes: object) -> str:
-    return json.dumps({**_said(line), **changes}, separators=(",", ":")) + "\n"
+def _edited(line: bytes, **changes: object) -> bytes:
+    return json.dumps({**_said(line), **changes}, separators=(",", ":")).encode() + b"\n"
 
 
 SPOILED: dict[str, Spoil] = {
@@ -107,7 +107,7 @@ SPOILED: dict[str, Spoil] = {
     "two entries exchanged": lambda lines, at: [*lines[:at], *reversed(lines[at : at + 2]), *lines[at + 2 :]],
     "an altered entry": lambda lines, at: [*lines[:at], _edited(lines[at], cause="somebody"), *lines[at + 1 :]],
     "an unknown entry": lambda lines, at: [*lines[:at], _edited(lines[at], type="Unheard"), *lines[at + 1 :]],
-    "no entry": lambda lines, at: [*lines[:at], "no JSON\n", *lines[at + 1 :]],
+    "no entry": lambda lines, at: [*lines[:at], b"no JSON\n", *lines[at + 1 :]],
     "a wrong turn": lambda lines, at: [*lines[:at], _edited(lines[at], turn=at), *lines[at + 1 :]],
     "a huge number": lambda lines, at: [*lines[:at], _edited(lines[at], seq=1 << 70), *lines[at + 1 :]],
 }

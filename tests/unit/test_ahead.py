@@ -85,11 +85,11 @@ def test_one_process_audits_what_cannot_be_read_twice(tmp_path: Path, pids: list
     assert CliRunner().invoke(cli, ["audit", "-"], input=text).exit_code == 0
     os.mkfifo(pipe)
     both_ends = os.open(pipe, os.O_RDWR)
-    with pipe.open() as reader:
+    with pipe.open("rb") as reader:
         os.write(both_ends, text.encode())
         os.close(both_ends)
         assert length(reader) == 0
-        assert reader.read() == text
+        assert reader.read().decode() == text
     assert pids == []
 
 

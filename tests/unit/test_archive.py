@@ -184,7 +184,7 @@ def test_a_reader_that_is_overtaken_by_the_archiver_reads_on_in_the_archive(log:
 
 
 def test_the_segments_are_an_export_that_the_audit_reads(log: EventLog) -> None:
-    exported = [line.decode() + "\n" for segment in move(log) for line in get(segment)]
+    exported = [line + b"\n" for segment in move(log) for line in get(segment)]
     assert list(read_lines(exported)) == RECORDS[: staying(50)[0] - 1]
     assert audit(read_lines(exported)) == []
 

@@ -332,14 +332,14 @@ def test_what_json_escapes_in_an_export_is_read_as_it_was_written(tmp_path: Path
     cluster = Cluster()
     cluster.company("Müller & Söhne \\ €")
     log = recorded(cluster)
-    with exported(tmp_path, log).open() as lines:
+    with exported(tmp_path, log).open("rb") as lines:
         assert list(read_lines(lines)) == log
 
 
 def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
     file = exported(tmp_path, LOG)
     spaced = "".join(f"{json.dumps(json.loads(line))}\n\n" for line in file.read_text().splitlines())
-    assert list(read_lines(spaced.splitlines(keepends=True))) == LOG
+    assert list(read_lines(spaced.encode().splitlines(keepends=True))) == LOG
 
 
 @pytest.mark.parametrize("kind", ["CompanyRegistered", "WorkerRegistered", "AppRegistered"])

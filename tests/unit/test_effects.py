@@ -33,7 +33,7 @@ def golden() -> dict[str, list[Record]]:
     """Recorded histories by the types that they hold."""
     logs: dict[str, list[Record]] = {}
     for file in sorted(GOLDEN.glob("*.jsonl")):
-        with file.open() as lines:
+        with file.open("rb") as lines:
             log = list(exported(lines))
         logs |= {record.type: log for record in log}
     return logs

@@ -115,9 +115,9 @@ def test_a_log_of_any_number_of_pages_is_read_up_to_any_position(size: int, monk
 
 @pytest.mark.parametrize("at", [1, 30, len(LOG)])
 def test_an_export_is_read_as_far_as_it_can_be_trusted_and_then_as_it_is_written(at: int) -> None:
-    lines = [f"{log_json(written)}\n" for written in LOG]
-    assert list(read_export(["\n", *lines, "\n"])) == [told(written) for written in LOG]
-    lines[at - 1] = lines[at - 1].replace('"digest":"', '"digest":"0')
+    lines = [f"{log_json(written)}\n".encode() for written in LOG]
+    assert list(read_export([b"\n", *lines, b"\n"])) == [told(written) for written in LOG]
+    lines[at - 1] = lines[at - 1].replace(b'"digest":"', b'"digest":"0')
     found = list(read_export(lines))
     assert found[: at - 1] == [told(written) for written in LOG[: at - 1]]
     assert found[at - 1 :] == list(read_lines(lines[at - 1 :]))
@@ -125,6 +125,6 @@ def test_an_export_is_read_as_far_as_it_can_be_trusted_and_then_as_it_is_written
 
 
 def test_a_line_that_is_no_entry_is_named_like_that() -> None:
-    lines = [log_json(LOG[0]), "no entry", '{"seq":3,"type":"\\ud800"}']
+    lines = [log_json(LOG[0]).encode(), b"no entry", b'{"seq":3,"type":"\\ud800"}', b'"\xff"']
     assert list(read_export(lines))[1:] == list(read_lines(lines))[1:]
     assert all(isinstance(each, Garbled) for each in list(read_export(lines))[1:])

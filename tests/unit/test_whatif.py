@@ -58,7 +58,7 @@ def test_under_the_same_rules_any_log_comes_out_as_it_is(history: History) -> No
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.jsonl")), ids=lambda file: file.stem)
 def test_under_the_same_rules_a_recorded_log_comes_out_turn_by_turn_as_it_is(file: Path) -> None:
     """Whatever its policies and placement are, and with masters that took over."""
-    with file.open() as lines:
+    with file.open("rb") as lines:
         taken = list(turns(facts_of(lines)))
     again = other(taken, Rules())
     assert again.in_step
@@ -67,7 +67,7 @@ def test_under_the_same_rules_a_recorded_log_comes_out_turn_by_turn_as_it_is(fil
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.jsonl")), ids=lambda file: file.stem)
 def test_a_setting_that_concerns_nothing_changes_no_decision(file: Path) -> None:
-    with file.open() as lines:
+    with file.open("rb") as lines:
         taken = list(turns(facts_of(lines)))
     again = other(taken, Rules({"worker_timeout_s": 77}))
     assert again.state.settings.worker_timeout_s == 77
