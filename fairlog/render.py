@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -77,12 +77,12 @@ def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
     return widths
 
 
-def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
-    """The same items; where stderr is a terminal, it is told how many there were so far."""
+def counted(items: Iterable[T], *, of: str = "entries", so_far: Callable[[int], int] = int) -> Iterator[T]:
+    """The same items; where stderr is a terminal, it is told how many there were `so_far`."""
     try:
         for number, item in enumerate(items):
             if number % _COUNT_EVERY == 0:
-                tell(f"{number} {of}")
+                tell(f"{so_far(number)} {of}")
             yield item
     finally:
         tell("")

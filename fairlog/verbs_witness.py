@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from fairlog import render
 from fairlog.options import EXPORT, Place, as_json, in_the_past, on_log, place_options, read_text, span_options
+from recovery.ahead import ahead_of
 from recovery.audit import Audit, Deviation
 from recovery.bounds import OPEN, Bound
 from recovery.chain import Garbled, read_export, read_store
@@ -119,9 +121,11 @@ def audit(
     if golden is not None and file is not None:
         raise click.UsageError("--golden takes its logs from a folder: leave out FILE")
     found: list[tuple[str, Deviation]] = []
-    for name, entries in _logs(ctx, file, golden):
-        audited = Audit()
-        found += [(name, each) for each in _deviations(name, audited, _spanned(audited, entries, first, last), company)]
+    for log in _logs(ctx, file, golden):
+        audited, name = Audit(), log.name
+        whole = (first, last) == (OPEN, OPEN)
+        meant = log if whole else _Log(name, _spanned(audited, log.entries, first, last))
+        found += [(name, each) for each in _deviations(audited, meant, company)]
         if audited.ends_at < audited.first and first != OPEN:
             raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
         if not as_json:
@@ -136,23 +140,36 @@ def audit(
     return 1 if found else 0
 
 
-def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Any]]]:
-    """(name, entries) of each log that is meant."""
+class _Log(NamedTuple):
+    """A log by its name; of `about` so many entries, if `again` can open it once more, for a second process."""
+
+    name: str
+    entries: Iterable[Entry]
+    again: Callable[[], Iterable[Entry]] = tuple
+    about: int = 0
+
+
+def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
+    """Each log that is meant."""
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
             raise InvalidCommand(f"{golden} holds no recorded log: they are files that end with .jsonl")
         for path in files:
             with path.open("rb") as lines:
-                yield path.name, read_export(lines)
+                yield _Log(path.name, read_export(lines))
     elif file is not None:
-        yield getattr(file, "name", "the file"), read_export(file)
+        from fairlog.sources import length, reopened  # noqa: PLC0415 (a store needs none of it)
+
+        name = getattr(file, "name", "the file")
+        yield _Log(name, read_export(file), partial(reopened, file), length(file))
     else:
         from fairlog.session import Session  # noqa: PLC0415 (a file needs no store)
 
         session = Session(ctx.ensure_object(Place))
         ctx.call_on_close(session.close)
-        yield "the log", read_store(session.log)
+        read = partial(read_store, session.log)
+        yield _Log("the log", read(), read, session.log.head().seq)
 
 
 def _spanned(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) -> Iterable[Entry]:
@@ -175,15 +192,16 @@ def _dated(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) 
         yield entry
 
 
-def _deviations(name: str, audited: Audit, entries: Iterable[Entry], company: str | None) -> list[Deviation]:
-    """What of the log of that name deviates, of that company or everybody's.
+def _deviations(audited: Audit, log: _Log, company: str | None) -> list[Deviation]:
+    """What of the log deviates, of that company or everybody's.
 
     Raises: InvalidCommand for a log without entries or that ends before, UnknownCompany.
     """
-    with unhindered():
-        found = list(audited.deviations(render.counted(entries)))
+    with unhindered(), ahead_of(log.again, log.about) as audited.ahead:
+        so_far = int if audited.ahead is None else audited.ahead.so_far
+        found = list(audited.deviations(render.counted(log.entries, so_far=so_far)))
     if not audited.events and not found:
-        raise InvalidCommand(f"{name} holds no entry")
+        raise InvalidCommand(f"{log.name} holds no entry")
     if company is None:
         return found
     if company not in audited.companies and audited.blind_from is None:

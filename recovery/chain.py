@@ -120,15 +120,14 @@ def chained(entries: Iterable[Entry]) -> Iterator[Fact | Record]:
         yield entry
 
 
-def verified(entries: Iterable[Entry]) -> Iterator[Fact | Record | Fault]:
-    """The entries in the order of their positions, and the faults of the chain between them.
+def verified(entries: Iterable[Entry], last: Fact | Record | None = None) -> Iterator[Fact | Record | Fault]:
+    """The entries behind `last` in the order of their positions, and the faults of the chain between them.
 
     Facts are verified already; they come first. An altered entry comes behind its fault; one that stands elsewhere
     is put back into its place.
     """
     every = iter(entries)
     window: deque[Record | Garbled] = deque()
-    last: Fact | Record | None = None
     for told in every:
         if not isinstance(told, Fact) and (isinstance(told, Garbled) or not _follows(told, last)):
             window.append(told)

@@ -6,16 +6,13 @@ that expires; one whose master is killed finishes what it has begun.
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import structlog
 from redis.exceptions import RedisError
 
+from recovery.child import Child
 from recovery.snapshot import CLAIMED_S, claim, positions, write
 from scheduler.eventlog import EventLog, Position
 from scheduler.state import ClusterState
@@ -24,35 +21,6 @@ NICENESS = 10
 AGAIN_AFTER = 0.1
 """After which part of `every` more events it is tried again where a snapshot was not written."""
 _log = structlog.get_logger()
-
-
-class Child:
-    """A process that has all that this one has at the moment of the fork, does `work` and exits with its result."""
-
-    def __init__(self, work: Callable[[], int]) -> None:
-        self._pid = os.fork()
-        if self._pid:
-            return
-        code = 1
-        try:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
-            signal.alarm(CLAIMED_S)
-            gc.disable()
-            os.nice(NICENESS)
-            code = work()
-        finally:
-            os._exit(code)
-
-    def exit_code(self) -> int | None:
-        """What it has exited with, None while it is at work; to be asked until it says."""
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
-
-    def kill(self) -> None:
-        """End it."""
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
 
 
 class Snapshotter:
@@ -78,7 +46,8 @@ class Snapshotter:
         if position.seq < self._due_at:
             return
         if claim(self._log):
-            self._child = Child(partial(_write, self._log, state, position))
+            work = partial(_write, self._log, state, position)
+            self._child = Child(work, niceness=NICENESS, at_most_s=CLAIMED_S)
         else:
             self._due_at = position.seq + int(AGAIN_AFTER * self._every)
 

@@ -366,7 +366,7 @@ class World:
             for attribute in doubles.keys() & vars(module).keys() if name.startswith(_PROGRAMS) else ():
                 if not (attribute == "_log" and isinstance(module._log, FunctionType)):
                     patch.setattr(module, attribute, doubles[attribute])
-        patch.setattr("recovery.snapshotter.Child", lambda work: _Child(loom, work))
+        patch.setattr("recovery.snapshotter.Child", lambda work, **_: _Child(loom, work))
         patch.setattr("recovery.failover.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None))
         for name in ("_set_ip_address", "register_birth", "register_death", "heartbeat"):
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
