@@ -66,7 +66,7 @@ _LOG_APART = {"stream-node-max-bytes": "65536", "stream-node-max-entries": "200"
 _ALLOCATOR = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {
-        "mmap_threshold": 32 * 1024,
+        "mmap_threshold": 8 * 1024,
         "mmap_max": 32 * 1024,
         "mxfast": 0,
         "top_pad": 1024 * 1024,
