@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,10 +20,15 @@ from recovery.child import Child
 from tests.unit.recorded import rechained
 from tests.unit.test_audit import LOG, edited, exported, position, run
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
 
 @pytest.fixture
 def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The children forked in a test, for which few entries count as many here, and two cores are there."""
+    """The children forked in a test, for which few entries count as many here, and two cores are there.
+
+    A thread that another test has left in this process keeps no child from being forked.
+    """
     forked: list[int] = []
 
     class Noted(Child):
@@ -33,6 +39,7 @@ def pids(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(ahead, "Child", Noted)
     monkeypatch.setattr(ahead, "LEAST", len(LOG))
     monkeypatch.setattr(ahead, "_cores", lambda: 2)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
     return forked
 
 
