@@ -23,6 +23,8 @@ from tests.property.histories import HISTORIES, History, played, seeded
 from tests.property.test_audit import FAULTS
 from tests.unit.recorded import rechained
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
 
 class Told(NamedTuple):
     """All that an audit tells."""
