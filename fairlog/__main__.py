@@ -1,6 +1,6 @@
 """`python -m fairlog`: the same as the `fairlog` command."""
 
-from fairlog.cli import main
+from fairlog.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import click
 from redis.exceptions import RedisError
 
-from fairlog import demo_tasks, render
+from fairlog import demo_tasks
+from fairlog.cli import render
 from fairlog.demo_checks import (
     Broken,
     Story,

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from fairlog import running
 from fairlog.child import Child
-from fairlog.render import size
+from fairlog.cli.render import size
 from fairlog.running import Running
 from fairlog.store import EmbeddedStore
 from recovery.lease import members

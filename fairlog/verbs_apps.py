@@ -12,13 +12,12 @@ from uuid import uuid4
 
 import click
 
-from fairlog import render
-from fairlog.follow import appended, follow, patiently
-from fairlog.options import (
+from fairlog.cli import render
+from fairlog.cli.decorators import on_cluster
+from fairlog.cli.follow import appended, follow, patiently
+from fairlog.cli.params import (
     as_json,
-    in_the_past,
     merge_counts,
-    on_cluster,
     read_bounds,
     read_cores,
     read_counts,
@@ -29,12 +28,13 @@ from fairlog.options import (
     read_size,
     read_text,
 )
+from fairlog.cli.target import in_the_past
 from scheduler.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
 from scheduler.errors import CommandRejected
 from scheduler.validate import MAX_NAME
 
 if TYPE_CHECKING:
-    from fairlog.session import Session
+    from fairlog.cli.session import Session
     from scheduler.worklist import TaskState, Worklist
 
 _LOOK_S = 0.3
@@ -128,7 +128,7 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
     sys.stdout.flush()
     if not wait:
         return 0
-    from fairlog.waiting import wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
+    from fairlog.cli.waiting import wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
 
     return wait_for(session, app, receipt.seq)
 

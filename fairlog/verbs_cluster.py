@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from fairlog import render
-from fairlog.health import live, ready
-from fairlog.options import as_json, in_the_past, on_cluster, place_options, read_pair, read_size, read_text
-from fairlog.session import without_password
+from fairlog.cli import render
+from fairlog.cli.decorators import on_cluster
+from fairlog.cli.health import live, ready
+from fairlog.cli.params import as_json, read_pair, read_size, read_text
+from fairlog.cli.session import without_password
+from fairlog.cli.target import in_the_past, place_options
 from fairlog.verbs_apps import send_each
 from scheduler.commands import (
     ChangeCompany,
@@ -27,7 +29,7 @@ from scheduler.errors import InvariantViolated, UnreadableRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairlog.session import Session
+    from fairlog.cli.session import Session
 
 
 @click.command()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlog import render
-from fairlog.options import as_json, on_log, read_text, span_options
+from fairlog.cli import render
+from fairlog.cli.decorators import on_log
+from fairlog.cli.params import as_json, read_text, span_options
 from recovery.bounds import Bound
 from recovery.fairness import By, Fairness
 from recovery.files import whole_file
@@ -22,7 +23,7 @@ from recovery.statement import statement as stated
 from scheduler.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
-    from fairlog.sources import Source
+    from fairlog.cli.sources import Source
 
 _MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
 
@@ -62,7 +63,7 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
     `fairlog log --json` wrote it; no store is needed then.
     """
     if html is not None:
-        from fairlog import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
+        from fairlog.cli import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
 
         fairness_page.check_extra()
     meter = Fairness(by=by)

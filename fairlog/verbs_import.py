@@ -6,8 +6,9 @@ from typing import IO
 
 import click
 
-from fairlog import render
-from fairlog.options import EXPORT, Place, as_json, place_options
+from fairlog.cli import render
+from fairlog.cli.params import EXPORT, as_json
+from fairlog.cli.target import Place, place_options
 
 
 @click.command("import")
@@ -25,7 +26,7 @@ def import_(place: Place, *, file: IO[bytes], as_json: bool) -> None:
     """
     if file.isatty():
         raise click.UsageError("name a FILE, or give the log on standard input")
-    from fairlog.sources import exported  # noqa: PLC0415 (help needs none of it)
+    from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
     from fairlog.verbs_backup import empty_place  # noqa: PLC0415 (likewise)
     from recovery.adopt import adopt, left_behind  # noqa: PLC0415 (likewise)
 

@@ -9,15 +9,16 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from fairlog import render
-from fairlog.follow import follow, position_of
-from fairlog.options import as_json, on_cluster, read_text, span_options
+from fairlog.cli import render
+from fairlog.cli.decorators import on_cluster
+from fairlog.cli.follow import follow, position_of
+from fairlog.cli.params import as_json, read_text, span_options
 from recovery.bounds import OPEN, Bound, up_to
 from scheduler.errors import InvalidCommand, UnknownApp
 from scheduler.simulate import run_scenario
 
 if TYPE_CHECKING:
-    from fairlog.session import Session
+    from fairlog.cli.session import Session
     from scheduler.events import Record
 
 
@@ -56,7 +57,7 @@ def log(
         for record in chosen:
             click.echo(show(record))
         return
-    from fairlog.parquet import check_extra, write  # noqa: PLC0415 (its library is an extra)
+    from fairlog.cli.parquet import check_extra, write  # noqa: PLC0415 (its library is an extra)
 
     check_extra()
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")

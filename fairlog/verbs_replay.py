@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlog import render
-from fairlog.options import as_json, on_log, span_options
+from fairlog.cli import render
+from fairlog.cli.decorators import on_log
+from fairlog.cli.params import as_json, span_options
 from recovery.bounds import Bound
 from recovery.playback import Playback, pending_apps, told
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fairlog.sources import Source
+    from fairlog.cli.sources import Source
     from recovery.playback import Frame
     from scheduler.state import ClusterState
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from fairlog.options import Place, Seconds, place_options, read_size, read_text
+from fairlog.cli.params import Seconds, read_size, read_text
+from fairlog.cli.target import Place, place_options
 from fairlog.running import default_data, find_running
 from scheduler.errors import FairlogError
 from scheduler.logs import FORMAT_VARIABLE, LogFormat, log_to_stderr
@@ -158,7 +159,7 @@ def master(place: Place, replicas: int, lease_s: float) -> None:
 
     A standby follows the log and has the state ready. SIGTERM ends a master; another one takes over at once.
     """
-    from fairlog.session import locate  # noqa: PLC0415 (help needs no store)
+    from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from recovery.failover import run_master  # noqa: PLC0415 (likewise)
 
     url, cluster, _ = locate(place)
@@ -197,7 +198,7 @@ def worker(place: Place, /, *, no_outlive: bool, drain: bool, memory: int | None
     SIGTERM ends it; executors go on and are found again by the next one with the same id. With --drain it takes
     nothing new from then on and ends once they have; a second SIGTERM ends it at once.
     """
-    from fairlog.session import locate  # noqa: PLC0415 (help needs no store)
+    from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from scheduler.eventlog import check_store, connect  # noqa: PLC0415 (likewise)
     from workers.agent import run_agent  # noqa: PLC0415 (likewise)
     from workers.offer import make_offers  # noqa: PLC0415 (likewise)

@@ -8,8 +8,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from fairlog import render
-from fairlog.options import as_json, on_log, read_pair, read_size, read_text
+from fairlog.cli import render
+from fairlog.cli.decorators import on_log
+from fairlog.cli.params import as_json, read_pair, read_size, read_text
 from fairlog.verbs_cluster import read_value
 from recovery.inputs import LoggedTurn, turns
 from recovery.rebuild import unhindered
@@ -21,7 +22,7 @@ from scheduler.errors import InvalidCommand
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from fairlog.sources import Source
+    from fairlog.cli.sources import Source
     from recovery.whatif import Work
 
 _WORKERS = re.compile(r"(\d{1,5})x(\d{1,7})x(\S+)", re.ASCII)

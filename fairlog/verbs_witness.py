@@ -9,8 +9,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from fairlog import render
-from fairlog.options import EXPORT, Place, as_json, in_the_past, on_log, place_options, read_text, span_options
+from fairlog.cli import render
+from fairlog.cli.decorators import on_log
+from fairlog.cli.params import EXPORT, as_json, read_text, span_options
+from fairlog.cli.target import Place, in_the_past, place_options
 from recovery.ahead import ahead_of
 from recovery.audit import Audit, Deviation
 from recovery.bounds import OPEN, Bound
@@ -20,7 +22,7 @@ from recovery.rebuild import unhindered
 from scheduler.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
-    from fairlog.sources import Source
+    from fairlog.cli.sources import Source
     from recovery.chain import Entry
 
 _NOWHERE = 1 << 63
@@ -159,12 +161,12 @@ def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> It
             with path.open("rb") as lines:
                 yield _Log(path.name, read_export(lines))
     elif file is not None:
-        from fairlog.sources import length, reopened  # noqa: PLC0415 (a store needs none of it)
+        from fairlog.cli.sources import length, reopened  # noqa: PLC0415 (a store needs none of it)
 
         name = getattr(file, "name", "the file")
         yield _Log(name, read_export(file), partial(reopened, file), length(file))
     else:
-        from fairlog.session import Session  # noqa: PLC0415 (a file needs no store)
+        from fairlog.cli.session import Session  # noqa: PLC0415 (a file needs no store)
 
         session = Session(ctx.ensure_object(Place))
         ctx.call_on_close(session.close)

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from fairlog.render import log_json, print_json, print_table
+from fairlog.cli.render import log_json, print_json, print_table
 from tests.chaos.checker import PROMISES, Evidence, Violation, check
 from tests.chaos.faults import draw
 from tests.chaos.rig import Rig

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlog.render import log_json
+from fairlog.cli.render import log_json
 from scheduler.events import Record
 from tests.property.given import recorded
 from tests.property.histories import played, seeded

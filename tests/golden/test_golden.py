@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fairlog.cli import cli
+from fairlog.cli.main import cli
 from recovery.audit import Audit
 from recovery.chain import read_lines
 from scheduler.events import Record

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from click.testing import CliRunner
 
-from fairlog.cli import cli
+from fairlog.cli.main import cli
 from fairlog.store import EmbeddedStore
 from recovery import archive as archiving
 from scheduler.commands import EndApp

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from fairlog.cli import cli
+from fairlog.cli.main import cli
 from fairlog.store import EmbeddedStore
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.keys import Keys

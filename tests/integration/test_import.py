@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from fairlog.cli import cli
-from fairlog.render import log_json
-from fairlog.sources import exported as read_whole
+from fairlog.cli.main import cli
+from fairlog.cli.render import log_json
+from fairlog.cli.sources import exported as read_whole
 from fairlog.store import EmbeddedStore
 from recovery.adopt import PAGE, NotAdopted, adopt, left_behind
 from recovery.audit import audit

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from pyarrow import parquet
 
-from fairlog.cli import cli
-from fairlog.parquet import TEXT, TRUTH, WHOLE
+from fairlog.cli.main import cli
+from fairlog.cli.parquet import TEXT, TRUTH, WHOLE
 from fairlog.store import EmbeddedStore
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import EVENT_TYPES, AppRegistered, Record
@@ -104,7 +104,7 @@ def test_a_damaged_log_leaves_the_file_that_was_there(
 def test_without_its_library_one_sentence_says_what_to_install(
     written: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlog.parquet.find_spec", lambda _: None)
+    monkeypatch.setattr("fairlog.cli.parquet.find_spec", lambda _: None)
     answer = run(written, "--parquet", tmp_path / "p")
     assert answer.output == "Error: --parquet needs pyarrow: pip install 'fairlog[parquet]'\n"
     assert not (tmp_path / "p").exists()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from fairlog.options import Place
-from fairlog.session import Session, Unconfirmed
+from fairlog.cli.session import Session, Unconfirmed
+from fairlog.cli.target import Place
 from fairlog.store import EmbeddedStore
 from recovery.rebuild import rebuild
 from scheduler.commands import KillApp, RegisterCompany, SubmitApp

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fairlog.cli import cli
+from fairlog.cli.main import cli
 from fairlog.store import EmbeddedStore
 from recovery.child import Child
 from scheduler.commands import EndApp

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlog.render import log_json
+from fairlog.cli.render import log_json
 from recovery.ahead import Ahead
 from recovery.audit import Audit, Deviation
 from recovery.books import Books

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fairlog.cli import cli
-from fairlog.sources import length
+from fairlog.cli.main import cli
+from fairlog.cli.sources import length
 from recovery import ahead
 from recovery.ahead import ahead_of
 from recovery.audit import Audit

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from fairlog.follow import follow
+from fairlog.cli.follow import follow
 from recovery import archive as archiving
 from recovery.archive import CannotArchive, archive, listed, open_log
 from recovery.audit import audit

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fairlog.cli import cli
-from fairlog.render import log_json
+from fairlog.cli.main import cli
+from fairlog.cli.render import log_json
 from recovery.audit import Audit, audit
 from recovery.chain import read_lines
 from scheduler.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from fairlog.options import read_bound
+from fairlog.cli.params import read_bound
 from recovery.bounds import Bound
 
 

@@ -8,9 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from fairlog import render
-from fairlog.follow import appended
-from fairlog.options import (
+from fairlog.cli import render
+from fairlog.cli.follow import appended
+from fairlog.cli.params import (
     merge_counts,
     read_bounds,
     read_cores,
@@ -21,7 +21,7 @@ from fairlog.options import (
     read_size,
     read_text,
 )
-from fairlog.session import without_password
+from fairlog.cli.session import without_password
 from fairlog.verbs_cluster import read_value
 from scheduler.events import AppRegistered, ClusterConfigured, CompanyRegistered, encode
 

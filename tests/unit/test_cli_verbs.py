@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import structs
 
-from fairlog.cli import VERBS, cli
+from fairlog.cli.main import VERBS, cli
 from fairlog.verbs_cluster import _shown
 from scheduler.events import ClusterConfigured
 
@@ -89,7 +89,7 @@ def test_help_lists_every_verb_in_order() -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["nonsense"]])
 def test_help_and_wrong_usage_load_neither_the_stores_library_nor_pydantic(arguments: list[str]) -> None:
     program = (
-        "import sys\nfrom fairlog.cli import cli\n"
+        "import sys\nfrom fairlog.cli.main import cli\n"
         f"try: cli.main({arguments!r})\nexcept SystemExit: pass\n"
         "print([name for name in ('redis', 'rq', 'pydantic', 'rich', 'structlog') if name in sys.modules])"
     )
@@ -99,7 +99,7 @@ def test_help_and_wrong_usage_load_neither_the_stores_library_nor_pydantic(argum
 
 def test_what_asks_the_cluster_loads_neither_rq_nor_rich() -> None:
     program = (
-        "import sys, fairlog.verbs_cluster, fairlog.session; print({'rq', 'rich', 'structlog'} & set(sys.modules))"
+        "import sys, fairlog.verbs_cluster, fairlog.cli.session; print({'rq', 'rich', 'structlog'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.sources import exported
+from fairlog.cli.sources import exported
 from recovery.audit import audit
 from scheduler.commands import (
     ChangeCompany,

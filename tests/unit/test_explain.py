@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from msgspec import convert
 from msgspec.structs import asdict, replace
 
-from fairlog.cli import cli
-from fairlog.render import log_json
+from fairlog.cli.main import cli
+from fairlog.cli.render import log_json
 from recovery.explain import explain
 from scheduler.commands import ConfigureCluster, DrainWorker, EndApp, KillApp, ScaleApp, SubmitApp, UndrainWorker
 from scheduler.errors import UnknownApp

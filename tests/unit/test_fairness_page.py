@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fairlog.fairness_page import page
+from fairlog.cli.fairness_page import page
 from recovery.fairness import Fairness
 from recovery.span import measure
 from tests.unit.recorded import facts, records

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlog.follow import follow
+from fairlog.cli.follow import follow
 from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import CompanyRegistered, encode

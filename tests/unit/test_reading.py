@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlog.render import log_json
+from fairlog.cli.render import log_json
 from recovery.chain import Garbled, read_export, read_lines, verified
 from scheduler import eventlog, events, reading
 from scheduler.errors import UnreadableRecord

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 
-from fairlog.cli import cli
+from fairlog.cli.main import cli
 from fairlog.verbs_replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
 from recovery.bounds import Bound
 from recovery.playback import Frame, Playback

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from fairlog.cli import cli
-from fairlog.options import Place
+from fairlog.cli.main import cli
+from fairlog.cli.target import Place
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fairlog.sources import facts_of
+from fairlog.cli.sources import facts_of
 from recovery.inputs import LoggedTurn, turns
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import click
 from click.shell_completion import CompletionItem
 
-from fairlog.options import Place, place_options
+from fairlog.cli.target import Place, place_options
 from scheduler.logs import masked
 
 if TYPE_CHECKING:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import wraps
 from math import isnan
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import click
 
 from recovery.bounds import OPEN, Bound
-
-if TYPE_CHECKING:
-    from fairlog.session import Session
-    from fairlog.sources import Source
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,20 +26,6 @@ _UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 _DURATION = re.compile(r"(-?\d{1,30})\s*([smhd])?", re.IGNORECASE | re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-@dataclass
-class Place:
-    """Which cluster the command line means, as far as it says so."""
-
-    store: str | None = None
-    cluster: str | None = None
-    data: Path | None = None
-    unsafe_store: bool = False
-    archive: str = ""
-    """Where the archived part of the log is, if not where the log says."""
-    at: Bound | None = None
-    """The log position, or the time, whose state is asked for; None = now."""
 
 
 def read_size(text: str) -> int:
@@ -161,85 +142,8 @@ def read_text(text: str) -> str:
     return text
 
 
-def place_options(*, from_environment: bool = False) -> Callable[[F], F]:
-    """The options that say which cluster is meant; with `from_environment` their variables are read as well.
-
-    They can stand before the verb and behind it; the latter wins.
-    """
-
-    def remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
-        place = ctx.ensure_object(Place)
-        if value is not None and value is not False and param.name is not None:
-            setattr(place, param.name, value)
-
-    def add(function: F) -> F:
-        for names, variable, settings, text in _PLACE:
-            function = click.option(
-                *names,
-                envvar=variable if from_environment else None,
-                show_envvar=from_environment,
-                expose_value=False,
-                callback=remember,
-                help=text,
-                **settings,
-            )(function)
-        return function
-
-    return add
-
-
-_PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
-    (
-        ("--unsafe-store",),
-        "FAIRLOG_UNSAFE_STORE",
-        {"is_flag": True, "default": None},
-        "Accept a store whose settings break the promises; for tests only.",
-    ),
-    (
-        ("--data",),
-        "FAIRLOG_DATA",
-        {"type": click.Path(file_okay=False, path_type=Path), "metavar": "DIR"},
-        "The data folder of the `up` that is meant; otherwise the one started last.",
-    ),
-    (
-        ("--archive",),
-        "FAIRLOG_ARCHIVE",
-        {"metavar": "URL"},
-        "Where the archived part of the log is, if it has moved since.",
-    ),
-    (
-        ("--cluster",),
-        "FAIRLOG_CLUSTER",
-        {"metavar": "NAME"},
-        'The cluster in the store; otherwise that of the `up`, or "default".',
-    ),
-    (
-        ("--store",),
-        "FAIRLOG_STORE",
-        {"metavar": "URL"},
-        "The store: redis://, rediss://, redis+sentinel:// or unix://PATH; otherwise that of a running `up`.",
-    ),
-]
-
-
 EXPORT = click.File("rb")
 """A log in a file, as `fairlog log --json` writes it; - is stdin."""
-
-
-def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
-    """A verb that gets a `Session` with the cluster that the command line means as its first argument."""
-
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from fairlog.session import Session  # noqa: PLC0415 (help and wrong usage need no store)
-
-        ctx = click.get_current_context()
-        session = Session(ctx.ensure_object(Place))
-        ctx.call_on_close(session.close)
-        return function(session, *args, **kwargs)
-
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    run.__dict__.update(function.__dict__)
-    return place_options()(run)
 
 
 def read_bound(text: str) -> Bound:
@@ -277,39 +181,6 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
         option = click.option(name, variable, type=read_bound, metavar="SEQ|TIME", help=text)
         run = option(run)
     return run
-
-
-def on_log(function: Callable[Concatenate[Source, P], R]) -> Callable[P, R]:
-    """A verb that gets the log that is meant as its first argument: its records, each checked as it is read.
-
-    They are those of its argument FILE, as `fairlog log --json` writes them, or else of the cluster that the command
-    line means; up to `--at` where the verb shows the past.
-    """
-
-    @wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from fairlog.sources import Source  # noqa: PLC0415 (help and wrong usage need no store)
-
-        file = cast("IO[bytes] | None", kwargs.pop("file"))
-        return function(Source(click.get_current_context(), file), *args, **kwargs)
-
-    return click.argument("file", type=EXPORT, required=False)(place_options()(cast("Callable[P, R]", run)))
-
-
-def in_the_past(function: F) -> F:
-    """The verb shows the past where `--at` says so: its `Session` answers from the log up to there."""
-
-    def remember(ctx: click.Context, _param: click.Parameter, value: Bound | None) -> None:
-        ctx.ensure_object(Place).at = value
-
-    return click.option(
-        "--at",
-        type=read_bound,
-        metavar="SEQ|TIME",
-        expose_value=False,
-        callback=remember,
-        help="Show what was so at this position of the log, or at this time (UTC).",
-    )(function)
 
 
 def as_json(function: F) -> F:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from fairlog import render
-from fairlog.follow import follow, patiently, position_of
+from fairlog.cli import render
+from fairlog.cli.follow import follow, patiently, position_of
 from scheduler.worklist import Progress, Worklist
 
 if TYPE_CHECKING:
-    from fairlog.session import Session
+    from fairlog.cli.session import Session
     from scheduler.events import Record
 
 _LOOK_S = 0.2

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
-    from fairlog.session import Session
+    from fairlog.cli.session import Session
 
 BEATEN_MS = 10_000
 """An agent beats once a second; one that has not for so long does not go about its work."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, TypeVar
 
-from fairlog.options import Place
-from fairlog.session import Session, until
+from fairlog.cli.session import Session, until
+from fairlog.cli.target import Place
 from recovery.chain import Garbled, chained, read_export, read_lines
 from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.events import Record

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from fairlog.options import Place
+    from fairlog.cli.target import Place
     from fairlog.running import Running
     from scheduler.client import Receipt
     from scheduler.commands import Command, SubmitApp

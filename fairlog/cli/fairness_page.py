@@ -8,7 +8,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from fairlog import render
+from fairlog.cli import render
 from scheduler.errors import InvalidCommand
 
 _COLOURS = (

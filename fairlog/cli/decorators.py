@@ -1,0 +1,49 @@
+"""What gives a verb its cluster or its log, loaded when the verb runs: help and wrong usage need no store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import IO, TYPE_CHECKING, Concatenate, cast
+
+import click
+
+from fairlog.cli.params import EXPORT, P, R
+from fairlog.cli.target import Place, place_options
+
+if TYPE_CHECKING:
+    from fairlog.cli.session import Session
+    from fairlog.cli.sources import Source
+
+
+def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
+    """A verb that gets a `Session` with the cluster that the command line means as its first argument."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from fairlog.cli.session import Session  # noqa: PLC0415 (help and wrong usage need no store)
+
+        ctx = click.get_current_context()
+        session = Session(ctx.ensure_object(Place))
+        ctx.call_on_close(session.close)
+        return function(session, *args, **kwargs)
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__dict__.update(function.__dict__)
+    return place_options()(run)
+
+
+def on_log(function: Callable[Concatenate[Source, P], R]) -> Callable[P, R]:
+    """A verb that gets the log that is meant as its first argument: its records, each checked as it is read.
+
+    They are those of its argument FILE, as `fairlog log --json` writes them, or else of the cluster that the command
+    line means; up to `--at` where the verb shows the past.
+    """
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from fairlog.cli.sources import Source  # noqa: PLC0415 (help and wrong usage need no store)
+
+        file = cast("IO[bytes] | None", kwargs.pop("file"))
+        return function(Source(click.get_current_context(), file), *args, **kwargs)
+
+    return click.argument("file", type=EXPORT, required=False)(place_options()(cast("Callable[P, R]", run)))

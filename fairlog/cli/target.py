@@ -1,0 +1,104 @@
+"""Which cluster, and which moment of its log, the command line means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlog.cli.params import F, read_bound
+from recovery.bounds import Bound
+
+
+@dataclass
+class Place:
+    """Which cluster the command line means, as far as it says so."""
+
+    store: str | None = None
+    cluster: str | None = None
+    data: Path | None = None
+    unsafe_store: bool = False
+    archive: str = ""
+    """Where the archived part of the log is, if not where the log says."""
+    at: Bound | None = None
+    """The log position, or the time, whose state is asked for; None = now."""
+
+
+def place_options(*, from_environment: bool = False) -> Callable[[F], F]:
+    """The options that say which cluster is meant; with `from_environment` their variables are read as well.
+
+    They can stand before the verb and behind it; the latter wins.
+    """
+
+    def remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
+        place = ctx.ensure_object(Place)
+        if value is not None and value is not False and param.name is not None:
+            setattr(place, param.name, value)
+
+    def add(function: F) -> F:
+        for names, variable, settings, text in _PLACE:
+            function = click.option(
+                *names,
+                envvar=variable if from_environment else None,
+                show_envvar=from_environment,
+                expose_value=False,
+                callback=remember,
+                help=text,
+                **settings,
+            )(function)
+        return function
+
+    return add
+
+
+_PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
+    (
+        ("--unsafe-store",),
+        "FAIRLOG_UNSAFE_STORE",
+        {"is_flag": True, "default": None},
+        "Accept a store whose settings break the promises; for tests only.",
+    ),
+    (
+        ("--data",),
+        "FAIRLOG_DATA",
+        {"type": click.Path(file_okay=False, path_type=Path), "metavar": "DIR"},
+        "The data folder of the `up` that is meant; otherwise the one started last.",
+    ),
+    (
+        ("--archive",),
+        "FAIRLOG_ARCHIVE",
+        {"metavar": "URL"},
+        "Where the archived part of the log is, if it has moved since.",
+    ),
+    (
+        ("--cluster",),
+        "FAIRLOG_CLUSTER",
+        {"metavar": "NAME"},
+        'The cluster in the store; otherwise that of the `up`, or "default".',
+    ),
+    (
+        ("--store",),
+        "FAIRLOG_STORE",
+        {"metavar": "URL"},
+        "The store: redis://, rediss://, redis+sentinel:// or unix://PATH; otherwise that of a running `up`.",
+    ),
+]
+
+
+def in_the_past(function: F) -> F:
+    """The verb shows the past where `--at` says so: its `Session` answers from the log up to there."""
+
+    def remember(ctx: click.Context, _param: click.Parameter, value: Bound | None) -> None:
+        ctx.ensure_object(Place).at = value
+
+    return click.option(
+        "--at",
+        type=read_bound,
+        metavar="SEQ|TIME",
+        expose_value=False,
+        callback=remember,
+        help="Show what was so at this position of the log, or at this time (UTC).",
+    )(function)
