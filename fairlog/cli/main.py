@@ -25,41 +25,41 @@ if TYPE_CHECKING:
 LONGEST_SENTENCE = 600
 
 VERBS = {
-    "up": ("verbs_run", "Run a whole cluster on this machine: store, masters and workers."),
-    "down": ("verbs_run", "Stop a running `up`, its executors included."),
-    "status": ("verbs_cluster", "Tell who serves, who stands by and which workers there are."),
-    "demo": ("verbs_run", "Watch three companies' apps being admitted fairly, on a cluster of its own."),
-    "master": ("verbs_run", "Run a master: it serves, or stands by while another one does."),
-    "worker": ("verbs_run", "Offer this machine's cores and memory, and run what is granted on them."),
-    "company": ("verbs_cluster", "Add, change, remove or list the companies and their quotas."),
-    "settings": ("verbs_cluster", "Show the settings in force, or change some."),
-    "submit": ("verbs_apps", "Queue an app: N tasks, each one run of CMD."),
-    "kill": ("verbs_apps", "End apps, whatever they are doing."),
-    "scale": ("verbs_apps", "State anew how many executors apps are to have, and where."),
-    "apps": ("verbs_apps", "List the apps that have not ended, or all of them."),
-    "app": ("verbs_apps", "Show one app with its executors and tasks."),
-    "workers": ("verbs_cluster", "List the workers: what they offer and what of it is granted."),
-    "drain": ("verbs_cluster", "Grant nothing new on workers; what runs there goes on."),
-    "decommission": ("verbs_cluster", "Have the executors of workers leave, and grant nothing on them any more."),
-    "undrain": ("verbs_cluster", "Take drained workers back into service."),
-    "remove": ("verbs_cluster", "Take workers out once they are empty, or at once with --force."),
-    "shares": ("verbs_cluster", "Show what companies and users hold, and the companies' shares of their quotas."),
-    "logs": ("verbs_apps", "Print what the tasks of an app have printed."),
-    "log": ("verbs_log", "Print the log, one line per event, its chain of digests checked."),
-    "backup": ("verbs_backup", "Copy the log into a file, while the cluster runs."),
-    "restore": ("verbs_backup", "Make a backup the log of a cluster that has none."),
-    "archive": ("verbs_backup", "Move old entries of the log out of the store, into compressed files."),
-    "import": ("verbs_import", "Make an exported log the log of a cluster that has none."),
-    "explain": ("verbs_witness", "Tell why an app waits, and why it was admitted and placed as it was."),
-    "audit": ("verbs_witness", "Work out every decision anew, and name what deviates from the rules."),
-    "replay": ("verbs_replay", "Play the log as a live view: shares, queue, workers and decisions."),
-    "fairness": ("verbs_figures", "Measure how fair a span of the log was to companies and users."),
+    "up": ("run", "Run a whole cluster on this machine: store, masters and workers."),
+    "down": ("run", "Stop a running `up`, its executors included."),
+    "status": ("cluster", "Tell who serves, who stands by and which workers there are."),
+    "demo": ("run", "Watch three companies' apps being admitted fairly, on a cluster of its own."),
+    "master": ("run", "Run a master: it serves, or stands by while another one does."),
+    "worker": ("run", "Offer this machine's cores and memory, and run what is granted on them."),
+    "company": ("cluster", "Add, change, remove or list the companies and their quotas."),
+    "settings": ("cluster", "Show the settings in force, or change some."),
+    "submit": ("apps", "Queue an app: N tasks, each one run of CMD."),
+    "kill": ("apps", "End apps, whatever they are doing."),
+    "scale": ("apps", "State anew how many executors apps are to have, and where."),
+    "apps": ("apps", "List the apps that have not ended, or all of them."),
+    "app": ("apps", "Show one app with its executors and tasks."),
+    "workers": ("cluster", "List the workers: what they offer and what of it is granted."),
+    "drain": ("cluster", "Grant nothing new on workers; what runs there goes on."),
+    "decommission": ("cluster", "Have the executors of workers leave, and grant nothing on them any more."),
+    "undrain": ("cluster", "Take drained workers back into service."),
+    "remove": ("cluster", "Take workers out once they are empty, or at once with --force."),
+    "shares": ("cluster", "Show what companies and users hold, and the companies' shares of their quotas."),
+    "logs": ("apps", "Print what the tasks of an app have printed."),
+    "log": ("log", "Print the log, one line per event, its chain of digests checked."),
+    "backup": ("backup", "Copy the log into a file, while the cluster runs."),
+    "restore": ("backup", "Make a backup the log of a cluster that has none."),
+    "archive": ("backup", "Move old entries of the log out of the store, into compressed files."),
+    "import": ("import_log", "Make an exported log the log of a cluster that has none."),
+    "explain": ("audit", "Tell why an app waits, and why it was admitted and placed as it was."),
+    "audit": ("audit", "Work out every decision anew, and name what deviates from the rules."),
+    "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),
+    "fairness": ("figures", "Measure how fair a span of the log was to companies and users."),
     "statement": (
-        "verbs_figures",
+        "figures",
         "State what a company's apps held in a month, by user and app.",
     ),
-    "whatif": ("verbs_whatif", "Run the inputs of the log, or of a trace, under other rules, and compare."),
-    "simulate": ("verbs_log", "Run a scenario through the rules, without a store."),
+    "whatif": ("whatif", "Run the inputs of the log, or of a trace, under other rules, and compare."),
+    "simulate": ("log", "Run a scenario through the rules, without a store."),
 }
 """Every verb, the module that holds it, and its help in one line."""
 
@@ -76,7 +76,7 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        command = getattr(import_module(f"fairlog.{VERBS[cmd_name][0]}"), name)
+        command = getattr(import_module(f"fairlog.cli.verbs.{VERBS[cmd_name][0]}"), name)
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

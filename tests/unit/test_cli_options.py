@@ -22,7 +22,7 @@ from fairlog.cli.params import (
     read_text,
 )
 from fairlog.cli.session import without_password
-from fairlog.verbs_cluster import read_value
+from fairlog.cli.verbs.cluster import read_value
 from scheduler.events import AppRegistered, ClusterConfigured, CompanyRegistered, encode
 
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from msgspec import structs
 
 from fairlog.cli.main import VERBS, cli
-from fairlog.verbs_cluster import _shown
+from fairlog.cli.verbs.cluster import _shown
 from scheduler.events import ClusterConfigured
 
 ROOT = Path(__file__).parents[2]
@@ -98,9 +98,7 @@ def test_help_and_wrong_usage_load_neither_the_stores_library_nor_pydantic(argum
 
 
 def test_what_asks_the_cluster_loads_neither_rq_nor_rich() -> None:
-    program = (
-        "import sys, fairlog.verbs_cluster, fairlog.cli.session; print({'rq', 'rich', 'structlog'} & set(sys.modules))"
-    )
+    program = "import sys, fairlog.cli.verbs.cluster, fairlog.cli.session; print({'rq', 'rich', 'structlog'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 
 from fairlog.cli.main import cli
-from fairlog.verbs_replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
+from fairlog.cli.verbs.replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
 from recovery.bounds import Bound
 from recovery.playback import Frame, Playback
 from scheduler.errors import InvalidCommand

@@ -13,7 +13,7 @@ from fairlog.cli.health import live, ready
 from fairlog.cli.params import as_json, read_pair, read_size, read_text
 from fairlog.cli.session import without_password
 from fairlog.cli.target import in_the_past, place_options
-from fairlog.verbs_apps import send_each
+from fairlog.cli.verbs.apps import send_each
 from scheduler.commands import (
     ChangeCompany,
     ConfigureCluster,

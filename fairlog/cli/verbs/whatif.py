@@ -11,7 +11,7 @@ import click
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, read_pair, read_size, read_text
-from fairlog.verbs_cluster import read_value
+from fairlog.cli.verbs.cluster import read_value
 from recovery.inputs import LoggedTurn, turns
 from recovery.rebuild import unhindered
 from recovery.swf import read_trace
