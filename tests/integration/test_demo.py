@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from fairlog.demo_checks import (
+from fairlog.demo.checks import (
     Broken,
     check_acknowledged,
     check_admission,

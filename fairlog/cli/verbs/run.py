@@ -110,7 +110,7 @@ def down(place: Place) -> None:
 @click.command()
 def demo() -> int:
     """Watch three companies' apps being admitted fairly, on a cluster of its own."""
-    from fairlog.demo import run_demo  # noqa: PLC0415 (the other verbs need none of it)
+    from fairlog.demo.run import run_demo  # noqa: PLC0415 (the other verbs need none of it)
 
     return run_demo()
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlog.demo_checks import Broken
+from fairlog.demo.checks import Broken
 from recovery.lease import members
 
 if TYPE_CHECKING:

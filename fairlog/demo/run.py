@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import click
 from redis.exceptions import RedisError
 
-from fairlog import demo_tasks
 from fairlog.cli import render
-from fairlog.demo_checks import (
+from fairlog.demo import tasks as demo_tasks
+from fairlog.demo.checks import (
     Broken,
     Story,
     check_acknowledged,
@@ -32,7 +32,7 @@ from fairlog.demo_checks import (
     read_story,
     takeover_ms,
 )
-from fairlog.demo_kills import Kills
+from fairlog.demo.kills import Kills
 from fairlog.up import Plan, Tree
 from scheduler.client import Client, Receipt
 from scheduler.commands import RegisterCompany, SubmitApp
