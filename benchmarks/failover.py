@@ -21,7 +21,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from benchmarks.replay import QUEUED, WORKERS, History, write
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery.failover import SNAPSHOT_EVERY
 from recovery.lease import members
 from recovery.snapshot import positions

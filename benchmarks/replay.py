@@ -25,7 +25,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery import snapshot
 from recovery.ahead import ahead_of
 from recovery.audit import Audit

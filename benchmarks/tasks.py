@@ -24,7 +24,7 @@ from typing import Any
 from redis import Redis
 from rq import Queue, Worker
 
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany, SubmitApp
 from scheduler.worklist import Worklist

@@ -28,7 +28,7 @@ import structlog
 from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
 
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery.failover import run_master
 from scheduler.client import Client
 from scheduler.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp, write_command

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from redis import Redis
 
-from fairlog.store import EmbeddedStore, bundled_server
+from fairlog.local.store import EmbeddedStore, bundled_server
 from tests.integration.servers import Servers
 
 REDIS_SERVER = shutil.which("redis-server")

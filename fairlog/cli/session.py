@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import click
 from redis.exceptions import RedisError
 
-from fairlog.running import find_running
+from fairlog.local.running import find_running
 from recovery.archive import open_log
 from recovery.bounds import OPEN, Bound, up_to
 from recovery.lease import Member, members
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fairlog.cli.target import Place
-    from fairlog.running import Running
+    from fairlog.local.running import Running
     from scheduler.client import Receipt
     from scheduler.commands import Command, SubmitApp
     from scheduler.reading import Fact

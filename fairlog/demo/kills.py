@@ -13,7 +13,7 @@ from recovery.lease import members
 if TYPE_CHECKING:
     from redis import Redis
 
-    from fairlog.up import Tree
+    from fairlog.local.up import Tree
     from scheduler.eventlog import EventLog
 
 MASTER_PART, WORKER_PART = 4, 2

@@ -33,7 +33,7 @@ from fairlog.demo.checks import (
     takeover_ms,
 )
 from fairlog.demo.kills import Kills
-from fairlog.up import Plan, Tree
+from fairlog.local.up import Plan, Tree
 from scheduler.client import Client, Receipt
 from scheduler.commands import RegisterCompany, SubmitApp
 from scheduler.errors import CommandRejected, NoMaster

@@ -18,7 +18,7 @@ from uuid import uuid4
 import psutil
 from redis.exceptions import RedisError
 
-from fairlog.child import Child
+from fairlog.local.child import Child
 from recovery.archive import open_log
 from recovery.lease import members
 from recovery.rebuild import fold

@@ -18,8 +18,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from fairlog.child import Child
-from fairlog.store import _END_WITH_PARENT, EmbeddedStore, bundled_server
+from fairlog.local.child import Child
+from fairlog.local.store import _END_WITH_PARENT, EmbeddedStore, bundled_server
 
 _ANSWER_S = 1.0
 _UP_S = 30.0

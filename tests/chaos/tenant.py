@@ -17,7 +17,7 @@ from uuid import uuid4
 from msgspec import to_builtins
 from redis.exceptions import RedisError
 
-from fairlog.parent import end_with
+from fairlog.local.parent import end_with
 from scheduler.client import Client
 from scheduler.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
 from scheduler.errors import CommandRejected, NoMaster

@@ -13,7 +13,7 @@ import zstandard
 from click.testing import CliRunner
 
 from fairlog.cli.main import cli
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery import archive as archiving
 from scheduler.commands import EndApp
 from scheduler.keys import Keys

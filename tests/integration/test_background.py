@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from tests.integration.cli_rig import Service, Shell, tree_of, wait_until
 from tests.integration.servers import Servers
 

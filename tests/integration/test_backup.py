@@ -17,7 +17,7 @@ import psutil
 import pytest
 from redis import Redis
 
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery.archive import archive, open_log
 from recovery.backup import BadBackup, backup, restore
 from recovery.files import Unreachable

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from fairlog import Client
-from fairlog.store import EmbeddedStore, bundled_server
+from fairlog.local.store import EmbeddedStore, bundled_server
 from scheduler.eventlog import EventLog
 from tests.integration.cli_rig import Shell, wait_until
 

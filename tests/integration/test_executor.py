@@ -13,7 +13,7 @@ import pytest
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from tests.integration.worker_rig import WORKER, Rig, processes_of, wait_until
 from workers.nursery import Nursery
 from workers.rundir import RunDir

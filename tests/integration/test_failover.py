@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery.failover import Master
 from recovery.follower import Follower
 from recovery.lease import Lease, Member, members

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.keys import Keys
 from tests.property.given import Cluster

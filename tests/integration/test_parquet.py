@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from fairlog.cli.main import cli
 from fairlog.cli.parquet import TEXT, TRUTH, WHOLE
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import EVENT_TYPES, AppRegistered, Record
 from scheduler.keys import Keys

@@ -14,7 +14,7 @@ import structlog
 from redis import Redis
 from structlog.testing import capture_logs
 
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery import snapshot as snapshots
 from recovery.failover import Master
 from recovery.lease import Member

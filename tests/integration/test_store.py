@@ -17,7 +17,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from fairlog.store import EmbeddedStore, StoreUnavailable
+from fairlog.local.store import EmbeddedStore, StoreUnavailable
 
 
 @pytest.fixture(params=["embedded", "redis-server"])
@@ -104,7 +104,7 @@ def test_a_lock_is_free_again_once_the_store_has_stopped(own: EmbeddedStore) -> 
 _STARTER = """
 import sys
 from pathlib import Path
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 
 store = EmbeddedStore(Path(sys.argv[1]))
 store.start()

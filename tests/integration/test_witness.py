@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery.child import Child
 from scheduler.commands import EndApp
 from scheduler.eventlog import GENESIS, EventLog, Position

@@ -18,7 +18,7 @@ import pytest
 from redis import Redis
 
 import workers.agent
-from fairlog.store import EmbeddedStore
+from fairlog.local.store import EmbeddedStore
 from recovery.failover import run_master
 from scheduler.client import Client
 from scheduler.commands import ConfigureCluster, KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp

@@ -98,7 +98,10 @@ def test_help_and_wrong_usage_load_neither_the_stores_library_nor_pydantic(argum
 
 
 def test_what_asks_the_cluster_loads_neither_rq_nor_rich() -> None:
-    program = "import sys, fairlog.cli.verbs.cluster, fairlog.cli.session; print({'rq', 'rich', 'structlog'} & set(sys.modules))"
+    program = (
+        "import sys, fairlog.cli.verbs.cluster, fairlog.cli.session;"
+        "print({'rq', 'rich', 'structlog'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fairlog.store import LONGEST_SOCKET_PATH, EmbeddedStore, StoreUnavailable, bundled_server
+from fairlog.local.store import LONGEST_SOCKET_PATH, EmbeddedStore, StoreUnavailable, bundled_server
 
 
 def test_the_bundled_server_is_a_program_on_this_machine() -> None:

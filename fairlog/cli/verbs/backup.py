@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlog import running
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import as_json, read_text
 from fairlog.cli.target import Place, place_options
-from fairlog.running import default_data, find_running
+from fairlog.local import running
+from fairlog.local.running import default_data, find_running
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -128,7 +128,7 @@ def _as_url(place: str | None) -> str | None:
 def empty_place(place: Place) -> Iterator[EventLog]:
     """The log of the cluster that is meant; that of an `up` which does not run is reached by a store of our own."""
     from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
-    from fairlog.store import EmbeddedStore  # noqa: PLC0415 (likewise)
+    from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)
     from scheduler.eventlog import EventLog, check_store, connect  # noqa: PLC0415 (likewise)
     from scheduler.keys import Keys  # noqa: PLC0415 (likewise)
 

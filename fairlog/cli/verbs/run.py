@@ -11,7 +11,7 @@ import click
 
 from fairlog.cli.params import Seconds, read_size, read_text
 from fairlog.cli.target import Place, place_options
-from fairlog.running import default_data, find_running
+from fairlog.local.running import default_data, find_running
 from scheduler.errors import FairlogError
 from scheduler.logs import FORMAT_VARIABLE, LogFormat, log_to_stderr
 from scheduler.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
@@ -69,7 +69,7 @@ def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None,
     Whatever of it dies is started again. Everything that was acknowledged lies in the data folder and is there again
     after the next `up`. A worker offers at least what the smallest executor needs.
     """
-    from fairlog.up import Plan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
+    from fairlog.local.up import Plan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
     from workers.offer import default_cores, default_memory_mb  # noqa: PLC0415 (likewise)
 
     if place.store is not None:
@@ -98,7 +98,7 @@ def down(place: Place) -> None:
 
     It is the one started last, or the one on --data.
     """
-    from fairlog.up import stop_running  # noqa: PLC0415 (the other verbs need none of it)
+    from fairlog.local.up import stop_running  # noqa: PLC0415 (the other verbs need none of it)
 
     found = find_running(place.data)
     if found is None:
@@ -117,7 +117,7 @@ def demo() -> int:
 
 def _until_the_parent_ends(ctx: click.Context, _param: click.Parameter, parent: int | None) -> None:
     if parent is not None and not ctx.resilient_parsing:
-        from fairlog.parent import end_with  # noqa: PLC0415 (only `up` asks for it)
+        from fairlog.local.parent import end_with  # noqa: PLC0415 (only `up` asks for it)
 
         end_with(parent)
 

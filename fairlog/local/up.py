@@ -21,11 +21,11 @@ import click
 import psutil
 from redis.exceptions import RedisError
 
-from fairlog import running
-from fairlog.child import Child
 from fairlog.cli.render import size
-from fairlog.running import Running
-from fairlog.store import EmbeddedStore
+from fairlog.local import running
+from fairlog.local.child import Child
+from fairlog.local.running import Running
+from fairlog.local.store import EmbeddedStore
 from recovery.lease import members
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster

@@ -12,7 +12,7 @@ SHORT_LIFE_S = 5.0
 """A process that lived shorter than this is started again with a growing pause."""
 PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 KEPT_FAILURES = 10
-_OURS = Path(__file__).parents[1]
+_OURS = Path(__file__).parents[2]
 """Where our packages lie. `python -m` looks into the current folder first, which may hold a `scheduler` of its own."""
 
 

@@ -26,7 +26,7 @@ from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.retry import Retry
 
-from fairlog.child import PAUSES_S, SHORT_LIFE_S, ending
+from fairlog.local.child import PAUSES_S, SHORT_LIFE_S, ending
 from scheduler.errors import FairlogError
 
 LONGEST_SOCKET_PATH = 103

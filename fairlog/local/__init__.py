@@ -1,0 +1,1 @@
+"""A whole cluster on this machine: its store, its processes and where they are. The command line stays out."""
