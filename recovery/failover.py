@@ -14,8 +14,8 @@ from uuid import uuid4
 import structlog
 from redis.exceptions import RedisError
 
-from recovery.archive import open_log
-from recovery.archiver import Archiver
+from recovery.archive.archive import open_log
+from recovery.archive.archiver import Archiver
 from recovery.follower import Follower
 from recovery.lease import Lease, Member
 from recovery.snapshotter import Snapshotter

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recovery.files import whole_file
+from recovery.archive.files import whole_file
 from scheduler.errors import InvalidCommand
 
 if TYPE_CHECKING:

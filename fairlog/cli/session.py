@@ -9,7 +9,7 @@ import click
 from redis.exceptions import RedisError
 
 from fairlog.local.running import find_running
-from recovery.archive import open_log
+from recovery.archive.archive import open_log
 from recovery.bounds import OPEN, Bound, up_to
 from recovery.lease import Member, members
 from recovery.rebuild import fold, rebuild

@@ -19,7 +19,7 @@ import psutil
 from redis.exceptions import RedisError
 
 from fairlog.local.child import Child
-from recovery.archive import open_log
+from recovery.archive.archive import open_log
 from recovery.lease import members
 from recovery.rebuild import fold
 from scheduler.client import Client

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
-from recovery import archive as archiving
+from recovery.archive import archive as archiving
 from scheduler.commands import EndApp
 from scheduler.keys import Keys
 from tests.integration.cli_rig import ROOT
@@ -128,7 +128,7 @@ def test_a_damaged_segment_is_one_sentence_that_names_it_and_its_positions(
 
 _KILLED = """
 import os, sys
-from recovery.archive import archive, open_log
+from recovery.archive.archive import archive, open_log
 from recovery import archive as archiving
 from scheduler.eventlog import connect
 from scheduler.keys import Keys

@@ -18,9 +18,9 @@ import pytest
 from redis import Redis
 
 from fairlog.local.store import EmbeddedStore
-from recovery.archive import archive, open_log
-from recovery.backup import BadBackup, backup, restore
-from recovery.files import Unreachable
+from recovery.archive.archive import archive, open_log
+from recovery.archive.backup import BadBackup, backup, restore
+from recovery.archive.files import Unreachable
 from recovery.rebuild import rebuild
 from recovery.snapshot import positions
 from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp

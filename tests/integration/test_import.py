@@ -18,7 +18,7 @@ from fairlog.cli.main import cli
 from fairlog.cli.render import log_json
 from fairlog.cli.sources import exported as read_whole
 from fairlog.local.store import EmbeddedStore
-from recovery.adopt import PAGE, NotAdopted, adopt, left_behind
+from recovery.archive.import_log import PAGE, NotAdopted, adopt, left_behind
 from recovery.audit import audit
 from recovery.chain import read_store
 from recovery.rebuild import rebuild

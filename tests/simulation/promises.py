@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from recovery.archive import open_log
+from recovery.archive.archive import open_log
+from recovery.archive.segment import Segment, entries, get
 from recovery.audit import audit
 from recovery.rebuild import fold, rebuild
-from recovery.segment import Segment, entries, get
 from recovery.snapshot import BadSnapshot, load, positions
 from scheduler.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.eventlog import GENESIS, Position

@@ -23,7 +23,7 @@ import fsspec
 import pytest
 from redis.exceptions import RedisError
 
-from recovery.archive import archive, open_log
+from recovery.archive.archive import archive, open_log
 from recovery.failover import Master
 from recovery.lease import Member
 from scheduler.client import Client, Receipt

@@ -9,7 +9,7 @@ import fakeredis
 import fsspec
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
-from recovery.archive import open_log
+from recovery.archive.archive import open_log
 from recovery.audit import audit
 from recovery.rebuild import rebuild
 from scheduler.eventlog import EventLog

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from fairlog.cli.follow import follow
-from recovery import archive as archiving
-from recovery.archive import CannotArchive, archive, listed, open_log
+from recovery.archive import archive as archiving
+from recovery.archive.archive import CannotArchive, archive, listed, open_log
+from recovery.archive.files import Unreachable
+from recovery.archive.segment import Segment, check, get
 from recovery.audit import audit
 from recovery.chain import read_lines
-from recovery.files import Unreachable
 from recovery.follower import Follower
 from recovery.rebuild import rebuild
-from recovery.segment import Segment, check, get
 from recovery.snapshot import positions
 from scheduler.errors import InvalidSetting, UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position

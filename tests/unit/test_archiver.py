@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from recovery import archiver
-from recovery.archiver import CLAIMED_S, Archiver, claim, is_due, run
+from recovery.archive import archiver
+from recovery.archive.archiver import CLAIMED_S, Archiver, claim, is_due, run
 from scheduler.eventlog import EventLog, connect
 from scheduler.events import ClusterConfigured
 from tests.property.given import Cluster, recorded

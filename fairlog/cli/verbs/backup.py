@@ -20,8 +20,8 @@ from fairlog.local.running import default_data, find_running
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from recovery.backup import Copied
-    from recovery.segment import Segment
+    from recovery.archive.backup import Copied
+    from recovery.archive.segment import Segment
     from scheduler.eventlog import EventLog
 
 
@@ -37,7 +37,7 @@ def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
     has to be there when the file is restored. URL is a path, file:// or any other place (s3://) that fsspec knows.
     Values of --env are not in it, nor what tasks have printed.
     """
-    from recovery.backup import backup as write  # noqa: PLC0415 (help needs none of it)
+    from recovery.archive.backup import backup as write  # noqa: PLC0415 (help needs none of it)
 
     elsewhere = session.place.archive
     copied = write(session.log, url, whole=whole, elsewhere=elsewhere, watched=render.counted)
@@ -56,7 +56,7 @@ def restore(place: Place, *, url: str, as_json: bool) -> None:
     Every entry is checked, the archived ones as well; an archive that has moved is named by --archive. Tasks of apps
     that had not ended run again.
     """
-    from recovery.backup import restore as read  # noqa: PLC0415 (help needs none of it)
+    from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
     with empty_place(place) as log:
         of_archive = partial(render.counted, of="segments of the archive")
@@ -83,7 +83,7 @@ def archive(
     if listing or checking:
         _print_archive(session, checking=checking, as_json=as_json)
         return
-    from recovery.archive import archive as move  # noqa: PLC0415 (help needs none of it)
+    from recovery.archive.archive import archive as move  # noqa: PLC0415 (help needs none of it)
 
     settings = session.ask("settings")
     place = _as_url(url) or session.place.archive or settings["archive_url"]
@@ -100,8 +100,8 @@ def archive(
 
 
 def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
-    from recovery.archive import listed  # noqa: PLC0415 (help needs none of it)
-    from recovery.segment import check  # noqa: PLC0415 (likewise)
+    from recovery.archive.archive import listed  # noqa: PLC0415 (help needs none of it)
+    from recovery.archive.segment import check  # noqa: PLC0415 (likewise)
 
     segments = [segment.under(session.place.archive) for segment in listed(session.store, session.keys)]
     for segment in render.counted(segments, of="segments") if checking else ():

@@ -28,7 +28,7 @@ def import_(place: Place, *, file: IO[bytes], as_json: bool) -> None:
         raise click.UsageError("name a FILE, or give the log on standard input")
     from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
     from fairlog.cli.verbs.backup import empty_place  # noqa: PLC0415 (likewise)
-    from recovery.adopt import adopt, left_behind  # noqa: PLC0415 (likewise)
+    from recovery.archive.import_log import adopt, left_behind  # noqa: PLC0415 (likewise)
 
     with empty_place(place) as log:
         if (come := left_behind(log)) is not None:

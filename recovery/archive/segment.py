@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
-from recovery.files import Unreachable, needed, opened, written
+from recovery.archive.files import Unreachable, needed, opened, written
 from scheduler.errors import UnreadableRecord
 from scheduler.reading import Raw
 

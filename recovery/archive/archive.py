@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from recovery import snapshot
-from recovery.files import DRAFT, Unreachable, make_folder, names, needed, remove
+from recovery.archive.files import DRAFT, Unreachable, make_folder, names, needed, remove
+from recovery.archive.segment import SUFFIX, Segment, check, entries, get, put, segment_name, segment_of
 from recovery.rebuild import rebuild
-from recovery.segment import SUFFIX, Segment, check, entries, get, put, segment_name, segment_of
 from scheduler.errors import FairlogError, InvalidSetting, UnreadableRecord
 from scheduler.eventlog import GENESIS, PAGE, EventLog, Position
 from scheduler.reading import Raw

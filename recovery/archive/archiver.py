@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 from redis.exceptions import RedisError
 
-from recovery.archive import archive, archived_to, open_log
+from recovery.archive.archive import archive, archived_to, open_log
 from scheduler.errors import FairlogError
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
@@ -79,10 +79,10 @@ class Archiver:
             "FAIRLOG_ARCHIVE": self._elsewhere,
         }
         self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-            [sys.executable, "-m", "recovery.archiver", str(os.getpid()), url, str(retain)],
+            [sys.executable, "-m", "recovery.archive.archiver", str(os.getpid()), url, str(retain)],
             stdin=subprocess.DEVNULL,
             env=environment,
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
         )
 
 
