@@ -22,8 +22,8 @@ from uuid import uuid4
 
 from benchmarks.replay import QUEUED, WORKERS, History, write
 from fairlog.local.store import EmbeddedStore
-from recovery.failover import SNAPSHOT_EVERY
-from recovery.lease import members
+from recovery.failover.lease import members
+from recovery.failover.master import SNAPSHOT_EVERY
 from recovery.snapshot import positions
 from scheduler.client import Client
 from scheduler.commands import ConfigureCluster, RegisterCompany

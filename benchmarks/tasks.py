@@ -69,7 +69,7 @@ def fairlog_tasks(folder: Path, tasks: int, cores: int) -> dict[str, Any]:
         outlive_agent=False,
     )
     with EmbeddedStore(folder / "fairlog") as store:
-        master = ("-c", f"from recovery.failover import run_master; run_master({store.url!r}, {CLUSTER!r})")
+        master = ("-c", f"from recovery.failover.master import run_master; run_master({store.url!r}, {CLUSTER!r})")
         os.environ[STORE_VARIABLE] = store.url
         agent = ("-m", "workers.agent", CLUSTER, offer.model_dump_json())
         with process(folder / "log", *master), process(folder / "log", *agent):

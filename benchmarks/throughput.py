@@ -29,7 +29,7 @@ from rq import Queue, SimpleWorker
 from rq.serializers import JSONSerializer
 
 from fairlog.local.store import EmbeddedStore
-from recovery.failover import run_master
+from recovery.failover.master import run_master
 from scheduler.client import Client
 from scheduler.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.eventlog import connect

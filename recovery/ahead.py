@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import json
 
 from recovery.audit import Audit, Deviation
-from recovery.child import Child
+from recovery.failover.fork import Child
 from scheduler.eventlog import Position
 from scheduler.reading import Fact
 from scheduler.state import ClusterState

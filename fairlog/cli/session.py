@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from fairlog.local.running import find_running
 from recovery.archive.archive import open_log
 from recovery.bounds import OPEN, Bound, up_to
-from recovery.lease import Member, members
+from recovery.failover.lease import Member, members
 from recovery.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore

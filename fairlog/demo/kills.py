@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlog.demo.checks import Broken
-from recovery.lease import members
+from recovery.failover.lease import members
 
 if TYPE_CHECKING:
     from redis import Redis

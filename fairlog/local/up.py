@@ -26,7 +26,7 @@ from fairlog.local import running
 from fairlog.local.child import Child
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
-from recovery.lease import members
+from recovery.failover.lease import members
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster
 from scheduler.eventlog import connect

@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["recovery.failover", "workers.agent", __name__])
+_CONTEXT.set_forkserver_preload(["recovery.failover.master", "workers.agent", __name__])
 
 
 class Forked:

@@ -17,9 +17,9 @@ import pytest
 from redis import Redis
 
 from fairlog.local.store import EmbeddedStore
-from recovery.failover import Master
-from recovery.follower import Follower
-from recovery.lease import Lease, Member, members
+from recovery.failover.follower import Follower
+from recovery.failover.lease import Lease, Member, members
+from recovery.failover.master import Master
 from recovery.rebuild import rebuild
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
@@ -203,7 +203,7 @@ def test_what_was_followed_is_given_as_it_is_and_not_folded_again(
 ) -> None:
     follower = Follower(log)
     follower.follow(1)
-    monkeypatch.setattr("recovery.follower.rebuild", None)
+    monkeypatch.setattr("recovery.failover.follower.rebuild", None)
     assert follower.give()[0].digest() == scheduler.state.digest()
 
 
@@ -240,7 +240,7 @@ def test_a_master_goes_on_from_where_it_is_when_the_log_has_moved_on_under_it(
 ) -> None:
     other = Master(log, Member("other", 2, "there"))
     other.follower.follow(1)
-    monkeypatch.setattr("recovery.follower.rebuild", None)
+    monkeypatch.setattr("recovery.failover.follower.rebuild", None)
     reads = other.scheduler._stored_grants
 
     def read_late() -> Any:

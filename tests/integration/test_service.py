@@ -15,8 +15,8 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from fairlog.local.store import EmbeddedStore
-from recovery.failover import Master, run_master
-from recovery.lease import Member, members
+from recovery.failover.lease import Member, members
+from recovery.failover.master import Master, run_master
 from recovery.rebuild import rebuild
 from scheduler import turn as turn_module
 from scheduler.client import Client

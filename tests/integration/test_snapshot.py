@@ -16,11 +16,11 @@ from structlog.testing import capture_logs
 
 from fairlog.local.store import EmbeddedStore
 from recovery import snapshot as snapshots
-from recovery.failover import Master
-from recovery.lease import Member
+from recovery.failover.lease import Member
+from recovery.failover.master import Master
+from recovery.failover.snapshotter import Snapshotter
 from recovery.rebuild import rebuild
 from recovery.snapshot import Snapshot, positions
-from recovery.snapshotter import Snapshotter
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
 from scheduler.eventlog import GENESIS, EventLog, Position
@@ -241,7 +241,7 @@ def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_
         log.store.rpush(f"{log.keys.snapshotting}:draft", b"half")
         signal.pause()
 
-    monkeypatch.setattr("recovery.snapshotter.write", stuck)
+    monkeypatch.setattr("recovery.failover.snapshotter.write", stuck)
     snapshotter = Snapshotter(log, 10)
     state, position = rebuild(log)
     snapshotter.begin(state, position)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
-from recovery.child import Child
+from recovery.failover.fork import Child
 from scheduler.commands import EndApp
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import Record

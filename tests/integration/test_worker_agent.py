@@ -19,7 +19,7 @@ from redis import Redis
 
 import workers.agent
 from fairlog.local.store import EmbeddedStore
-from recovery.failover import run_master
+from recovery.failover.master import run_master
 from scheduler.client import Client
 from scheduler.commands import ConfigureCluster, KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
 from scheduler.doorbell import RING_LUA, bell_id, queue_key

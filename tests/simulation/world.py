@@ -24,8 +24,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from recovery.archive.archive import archive, open_log
-from recovery.failover import Master
-from recovery.lease import Member
+from recovery.failover.lease import Member
+from recovery.failover.master import Master
 from scheduler.client import Client, Receipt
 from scheduler.commands import (
     ChangeCompany,
@@ -366,14 +366,16 @@ class World:
             for attribute in doubles.keys() & vars(module).keys() if name.startswith(_PROGRAMS) else ():
                 if not (attribute == "_log" and isinstance(module._log, FunctionType)):
                     patch.setattr(module, attribute, doubles[attribute])
-        patch.setattr("recovery.snapshotter.Child", lambda work, **_: _Child(loom, work))
-        patch.setattr("recovery.failover.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None))
+        patch.setattr("recovery.failover.snapshotter.Child", lambda work, **_: _Child(loom, work))
+        patch.setattr(
+            "recovery.failover.master.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None)
+        )
         for name in ("_set_ip_address", "register_birth", "register_death", "heartbeat"):
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
         patch.setattr("scheduler.service.BATCH", random.choice((1, 3, 1_000)))
         patch.setattr("scheduler.service.AHEAD_FROM", random.choice((1, 2, 50)))
-        patch.setattr("recovery.failover.STANDBY_WAIT_MS", random.choice((250, 1_000)))
-        patch.setattr("recovery.failover.APPEAR_EVERY_S", 5)
+        patch.setattr("recovery.failover.master.STANDBY_WAIT_MS", random.choice((250, 1_000)))
+        patch.setattr("recovery.failover.master.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 2)
         patch.setattr("scheduler.turn.decide", _decide_unless_poisoned)
         patch_machines(patch, loom, self.machines, self.natures, self._ran)

@@ -16,7 +16,7 @@ from recovery import ahead
 from recovery.ahead import ahead_of
 from recovery.audit import Audit
 from recovery.chain import Entry
-from recovery.child import Child
+from recovery.failover.fork import Child
 from tests.unit.recorded import rechained
 from tests.unit.test_audit import LOG, edited, exported, position, run
 

@@ -21,7 +21,7 @@ from recovery.archive.files import Unreachable
 from recovery.archive.segment import Segment, check, get
 from recovery.audit import audit
 from recovery.chain import read_lines
-from recovery.follower import Follower
+from recovery.failover.follower import Follower
 from recovery.rebuild import rebuild
 from recovery.snapshot import positions
 from scheduler.errors import InvalidSetting, UnreadableRecord

@@ -160,7 +160,7 @@ def master(place: Place, replicas: int, lease_s: float) -> None:
     A standby follows the log and has the state ready. SIGTERM ends a master; another one takes over at once.
     """
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
-    from recovery.failover import run_master  # noqa: PLC0415 (likewise)
+    from recovery.failover.master import run_master  # noqa: PLC0415 (likewise)
 
     url, cluster, _ = locate(place)
     log_to_stderr()

@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 from redis.exceptions import RedisError
 
-from recovery.child import Child
+from recovery.failover.fork import Child
 from recovery.snapshot import CLAIMED_S, claim, positions, write
 from scheduler.eventlog import EventLog, Position
 from scheduler.state import ClusterState

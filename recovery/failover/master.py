@@ -16,9 +16,9 @@ from redis.exceptions import RedisError
 
 from recovery.archive.archive import open_log
 from recovery.archive.archiver import Archiver
-from recovery.follower import Follower
-from recovery.lease import Lease, Member
-from recovery.snapshotter import Snapshotter
+from recovery.failover.follower import Follower
+from recovery.failover.lease import Lease, Member
+from recovery.failover.snapshotter import Snapshotter
 from scheduler.doorbell import DoorbellWorker
 from scheduler.errors import Deposed, StaleLog
 from scheduler.eventlog import EventLog, check_store, connect
