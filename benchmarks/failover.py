@@ -24,7 +24,7 @@ from benchmarks.replay import QUEUED, WORKERS, History, write
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
 from recovery.failover.master import SNAPSHOT_EVERY
-from recovery.snapshot import positions
+from recovery.replay.snapshot import positions
 from scheduler.client import Client
 from scheduler.commands import ConfigureCluster, RegisterCompany
 from scheduler.eventlog import EventLog, connect

@@ -26,11 +26,11 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlog.local.store import EmbeddedStore
-from recovery import snapshot
 from recovery.ahead import ahead_of
 from recovery.audit import Audit
-from recovery.chain import read_store
-from recovery.rebuild import rebuild, unhindered
+from recovery.replay import snapshot
+from recovery.replay.chain import read_store
+from recovery.replay.rebuild import rebuild, unhindered
 from scheduler.commands import (
     Command,
     ConfigureCluster,

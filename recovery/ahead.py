@@ -27,7 +27,7 @@ from scheduler.reading import Fact
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
-    from recovery.chain import Entry
+    from recovery.replay.chain import Entry
     from scheduler.events import Record
 
 LEAST = 20_000

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs, to_builtins
 
 from recovery.books import Books
-from recovery.chain import Entry, Fault, verified
 from recovery.effects import Inputs, Odd
+from recovery.replay.chain import Entry, Fault, verified
 from recovery.rules import broken
 from scheduler.check import violations
 from scheduler.errors import UnreadableRecord

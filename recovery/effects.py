@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from recovery.inputs import status_command
+from recovery.replay.inputs import status_command
 from scheduler.commands import (
     ChangeCompany,
     Command,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from recovery.grounds import why_admitted, why_driver, why_executors
-from recovery.rebuild import fold
+from recovery.replay.rebuild import fold
 from recovery.waits import CAUSES, Wait, place_in_queue, waits_for
 from scheduler.errors import UnknownApp
 from scheduler.events import AppAdmitted, DriverAllocated, ExecutorAllocated
@@ -29,7 +29,7 @@ def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] =
 
     It is told up to the time in ms that `now` says once the log was read, or to the log's last entry.
 
-    Raises: UnknownApp if the log never heard of it; InvariantViolated as `recovery.rebuild`.
+    Raises: UnknownApp if the log never heard of it; InvariantViolated as `rebuild`.
     """
     told = _Story(name)
     for fact in facts:

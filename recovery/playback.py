@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from recovery.bounds import OPEN, Bound, up_to
-from recovery.rebuild import fold
+from recovery.replay.bounds import OPEN, Bound, up_to
+from recovery.replay.rebuild import fold
 from scheduler.errors import InvalidCommand
 from scheduler.events import (
     AppAdmitted,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recovery.accounts import Account, Accounts
-from recovery.span import Span
+from recovery.replay.window import Span
 from scheduler.events import CompanyRegistered, Event
 from scheduler.state import ClusterState
 

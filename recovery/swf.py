@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from recovery.inputs import Input, LoggedTurn
+from recovery.replay.inputs import Input, LoggedTurn
 from recovery.whatif import Work
 from scheduler.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.errors import InvalidCommand

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from recovery.fairness import Fairness
-from recovery.inputs import Input, LoggedTurn, is_decision
+from recovery.replay.inputs import Input, LoggedTurn, is_decision
 from scheduler.commands import (
     Command,
     ConfigureCluster,

@@ -14,7 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import click
 
-from recovery.bounds import OPEN, Bound
+from recovery.replay.bounds import OPEN, Bound
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,9 +10,9 @@ from redis.exceptions import RedisError
 
 from fairlog.local.running import find_running
 from recovery.archive.archive import open_log
-from recovery.bounds import OPEN, Bound, up_to
 from recovery.failover.lease import Member, members
-from recovery.rebuild import fold, rebuild
+from recovery.replay.bounds import OPEN, Bound, up_to
+from recovery.replay.rebuild import fold, rebuild
 from scheduler.client import Client
 from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.eventlog import SENTINEL, check_store, clock_ms, connect

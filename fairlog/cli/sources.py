@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from fairlog.cli.session import Session, until
 from fairlog.cli.target import Place
-from recovery.chain import Garbled, chained, read_export, read_lines
+from recovery.replay.chain import Garbled, chained, read_export, read_lines
 from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.events import Record
 from scheduler.reading import Fact, told
@@ -21,7 +21,7 @@ from scheduler.reading import Fact, told
 if TYPE_CHECKING:
     import click
 
-    from recovery.chain import Entry
+    from recovery.replay.chain import Entry
 
 
 T = TypeVar("T")

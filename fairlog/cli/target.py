@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fairlog.cli.params import F, read_bound
-from recovery.bounds import Bound
+from recovery.replay.bounds import Bound
 
 
 @dataclass

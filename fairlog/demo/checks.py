@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from recovery.rebuild import fold
+from recovery.replay.rebuild import fold
 from scheduler.client import Receipt
 from scheduler.entities import App, Company
 from scheduler.errors import FairlogError

@@ -14,10 +14,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
-from recovery import snapshot
 from recovery.archive.files import DRAFT, Unreachable, make_folder, names, needed, remove
 from recovery.archive.segment import SUFFIX, Segment, check, entries, get, put, segment_name, segment_of
-from recovery.rebuild import rebuild
+from recovery.replay import snapshot
+from recovery.replay.rebuild import rebuild
 from scheduler.errors import FairlogError, InvalidSetting, UnreadableRecord
 from scheduler.eventlog import GENESIS, PAGE, EventLog, Position
 from scheduler.reading import Raw

@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import uuid4
 
-from recovery import snapshot as snapshots
 from recovery.archive.archive import Watched, listed
 from recovery.archive.files import names, opened, written
 from recovery.archive.segment import Segment, check
-from recovery.snapshot import BadSnapshot, Snapshot
+from recovery.replay import snapshot as snapshots
+from recovery.replay.snapshot import BadSnapshot, Snapshot
 from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import FIELDS, Record, read_record

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
-from recovery.rebuild import fold
+from recovery.replay.rebuild import fold
 from scheduler.errors import FairlogError
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import FIELDS

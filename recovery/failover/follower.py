@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import structlog
 
-from recovery.rebuild import PROGRESS_EVERY, fold, rebuild
-from recovery.snapshot import latest
+from recovery.replay.rebuild import PROGRESS_EVERY, fold, rebuild
+from recovery.replay.snapshot import latest
 from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, Bell, EventLog, Position
 from scheduler.reading import Fact

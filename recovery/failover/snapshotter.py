@@ -13,7 +13,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from recovery.failover.fork import Child
-from recovery.snapshot import CLAIMED_S, claim, positions, write
+from recovery.replay.snapshot import CLAIMED_S, claim, positions, write
 from scheduler.eventlog import EventLog, Position
 from scheduler.state import ClusterState
 

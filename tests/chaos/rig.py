@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from fairlog.local.child import Child
 from recovery.archive.archive import open_log
 from recovery.failover.lease import members
-from recovery.rebuild import fold
+from recovery.replay.rebuild import fold
 from scheduler.client import Client
 from scheduler.commands import ConfigureCluster, RegisterCompany
 from scheduler.errors import CommandRejected, NoMaster

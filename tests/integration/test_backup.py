@@ -21,8 +21,8 @@ from fairlog.local.store import EmbeddedStore
 from recovery.archive.archive import archive, open_log
 from recovery.archive.backup import BadBackup, backup, restore
 from recovery.archive.files import Unreachable
-from recovery.rebuild import rebuild
-from recovery.snapshot import positions
+from recovery.replay.rebuild import rebuild
+from recovery.replay.snapshot import positions
 from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog

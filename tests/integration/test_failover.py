@@ -20,7 +20,7 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member, members
 from recovery.failover.master import Master
-from recovery.rebuild import rebuild
+from recovery.replay.rebuild import rebuild
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
 from scheduler.errors import InvariantViolated, UnreadableRecord

@@ -20,8 +20,8 @@ from fairlog.cli.sources import exported as read_whole
 from fairlog.local.store import EmbeddedStore
 from recovery.archive.import_log import PAGE, NotAdopted, adopt, left_behind
 from recovery.audit import audit
-from recovery.chain import read_store
-from recovery.rebuild import rebuild
+from recovery.replay.chain import read_store
+from recovery.replay.rebuild import rebuild
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
 from scheduler.eventlog import EventLog

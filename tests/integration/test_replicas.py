@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
-from recovery.rebuild import rebuild
+from recovery.replay.rebuild import rebuild
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.errors import NotReplicated, UnsuitableStore

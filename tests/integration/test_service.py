@@ -17,7 +17,7 @@ from rq.serializers import JSONSerializer
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import Member, members
 from recovery.failover.master import Master, run_master
-from recovery.rebuild import rebuild
+from recovery.replay.rebuild import rebuild
 from scheduler import turn as turn_module
 from scheduler.client import Client
 from scheduler.commands import (

@@ -15,12 +15,12 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from fairlog.local.store import EmbeddedStore
-from recovery import snapshot as snapshots
 from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from recovery.failover.snapshotter import Snapshotter
-from recovery.rebuild import rebuild
-from recovery.snapshot import Snapshot, positions
+from recovery.replay import snapshot as snapshots
+from recovery.replay.rebuild import rebuild
+from recovery.replay.snapshot import Snapshot, positions
 from scheduler.client import Client
 from scheduler.commands import RegisterCompany
 from scheduler.eventlog import GENESIS, EventLog, Position

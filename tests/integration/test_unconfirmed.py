@@ -13,7 +13,7 @@ from redis import Redis
 from fairlog.cli.session import Session, Unconfirmed
 from fairlog.cli.target import Place
 from fairlog.local.store import EmbeddedStore
-from recovery.rebuild import rebuild
+from recovery.replay.rebuild import rebuild
 from scheduler.commands import KillApp, RegisterCompany, SubmitApp
 from scheduler.service import Scheduler
 from tests.integration.cli_rig import Shell, wait_until

@@ -15,7 +15,7 @@ from fairlog.cli.render import log_json
 from recovery.ahead import Ahead
 from recovery.audit import Audit, Deviation
 from recovery.books import Books
-from recovery.chain import Entry, read_export
+from recovery.replay.chain import Entry, read_export
 from scheduler.events import Record
 from scheduler.state import ClusterState
 from tests.property.given import recorded

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from recovery.archive.archive import open_log
 from recovery.archive.segment import Segment, entries, get
 from recovery.audit import audit
-from recovery.rebuild import fold, rebuild
-from recovery.snapshot import BadSnapshot, load, positions
+from recovery.replay.rebuild import fold, rebuild
+from recovery.replay.snapshot import BadSnapshot, load, positions
 from scheduler.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.eventlog import GENESIS, Position
 from scheduler.events import (

@@ -43,7 +43,7 @@ def a_snapshot_forgets_which_commands_were_carried_out(patch: pytest.MonkeyPatch
         state.commands.clear()
         return state
 
-    patch.setattr("recovery.snapshot.restored", forgetful)
+    patch.setattr("recovery.replay.snapshot.restored", forgetful)
 
 
 def grants_are_given_before_the_commit(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from recovery.archive.archive import open_log
 from recovery.audit import audit
-from recovery.rebuild import rebuild
+from recovery.replay.rebuild import rebuild
 from scheduler.eventlog import EventLog
 from scheduler.events import FIELDS, Record
 from scheduler.keys import Keys

@@ -15,8 +15,8 @@ from fairlog.cli.sources import length
 from recovery import ahead
 from recovery.ahead import ahead_of
 from recovery.audit import Audit
-from recovery.chain import Entry
 from recovery.failover.fork import Child
+from recovery.replay.chain import Entry
 from tests.unit.recorded import rechained
 from tests.unit.test_audit import LOG, edited, exported, position, run
 

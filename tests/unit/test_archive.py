@@ -20,10 +20,10 @@ from recovery.archive.archive import CannotArchive, archive, listed, open_log
 from recovery.archive.files import Unreachable
 from recovery.archive.segment import Segment, check, get
 from recovery.audit import audit
-from recovery.chain import read_lines
 from recovery.failover.follower import Follower
-from recovery.rebuild import rebuild
-from recovery.snapshot import positions
+from recovery.replay.chain import read_lines
+from recovery.replay.rebuild import rebuild
+from recovery.replay.snapshot import positions
 from scheduler.errors import InvalidSetting, UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import ClusterConfigured

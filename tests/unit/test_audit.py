@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from fairlog.cli.main import cli
 from fairlog.cli.render import log_json
 from recovery.audit import Audit, audit
-from recovery.chain import read_lines
+from recovery.replay.chain import read_lines
 from scheduler.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
 from scheduler.events import Record
 from tests.property.given import Cluster, recorded

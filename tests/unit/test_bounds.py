@@ -6,7 +6,7 @@ import click
 import pytest
 
 from fairlog.cli.params import read_bound
-from recovery.bounds import Bound
+from recovery.replay.bounds import Bound
 
 
 @pytest.mark.parametrize(

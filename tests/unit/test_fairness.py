@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.bounds import OPEN, Bound
 from recovery.fairness import By, Fairness
-from recovery.span import measure
+from recovery.replay.bounds import OPEN, Bound
+from recovery.replay.window import measure
 from recovery.statement import Usages, statement
 from scheduler.commands import EndApp, KillApp
 from scheduler.errors import InvalidCommand

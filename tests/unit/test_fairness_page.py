@@ -6,7 +6,7 @@ import re
 
 from fairlog.cli.fairness_page import page
 from recovery.fairness import Fairness
-from recovery.span import measure
+from recovery.replay.window import measure
 from tests.unit.recorded import facts, records
 from tests.unit.test_fairness import two_companies
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlog.cli.render import log_json
-from recovery.chain import Garbled, read_export, read_lines, verified
+from recovery.replay.chain import Garbled, read_export, read_lines, verified
 from scheduler import eventlog, events, reading
 from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position

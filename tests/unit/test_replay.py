@@ -18,8 +18,8 @@ from hypothesis import given, settings
 
 from fairlog.cli.main import cli
 from fairlog.cli.verbs.replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
-from recovery.bounds import Bound
 from recovery.playback import Frame, Playback
+from recovery.replay.bounds import Bound
 from scheduler.errors import InvalidCommand
 from scheduler.state import ClusterState
 from scheduler.views import shares, workers

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlog.cli.sources import facts_of
-from recovery.inputs import LoggedTurn, turns
+from recovery.replay.inputs import LoggedTurn, turns
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of
 from scheduler.commands import RegisterWorker

@@ -15,15 +15,15 @@ from fairlog.cli.params import EXPORT, as_json, read_text, span_options
 from fairlog.cli.target import Place, in_the_past, place_options
 from recovery.ahead import ahead_of
 from recovery.audit import Audit, Deviation
-from recovery.bounds import OPEN, Bound
-from recovery.chain import Garbled, read_export, read_store
 from recovery.explain import explain as tell
-from recovery.rebuild import unhindered
+from recovery.replay.bounds import OPEN, Bound
+from recovery.replay.chain import Garbled, read_export, read_store
+from recovery.replay.rebuild import unhindered
 from scheduler.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
-    from recovery.chain import Entry
+    from recovery.replay.chain import Entry
 
 _NOWHERE = 1 << 63
 

@@ -15,9 +15,9 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, read_text, span_options
 from recovery.archive.files import whole_file
-from recovery.bounds import Bound
 from recovery.fairness import By, Fairness
-from recovery.span import measure
+from recovery.replay.bounds import Bound
+from recovery.replay.window import measure
 from recovery.statement import AMOUNTS, Usages, hours
 from recovery.statement import statement as stated
 from scheduler.errors import InvalidCommand, UnknownCompany

@@ -13,7 +13,7 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.follow import follow, position_of
 from fairlog.cli.params import as_json, read_text, span_options
-from recovery.bounds import OPEN, Bound, up_to
+from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.errors import InvalidCommand, UnknownApp
 from scheduler.simulate import run_scenario
 

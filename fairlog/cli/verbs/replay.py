@@ -16,8 +16,8 @@ import click
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, span_options
-from recovery.bounds import Bound
 from recovery.playback import Playback, pending_apps, told
+from recovery.replay.bounds import Bound
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,8 +12,8 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, read_pair, read_size, read_text
 from fairlog.cli.verbs.cluster import read_value
-from recovery.inputs import LoggedTurn, turns
-from recovery.rebuild import unhindered
+from recovery.replay.inputs import LoggedTurn, turns
+from recovery.replay.rebuild import unhindered
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
 from scheduler.commands import RegisterWorker

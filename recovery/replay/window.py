@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from recovery.bounds import OPEN, Bound
-from recovery.rebuild import fold, unhindered
+from recovery.replay.bounds import OPEN, Bound
+from recovery.replay.rebuild import fold, unhindered
 from scheduler.errors import InvalidCommand
 from scheduler.events import Event
 from scheduler.state import ClusterState

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from recovery.snapshot import latest
+from recovery.replay.snapshot import latest
 from scheduler.errors import InvariantViolated
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.events import decode
