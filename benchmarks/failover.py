@@ -26,9 +26,9 @@ from recovery.failover.lease import members
 from recovery.failover.master import SNAPSHOT_EVERY
 from recovery.replay.snapshot import positions
 from scheduler.client import Client
-from scheduler.commands import ConfigureCluster, RegisterCompany
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
+from scheduler.model.commands import ConfigureCluster, RegisterCompany
 
 ROUNDS = 10
 LEASES_S = (1.0, 3.0)

@@ -31,7 +31,9 @@ from recovery.audit import Audit
 from recovery.replay import snapshot
 from recovery.replay.chain import read_store
 from recovery.replay.rebuild import rebuild, unhindered
-from scheduler.commands import (
+from scheduler.eventlog import GENESIS, EventLog, Position, connect
+from scheduler.keys import Keys
+from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     EndApp,
@@ -41,9 +43,7 @@ from scheduler.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.eventlog import GENESIS, EventLog, Position, connect
-from scheduler.events import ExecutorAllocated, Record, encode_turn
-from scheduler.keys import Keys
+from scheduler.model.events import ExecutorAllocated, Record, encode_turn
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 

@@ -27,7 +27,7 @@ from itertools import islice
 from statistics import median
 from time import perf_counter_ns
 
-from scheduler.commands import (
+from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     EndApp,

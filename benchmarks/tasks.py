@@ -26,7 +26,7 @@ from rq import Queue, Worker
 
 from fairlog.local.store import EmbeddedStore
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany, SubmitApp
+from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.worklist import Worklist
 from workers.agent import STORE_VARIABLE
 from workers.offer import Offer

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from scheduler.entities import App
-from scheduler.events import AppRegistered, AppRemoved, Event
+from scheduler.model.events import AppRegistered, AppRemoved, Event
 from scheduler.state import ClusterState
 
 FAR_MS = 1 << 62

@@ -28,7 +28,7 @@ from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
     from recovery.replay.chain import Entry
-    from scheduler.events import Record
+    from scheduler.model.events import Record
 
 LEAST = 20_000
 """How many entries it takes for a second process to be worth its fork."""

@@ -18,8 +18,8 @@ from recovery.effects import Inputs, Odd
 from recovery.replay.chain import Entry, Fault, verified
 from recovery.rules import broken
 from scheduler.check import violations
-from scheduler.errors import UnreadableRecord
-from scheduler.events import (
+from scheduler.model.errors import UnreadableRecord
+from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     AppRegistered,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from scheduler.events import (
+from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     AppRegistered,

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from msgspec.structs import asdict, replace
 
 from recovery.replay.inputs import status_command
-from scheduler.commands import (
+from scheduler.decide import decide
+from scheduler.demand import demand
+from scheduler.model.commands import (
     ChangeCompany,
     Command,
     ConfigureCluster,
@@ -28,10 +30,8 @@ from scheduler.commands import (
     RemoveWorker,
     UndrainWorker,
 )
-from scheduler.decide import decide
-from scheduler.demand import demand
-from scheduler.errors import CommandRejected
-from scheduler.events import (
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import (
     AppChanged,
     AppRegistered,
     AppRemoved,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from recovery.grounds import why_admitted, why_driver, why_executors
 from recovery.replay.rebuild import fold
 from recovery.waits import CAUSES, Wait, place_in_queue, waits_for
-from scheduler.errors import UnknownApp
-from scheduler.events import AppAdmitted, DriverAllocated, ExecutorAllocated
+from scheduler.model.errors import UnknownApp
+from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 from recovery.accounts import Account, Accounts, Held
 from recovery.entitlement import Amount, among_equals, entitlements, jain
-from scheduler.events import Event
+from scheduler.model.events import Event
 from scheduler.state import ClusterState
 
 By = Literal["company", "user"]

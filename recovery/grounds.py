@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.waits import APP_RULES, COMPANY_RULES, USER_RULES, companies_in_turn, measure_of, users_in_turn
 from scheduler.decide import place
-from scheduler.events import DriverAllocated, ExecutorAllocated
 from scheduler.fleet import Shape
+from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.placement.executors import CLASSIC
 from scheduler.placement.sizing import executor_sizes
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recovery.replay.bounds import OPEN, Bound, up_to
 from recovery.replay.rebuild import fold
-from scheduler.errors import InvalidCommand
-from scheduler.events import (
+from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
     AppRemoved,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.decide import is_full
 from scheduler.entities import App
-from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
+from scheduler.model.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.placement.executors import CLASSIC
 from scheduler.state import ClusterState
 

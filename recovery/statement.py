@@ -12,7 +12,7 @@ from typing import Any
 
 from recovery.accounts import Account, Accounts
 from recovery.replay.window import Span
-from scheduler.events import CompanyRegistered, Event
+from scheduler.model.events import CompanyRegistered, Event
 from scheduler.state import ClusterState
 
 HOUR_MS = 3_600_000

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from recovery.replay.inputs import Input, LoggedTurn
 from recovery.whatif import Work
-from scheduler.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.errors import InvalidCommand
+from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.errors import InvalidCommand
 from scheduler.placement.sizing import MEMORY_STEP_MB
 
 COLUMNS = 18

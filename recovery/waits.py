@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.decide import is_full
+from scheduler.model.resources import Quota, Resources
 from scheduler.placement.sizing import executor_memory_mb
 from scheduler.policies.company import COMPANY_POLICIES
 from scheduler.policies.user import USER_POLICIES
-from scheduler.resources import Quota, Resources
 
 if TYPE_CHECKING:
     from scheduler.appqueue import CompanyQueue, UserQueue

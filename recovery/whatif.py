@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from recovery.fairness import Fairness
 from recovery.replay.inputs import Input, LoggedTurn, is_decision
-from scheduler.commands import (
+from scheduler.entities import App
+from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     EndApp,
@@ -29,9 +30,8 @@ from scheduler.commands import (
     RegisterWorker,
     SubmitApp,
 )
-from scheduler.entities import App
-from scheduler.errors import CommandRejected, InvalidCommand, UnknownCompany
-from scheduler.events import (
+from scheduler.model.errors import CommandRejected, InvalidCommand, UnknownCompany
+from scheduler.model.events import (
     AppAdmitted,
     ClusterConfigured,
     CompanyChanged,

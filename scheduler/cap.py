@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from scheduler.model.resources import Resources
 from scheduler.policies.company import Tenant
-from scheduler.resources import Resources
 
 
 class Pending(NamedTuple):

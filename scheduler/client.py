@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from scheduler import errors
-from scheduler.commands import write_command
-from scheduler.errors import CommandRejected, DuplicateApp, InternalError, NoMaster
 from scheduler.eventlog import connect
 from scheduler.keys import Keys, bell_id, queue_key
+from scheduler.model import errors
+from scheduler.model.commands import write_command
+from scheduler.model.errors import CommandRejected, DuplicateApp, InternalError, NoMaster
 from scheduler.outage import passes
 
 if TYPE_CHECKING:
     from redis import Redis
     from redis.commands.core import Script
 
-    from scheduler.commands import Command, SubmitApp
+    from scheduler.model.commands import Command, SubmitApp
 
 SEND_LUA = """
 for i = 2, #ARGV, 4 do

@@ -13,7 +13,10 @@ from typing import Literal, assert_never
 
 from msgspec.structs import asdict
 
-from scheduler.commands import (
+from scheduler.demand import after_removal, backlog, scaled
+from scheduler.entities import App, Company, Executor, Worker
+from scheduler.fleet import Candidates
+from scheduler.model.commands import (
     ChangeCompany,
     Command,
     ConfigureCluster,
@@ -35,9 +38,7 @@ from scheduler.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.demand import after_removal, backlog, scaled
-from scheduler.entities import App, Company, Executor, Worker
-from scheduler.errors import (
+from scheduler.model.errors import (
     AppEnded,
     CompanyInUse,
     DuplicateCompany,
@@ -50,7 +51,7 @@ from scheduler.errors import (
     UnknownExecutor,
     UnknownWorker,
 )
-from scheduler.events import (
+from scheduler.model.events import (
     AppAdmitted,
     AppRemoved,
     CompanyChanged,
@@ -67,12 +68,11 @@ from scheduler.events import (
     WorkerRemoved,
     WorkerStatus,
 )
-from scheduler.fleet import Candidates
+from scheduler.model.resources import Resources
 from scheduler.placement.classic import pack_worker_by_worker
 from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocation, allocations
 from scheduler.placement.near import place_near
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
-from scheduler.resources import Resources
 from scheduler.state import ClusterState
 from scheduler.submission import registration
 from scheduler.validate import (

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from scheduler.commands import ReportBacklog, ScaleApp
 from scheduler.entities import App, Executor
-from scheduler.errors import InvalidCommand, QuotaExceeded
-from scheduler.events import AppChanged, Event, ExecutorChanged, ExecutorRevoked
+from scheduler.model.commands import ReportBacklog, ScaleApp
+from scheduler.model.errors import InvalidCommand, QuotaExceeded
+from scheduler.model.events import AppChanged, Event, ExecutorChanged, ExecutorRevoked
+from scheduler.model.resources import Resources
 from scheduler.placement.sizing import requested_resources
-from scheduler.resources import Resources
 from scheduler.state import ClusterState
 from scheduler.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 

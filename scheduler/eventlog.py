@@ -20,8 +20,8 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
-from scheduler.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
-from scheduler.events import GENESIS_DIGEST, Record
+from scheduler.model.errors import NotReplicated, StaleLog, UnreadableRecord, UnsuitableStore
+from scheduler.model.events import GENESIS_DIGEST, Record
 from scheduler.outage import passes
 from scheduler.primacy import Primacy
 from scheduler.reading import Fact, Raw, facts, raws, record
@@ -31,8 +31,8 @@ from scheduler.worklist_lua import RETURN
 if TYPE_CHECKING:
     from redis.commands.core import Script
 
-    from scheduler.grants import GrantChanges
     from scheduler.keys import Keys
+    from scheduler.model.grants import GrantChanges
 
 SENTINEL = "redis+sentinel://"
 ANSWER_S = 10

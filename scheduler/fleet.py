@@ -17,7 +17,7 @@ from heapq import merge
 from itertools import repeat
 from typing import Literal
 
-from scheduler.resources import Resources
+from scheduler.model.resources import Resources
 
 Shape = tuple[int, int]
 """(free cores, free memory in MiB)."""

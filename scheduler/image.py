@@ -17,11 +17,11 @@ from msgspec.structs import asdict
 
 from scheduler.cap import Pending
 from scheduler.entities import App, Company, Executor, User, Worker
-from scheduler.events import AppRegistered, ClusterConfigured, CompanyChanged, CompanyRegistered
 from scheduler.ledger import Balance, Usage
+from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyChanged, CompanyRegistered
+from scheduler.model.resources import Resources
 from scheduler.placement.locality import Request
 from scheduler.placement.requests import Wanted
-from scheduler.resources import Resources
 from scheduler.state import ClusterState
 
 ROWS_PER_LINE = 500

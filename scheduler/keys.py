@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from scheduler.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand
 
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from msgspec.json import Decoder
 
-from scheduler.errors import UnreadableRecord
-from scheduler.events import EVENT_TYPES, FIELDS, Event, Record, decode, new_digest, read_record
+from scheduler.model.errors import UnreadableRecord
+from scheduler.model.events import EVENT_TYPES, FIELDS, Event, Record, decode, new_digest, read_record
 
 Raw = tuple[bytes, ...]
 """What lies at a position: its seq and the values of the seven `FIELDS`, or of other fields, with their names."""

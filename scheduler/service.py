@@ -21,9 +21,11 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from rq.utils import as_text
 
-from scheduler.commands import LoseWorker, read_command
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.errors import (
+from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
+from scheduler.grants import all_grants, changed_grants
+from scheduler.model.commands import LoseWorker, read_command
+from scheduler.model.errors import (
     CommandRejected,
     Deposed,
     FairlogError,
@@ -32,8 +34,7 @@ from scheduler.errors import (
     NotReplicated,
     StaleLog,
 )
-from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
-from scheduler.events import (
+from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
     AppRemoved,
@@ -45,7 +46,7 @@ from scheduler.events import (
     Record,
     encode_turn,
 )
-from scheduler.grants import GrantChanges, all_grants, changed_grants
+from scheduler.model.grants import GrantChanges
 from scheduler.outage import BACK_OFF_S, passes
 from scheduler.state import ClusterState
 from scheduler.turn import Turn

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scheduler.commands import (
-    Command,
-    ConfigureCluster,
-    EndApp,
-    EndedDriver,
-    EndedExecutor,
-    KillApp,
-    command_of,
-)
-from scheduler.errors import FairlogError, InvalidCommand
-from scheduler.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
+from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedDriver, EndedExecutor, KillApp, command_of
+from scheduler.model.errors import FairlogError, InvalidCommand
+from scheduler.model.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from scheduler.validate import shorten

@@ -22,8 +22,10 @@ from scheduler.appqueue import AppQueue
 from scheduler.cap import Pending
 from scheduler.check import violations
 from scheduler.entities import App, Company, Executor, User, Worker
-from scheduler.errors import InvariantViolated
-from scheduler.events import (
+from scheduler.fleet import Fleet
+from scheduler.ledger import Balance, Usage, add_grant, add_request
+from scheduler.model.errors import InvariantViolated
+from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     AppRegistered,
@@ -44,15 +46,13 @@ from scheduler.events import (
     WorkerRegistered,
     WorkerRemoved,
 )
-from scheduler.fleet import Fleet
-from scheduler.ledger import Balance, Usage, add_grant, add_request
+from scheduler.model.resources import Quota, Resources
 from scheduler.placement.executors import CLASSIC
 from scheduler.placement.locality import Preferences
 from scheduler.placement.patience import moments_of, served_by
 from scheduler.placement.requests import rethought, without_one
 from scheduler.placement.sizing import executor_sizes
 from scheduler.policies.user import Contender
-from scheduler.resources import Quota, Resources
 from scheduler.topology import Topology
 
 KNOWN_COMMANDS = 10_000

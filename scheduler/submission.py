@@ -6,12 +6,12 @@ from typing import TypedDict
 
 from msgspec.structs import replace
 
-from scheduler.commands import SubmitApp
 from scheduler.entities import Company
-from scheduler.errors import DuplicateApp, InvalidCommand, QuotaExceeded
-from scheduler.events import AppRegistered, Sizing
+from scheduler.model.commands import SubmitApp
+from scheduler.model.errors import DuplicateApp, InvalidCommand, QuotaExceeded
+from scheduler.model.events import AppRegistered, Sizing
+from scheduler.model.resources import Resources
 from scheduler.placement.sizing import memory_for, requested_resources, resources_as_asked
-from scheduler.resources import Resources
 from scheduler.state import ClusterState
 from scheduler.validate import (
     MAX_CORES,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from scheduler.commands import Command, DecommissionWorker
 from scheduler.decide import admit, decide, placements
 from scheduler.demand import due
-from scheduler.events import Event
+from scheduler.model.commands import Command, DecommissionWorker
+from scheduler.model.events import Event
 from scheduler.placement.drivers import place_drivers
 from scheduler.state import ClusterState
 

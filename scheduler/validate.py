@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import ValidationError, convert
 from msgspec.structs import asdict, replace
 
-from scheduler.errors import InvalidCommand, InvalidSetting
-from scheduler.events import ClusterConfigured
 from scheduler.fleet import WORKER_SELECTIONS
+from scheduler.model.errors import InvalidCommand, InvalidSetting
+from scheduler.model.events import ClusterConfigured
 from scheduler.placement.executors import PLACEMENTS
 from scheduler.placement.sizing import MEMORY_STEP_MB
 from scheduler.policies.app import APP_POLICIES

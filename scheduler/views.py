@@ -8,9 +8,9 @@ from typing import Any
 from msgspec.structs import asdict
 
 from scheduler.entities import App, Executor
-from scheduler.errors import InvalidCommand, UnknownApp
 from scheduler.ledger import Balance
-from scheduler.resources import Quota, Share
+from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.resources import Quota, Share
 from scheduler.state import ClusterState
 
 

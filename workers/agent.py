@@ -23,7 +23,11 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduler.client import Client
-from scheduler.commands import (
+from scheduler.doorbell import DoorbellWorker, forget_queue
+from scheduler.eventlog import connect
+from scheduler.keys import Keys
+from scheduler.logs import log_to_stderr, masked
+from scheduler.model.commands import (
     Command,
     DrainWorker,
     EndApp,
@@ -33,13 +37,9 @@ from scheduler.commands import (
     RemoveWorker,
     StartedExecutor,
 )
-from scheduler.doorbell import DoorbellWorker, forget_queue
-from scheduler.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
-from scheduler.eventlog import connect
-from scheduler.events import WorkerRemoved
-from scheduler.grants import Grant, diff, is_driver
-from scheduler.keys import Keys
-from scheduler.logs import log_to_stderr, masked
+from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
+from scheduler.model.events import WorkerRemoved
+from scheduler.model.grants import Grant, diff, is_driver
 from scheduler.notify import ALIVE, READY, STOPPING, notify
 from scheduler.outage import Outage
 from scheduler.worklist import Worklist

@@ -14,7 +14,7 @@ from workers.processes import children, descendants, environment_value, kill_unt
 from workers.tasks import INDEX_VARIABLE, Task
 
 if TYPE_CHECKING:
-    from scheduler.grants import Grant
+    from scheduler.model.grants import Grant
 
 _LOOK_S = 0.5
 """How often memory is watched."""

@@ -27,11 +27,11 @@ from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker, WorkerStatus
 
 from scheduler.client import Client
-from scheduler.commands import EndApp, ReportBacklog
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.eventlog import ANSWER_S, connect
-from scheduler.grants import Grant
 from scheduler.keys import Keys
+from scheduler.model.commands import EndApp, ReportBacklog
+from scheduler.model.grants import Grant
 from scheduler.outage import Outage
 from scheduler.worklist import Worklist
 from workers.crew import Crew

@@ -10,7 +10,7 @@ import platformdirs
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-from scheduler.errors import FairlogError
+from scheduler.model.errors import FairlogError
 
 _MEMORY_STEP_MB = 512
 

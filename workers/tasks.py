@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from scheduler.errors import FairlogError
-from scheduler.grants import Grant
+from scheduler.model.errors import FairlogError
+from scheduler.model.grants import Grant
 from scheduler.worklist import OUTPUT_BYTES, Begun, Completion, Outcome
 from workers.processes import descendants, send_signal
 from workers.rundir import RunDir

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fairlog.cli import render
-from scheduler.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand
 
 _COLOURS = (
     "#3366cc",

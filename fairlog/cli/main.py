@@ -148,7 +148,7 @@ def _failures() -> tuple[type[Exception], ...]:
     """What a verb may fail with on purpose; looked up only once something has failed."""
     from redis.exceptions import RedisError  # noqa: PLC0415 (not needed while all goes well)
 
-    from scheduler.errors import FairlogError  # noqa: PLC0415 (likewise)
+    from scheduler.model.errors import FairlogError  # noqa: PLC0415 (likewise)
 
     return FairlogError, RedisError, OSError
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recovery.archive.files import whole_file
-from scheduler.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand
 
 if TYPE_CHECKING:
-    from scheduler.events import Record
+    from scheduler.model.events import Record
 
 ROWS = 50_000
 """How many rows are written together."""

@@ -13,7 +13,7 @@ import click
 from msgspec import structs
 
 if TYPE_CHECKING:
-    from scheduler.events import Record
+    from scheduler.model.events import Record
 
 T = TypeVar("T")
 _COUNT_EVERY = 1_000
@@ -135,7 +135,7 @@ def log_line(record: Record) -> str:
 
     A 0 or a False is shown where it is not what the event says by default.
     """
-    from scheduler.events import EVENT_TYPES  # noqa: PLC0415 - other answers need not wait for the models
+    from scheduler.model.events import EVENT_TYPES  # noqa: PLC0415 - other answers need not wait for the models
 
     model = EVENT_TYPES.get(record.type)
     usual = {} if model is None else {field.name: field.default for field in structs.fields(model)}

@@ -14,10 +14,10 @@ from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, up_to
 from recovery.replay.rebuild import fold, rebuild
 from scheduler.client import Client
-from scheduler.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.eventlog import SENTINEL, check_store, clock_ms, connect
 from scheduler.keys import Keys
 from scheduler.logs import masked
+from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.outage import in_words, is_there, passes
 from scheduler.state import ClusterState
 from scheduler.views import look
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairlog.cli.target import Place
     from fairlog.local.running import Running
     from scheduler.client import Receipt
-    from scheduler.commands import Command, SubmitApp
+    from scheduler.model.commands import Command, SubmitApp
     from scheduler.reading import Fact
 
 VIEW_S = 2.0

@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, TypeVar
 from fairlog.cli.session import Session, until
 from fairlog.cli.target import Place
 from recovery.replay.chain import Garbled, chained, read_export, read_lines
-from scheduler.errors import FairlogError, UnreadableRecord
-from scheduler.events import Record
+from scheduler.model.errors import FairlogError, UnreadableRecord
+from scheduler.model.events import Record
 from scheduler.reading import Fact, told
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from scheduler.worklist import Progress, Worklist
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.events import Record
+    from scheduler.model.events import Record
 
 _LOOK_S = 0.2
 _LINE_EVERY_S = 5.0

@@ -13,8 +13,8 @@ from typing import Any
 from recovery.replay.rebuild import fold
 from scheduler.client import Receipt
 from scheduler.entities import App, Company
-from scheduler.errors import FairlogError
-from scheduler.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved, Record, decode
+from scheduler.model.errors import FairlogError
+from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved, Record, decode
 from scheduler.state import ClusterState
 from scheduler.views import look
 

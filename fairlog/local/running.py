@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import platformdirs
 
-from scheduler.errors import FairlogError
+from scheduler.model.errors import FairlogError
 
 RECORD = "up.json"
 _LOCK = "up.lock"

@@ -27,7 +27,7 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.retry import Retry
 
 from fairlog.local.child import PAUSES_S, SHORT_LIFE_S, ending
-from scheduler.errors import FairlogError
+from scheduler.model.errors import FairlogError
 
 LONGEST_SOCKET_PATH = 103
 """Bytes that a socket's path may have on every system we run on (Linux allows 107, macOS 103)."""

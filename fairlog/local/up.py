@@ -28,9 +28,9 @@ from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
 from scheduler.client import Client
-from scheduler.errors import FairlogError, NoMaster
 from scheduler.eventlog import connect
 from scheduler.keys import Keys
+from scheduler.model.errors import FairlogError, NoMaster
 
 READY_S = 60.0
 STOP_S = 12.0

@@ -17,14 +17,14 @@ import structlog
 from redis.exceptions import RedisError
 
 from recovery.archive.archive import archive, archived_to, open_log
-from scheduler.errors import FairlogError
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
 from scheduler.logs import log_to_stderr, masked
+from scheduler.model.errors import FairlogError
 from scheduler.outage import in_words
 
 if TYPE_CHECKING:
-    from scheduler.events import ClusterConfigured, Record
+    from scheduler.model.events import ClusterConfigured, Record
 
 LOOK_EVERY_S = 1.0
 CLAIMED_S = 10

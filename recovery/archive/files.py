@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from scheduler.errors import FairlogError
+from scheduler.model.errors import FairlogError
 
 DRAFT = ".draft"
 _INSTALL = "pip install 'fairlog[archive]'"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from recovery.replay.rebuild import fold
-from scheduler.errors import FairlogError
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import FIELDS
+from scheduler.model.errors import FairlogError
+from scheduler.model.events import FIELDS
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
-    from scheduler.events import Record
+    from scheduler.model.events import Record
 
 PAGE = 1_000
 KEPT_S = 3_600

@@ -14,11 +14,11 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.archive.files import Unreachable, needed, opened, written
-from scheduler.errors import UnreadableRecord
+from scheduler.model.errors import UnreadableRecord
 from scheduler.reading import Raw
 
 if TYPE_CHECKING:
-    from scheduler.events import Record
+    from scheduler.model.events import Record
 
 SUFFIX = ".jsonl.zst"
 _LEVEL = 6

@@ -8,8 +8,8 @@ import structlog
 
 from recovery.replay.rebuild import PROGRESS_EVERY, fold, rebuild
 from recovery.replay.snapshot import latest
-from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, Bell, EventLog, Position
+from scheduler.model.errors import UnreadableRecord
 from scheduler.reading import Fact
 from scheduler.state import ClusterState
 

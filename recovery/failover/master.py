@@ -20,9 +20,9 @@ from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member
 from recovery.failover.snapshotter import Snapshotter
 from scheduler.doorbell import DoorbellWorker
-from scheduler.errors import Deposed, StaleLog
 from scheduler.eventlog import EventLog, check_store, connect
 from scheduler.keys import Keys
+from scheduler.model.errors import Deposed, StaleLog
 from scheduler.notify import ALIVE, READY, STOPPING, notify
 from scheduler.outage import BACK_OFF_S, Outage
 from scheduler.service import Scheduler

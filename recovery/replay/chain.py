@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import PAGE
-from scheduler.events import FIELDS, GENESIS_DIGEST, Record, chain_digest
+from scheduler.model.errors import UnreadableRecord
+from scheduler.model.events import FIELDS, GENESIS_DIGEST, Record, chain_digest
 from scheduler.reading import Fact, Raw, facts
 
 if TYPE_CHECKING:

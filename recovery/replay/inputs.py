@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from scheduler.commands import (
+from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     DecommissionWorker,
@@ -27,7 +27,7 @@ from scheduler.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.events import (
+from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     AppRegistered,

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from recovery.replay.snapshot import latest
-from scheduler.errors import InvariantViolated
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import decode
+from scheduler.model.errors import InvariantViolated
+from scheduler.model.events import decode
 from scheduler.reading import Fact
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:
-    from scheduler.events import Event, Record
+    from scheduler.model.events import Event, Record
 
 PROGRESS_EVERY = 5_000
 

@@ -14,10 +14,10 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
-from scheduler.errors import FairlogError, UnreadableRecord
 from scheduler.eventlog import EventLog, Position
 from scheduler.image import lines, restored
 from scheduler.logs import program_log
+from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.state import ClusterState
 
 PART_BYTES = 1 << 20

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import fold, unhindered
-from scheduler.errors import InvalidCommand
-from scheduler.events import Event
+from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import Event
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scheduler.model.resources import UNLIMITED_MEMORY_MB, Resources
 from scheduler.placement.executors import allocation
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
-from scheduler.resources import UNLIMITED_MEMORY_MB, Resources
 
 if TYPE_CHECKING:
     from scheduler.entities import App
-    from scheduler.events import ExecutorAllocated
+    from scheduler.model.events import ExecutorAllocated
     from scheduler.state import ClusterState
 
 

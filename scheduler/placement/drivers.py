@@ -7,8 +7,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from scheduler.events import DriverAllocated
-from scheduler.resources import Resources
+from scheduler.model.events import DriverAllocated
+from scheduler.model.resources import Resources
 
 if TYPE_CHECKING:
     from scheduler.fleet import Fleet

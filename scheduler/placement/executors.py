@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from scheduler.events import ExecutorAllocated, Locality
 from scheduler.fleet import Candidates, Shape
-from scheduler.resources import Resources
+from scheduler.model.events import ExecutorAllocated, Locality
+from scheduler.model.resources import Resources
 
 if TYPE_CHECKING:
     from scheduler.entities import App

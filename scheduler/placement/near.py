@@ -13,8 +13,8 @@ from scheduler.placement.patience import patient_until, places
 
 if TYPE_CHECKING:
     from scheduler.entities import App, Worker
-    from scheduler.events import ExecutorAllocated, Locality
-    from scheduler.resources import Resources
+    from scheduler.model.events import ExecutorAllocated, Locality
+    from scheduler.model.resources import Resources
     from scheduler.state import ClusterState
 
 LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")

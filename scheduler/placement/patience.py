@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from scheduler.entities import App, Worker
-    from scheduler.events import ClusterConfigured
+    from scheduler.model.events import ClusterConfigured
     from scheduler.placement.requests import Wanted
     from scheduler.topology import Topology
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.resources import Resources, round_up
+from scheduler.model.resources import Resources, round_up
 
 if TYPE_CHECKING:
-    from scheduler.events import ClusterConfigured
     from scheduler.fleet import Fleet
+    from scheduler.model.events import ClusterConfigured
 
 MEMORY_STEP_MB = 256
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler.ledger import Balance, Usage
+from scheduler.model.resources import Quota, Share
 from scheduler.policies.basis import Basis
-from scheduler.resources import Quota, Share
 
 CompanyKey = tuple[float, Share, int, str]
 """Rounding a share to a float keeps the order, so floats settle most comparisons and the exact share the rest."""

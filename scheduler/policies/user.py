@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler.ledger import Balance
+from scheduler.model.resources import Quota, Resources, Share
 from scheduler.policies.basis import Basis
-from scheduler.resources import Quota, Resources, Share
 
 UserKey = tuple[int, int, str] | tuple[float, Share, int, int, str]
 

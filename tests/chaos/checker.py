@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from recovery.audit import Audit
-from scheduler.events import Record
+from scheduler.model.events import Record
 from tests.chaos.history import DRIVER, Line, Trace
 from tests.chaos.tenant import REFUSED
 

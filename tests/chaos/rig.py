@@ -23,11 +23,11 @@ from recovery.archive.archive import open_log
 from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
 from scheduler.client import Client
-from scheduler.commands import ConfigureCluster, RegisterCompany
-from scheduler.errors import CommandRejected, NoMaster
 from scheduler.eventlog import GENESIS, Position, connect
-from scheduler.events import Record
 from scheduler.keys import Keys
+from scheduler.model.commands import ConfigureCluster, RegisterCompany
+from scheduler.model.errors import CommandRejected, NoMaster
+from scheduler.model.events import Record
 from scheduler.state import ClusterState
 from tests.chaos.checker import Evidence
 from tests.chaos.faults import Fault

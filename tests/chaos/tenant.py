@@ -19,8 +19,8 @@ from redis.exceptions import RedisError
 
 from fairlog.local.parent import end_with
 from scheduler.client import Client
-from scheduler.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
-from scheduler.errors import CommandRejected, NoMaster
+from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
+from scheduler.model.errors import CommandRejected, NoMaster
 from tests.chaos.history import History, Line
 
 REFUSED = "refused"

@@ -10,7 +10,7 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from scheduler.commands import (
+from scheduler.model.commands import (
     Command,
     EndApp,
     EndedDriver,
@@ -22,7 +22,7 @@ from scheduler.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.events import (
+from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
     AppRemoved,

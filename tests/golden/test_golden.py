@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from fairlog.cli.main import cli
 from recovery.audit import Audit
 from recovery.replay.chain import read_lines
-from scheduler.events import Record
+from scheduler.model.events import Record
 from tests.golden.record import HISTORIES
 
 HERE = Path(__file__).parent

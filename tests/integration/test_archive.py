@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
 from recovery.archive import archive as archiving
-from scheduler.commands import EndApp
 from scheduler.keys import Keys
+from scheduler.model.commands import EndApp
 from tests.integration.cli_rig import ROOT
 from tests.property.given import Cluster, recorded
 from tests.unit.archived import RECORDS, assert_whole, in_stream, put_records, staying

@@ -23,11 +23,11 @@ from recovery.archive.backup import BadBackup, backup, restore
 from recovery.archive.files import Unreachable
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
-from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog
-from scheduler.events import GENESIS_DIGEST, Record, encode
 from scheduler.keys import Keys
+from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.errors import UnreadableRecord
+from scheduler.model.events import GENESIS_DIGEST, Record, encode
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from tests.integration.cli_rig import Shell, tree_of, wait_until

@@ -20,9 +20,9 @@ from fairlog.demo.checks import (
     takeover_ms,
 )
 from scheduler.client import Receipt
-from scheduler.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.entities import Executor
-from scheduler.events import AppAdmitted, Event, ExecutorRemoved, MasterElected, Record, encode
+from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected, Record, encode
 from scheduler.state import ClusterState
 from scheduler.turn import Entry, Turn
 from scheduler.views import look

@@ -22,11 +22,11 @@ from recovery.failover.lease import Lease, Member, members
 from recovery.failover.master import Master
 from recovery.replay.rebuild import rebuild
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany
-from scheduler.errors import InvariantViolated, UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog
-from scheduler.events import AppAdmitted, encode
 from scheduler.keys import Keys
+from scheduler.model.commands import RegisterCompany
+from scheduler.model.errors import InvariantViolated, UnreadableRecord
+from scheduler.model.events import AppAdmitted, encode
 from scheduler.service import Scheduler
 from tests.integration.servers import a_standby_waits
 from tests.integration.worker_rig import wait_until

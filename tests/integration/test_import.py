@@ -23,9 +23,10 @@ from recovery.audit import audit
 from recovery.replay.chain import read_store
 from recovery.replay.rebuild import rebuild
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany
 from scheduler.eventlog import EventLog
-from scheduler.events import (
+from scheduler.keys import Keys
+from scheduler.model.commands import RegisterCompany
+from scheduler.model.events import (
     GENESIS_DIGEST,
     CompanyRegistered,
     Event,
@@ -36,7 +37,6 @@ from scheduler.events import (
     chain_digest,
     encode,
 )
-from scheduler.keys import Keys
 from scheduler.service import Scheduler
 from tests.integration.cli_rig import ROOT
 from tests.integration.worker_rig import wait_until

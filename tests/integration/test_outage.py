@@ -16,9 +16,9 @@ import pytest
 from redis import Redis
 
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
+from scheduler.model.commands import RegisterCompany
 from tests.integration.cli_rig import Service, Shell, wait_until
 from tests.integration.servers import Servers
 

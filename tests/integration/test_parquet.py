@@ -16,8 +16,8 @@ from fairlog.cli.main import cli
 from fairlog.cli.parquet import TEXT, TRUTH, WHOLE
 from fairlog.local.store import EmbeddedStore
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import EVENT_TYPES, AppRegistered, Record
 from scheduler.keys import Keys
+from scheduler.model.events import EVENT_TYPES, AppRegistered, Record
 from tests.property.given import recorded
 from tests.property.histories import played, seeded
 

@@ -14,10 +14,10 @@ from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from recovery.replay.rebuild import rebuild
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
-from scheduler.errors import NotReplicated, UnsuitableStore
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
+from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
+from scheduler.model.errors import NotReplicated, UnsuitableStore
 from scheduler.primacy import Primacy, _Server
 from scheduler.service import Scheduler
 from scheduler.underway import UnderWay

@@ -20,7 +20,11 @@ from recovery.failover.master import Master, run_master
 from recovery.replay.rebuild import rebuild
 from scheduler import turn as turn_module
 from scheduler.client import Client
-from scheduler.commands import (
+from scheduler.decide import decide
+from scheduler.doorbell import DoorbellWorker, bell_id, queue_key
+from scheduler.eventlog import EventLog, check_store
+from scheduler.keys import Keys
+from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     EndedExecutor,
@@ -31,9 +35,7 @@ from scheduler.commands import (
     SubmitApp,
     write_command,
 )
-from scheduler.decide import decide
-from scheduler.doorbell import DoorbellWorker, bell_id, queue_key
-from scheduler.errors import (
+from scheduler.model.errors import (
     Deposed,
     DuplicateApp,
     InternalError,
@@ -43,9 +45,7 @@ from scheduler.errors import (
     UnreadableRecord,
     UnsuitableStore,
 )
-from scheduler.eventlog import EventLog, check_store
-from scheduler.events import Event, Record, chain_digest, encode
-from scheduler.keys import Keys
+from scheduler.model.events import Event, Record, chain_digest, encode
 from scheduler.service import Scheduler
 from tests.integration.worker_rig import wait_until
 

@@ -22,10 +22,10 @@ from recovery.replay import snapshot as snapshots
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import Snapshot, positions
 from scheduler.client import Client
-from scheduler.commands import RegisterCompany
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import encode
 from scheduler.keys import Keys
+from scheduler.model.commands import RegisterCompany
+from scheduler.model.events import encode
 from tests.integration.worker_rig import wait_until
 from tests.property.histories import played, seeded
 

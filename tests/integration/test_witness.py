@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.fork import Child
-from scheduler.commands import EndApp
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import Record
 from scheduler.keys import Keys
+from scheduler.model.commands import EndApp
+from scheduler.model.events import Record
 from scheduler.state import ClusterState
 from scheduler.views import look
 from tests.property.given import Cluster, recorded

@@ -13,8 +13,8 @@ from uuid import uuid4
 import psutil
 from redis import Redis
 
-from scheduler.grants import Grant
 from scheduler.keys import Keys
+from scheduler.model.grants import Grant
 from scheduler.worklist import Worklist
 from workers.executor import ExecutorSpec
 from workers.nursery import Nursery

@@ -8,9 +8,16 @@ from typing import NamedTuple
 from msgspec import convert
 from msgspec.structs import asdict
 
-from scheduler.commands import Command, ConfigureCluster, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.errors import CommandRejected
-from scheduler.events import (
+from scheduler.model.commands import (
+    Command,
+    ConfigureCluster,
+    EndedExecutor,
+    RegisterCompany,
+    RegisterWorker,
+    SubmitApp,
+)
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import (
     GENESIS_DIGEST,
     AppAdmitted,
     AppRegistered,

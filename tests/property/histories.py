@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import convert
 from msgspec.structs import asdict, replace
 
-from scheduler.commands import (
+from scheduler.model.commands import (
     ChangeCompany,
     Command,
     ConfigureCluster,
@@ -36,7 +36,7 @@ from scheduler.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.errors import CommandRejected
+from scheduler.model.errors import CommandRejected
 from scheduler.placement.executors import PLACEMENTS
 from scheduler.policies.app import APP_POLICIES
 from scheduler.policies.company import COMPANY_POLICIES

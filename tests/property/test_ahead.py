@@ -16,7 +16,7 @@ from recovery.ahead import Ahead
 from recovery.audit import Audit, Deviation
 from recovery.books import Books
 from recovery.replay.chain import Entry, read_export
-from scheduler.events import Record
+from scheduler.model.events import Record
 from scheduler.state import ClusterState
 from tests.property.given import recorded
 from tests.property.histories import HISTORIES, History, played, seeded

@@ -15,10 +15,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.commands import RegisterCompany
 from scheduler.decide import admit, decide, place
-from scheduler.errors import CommandRejected
-from scheduler.events import (
+from scheduler.grants import all_grants, changed_grants
+from scheduler.model.commands import RegisterCompany
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import (
     EVENT_TYPES,
     GENESIS_DIGEST,
     AppAdmitted,
@@ -36,7 +37,6 @@ from scheduler.events import (
     encode,
     read_record,
 )
-from scheduler.grants import all_grants, changed_grants
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from tests.property import reference

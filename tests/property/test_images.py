@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.decide import admit, place
-from scheduler.errors import CommandRejected
 from scheduler.image import lines, restored
+from scheduler.model.errors import CommandRejected
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from tests.property.histories import HISTORIES, History, command_for, played, seeded

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import convert
 
-from scheduler.commands import Command, ConfigureCluster, EndApp, EndedExecutor, RegisterCompany
-from scheduler.events import AppAdmitted, ExecutorAllocated
+from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedExecutor, RegisterCompany
+from scheduler.model.events import AppAdmitted, ExecutorAllocated
 from scheduler.policies.company import COMPANY_POLICIES
 from scheduler.policies.user import USER_POLICIES
 from scheduler.state import ClusterState

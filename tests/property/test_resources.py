@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.resources import Quota, Share, round_up
+from scheduler.model.resources import Quota, Share, round_up
 
 AMOUNTS = st.integers(0, 1 << 40)
 BOUGHT = st.integers(1, 1 << 40)

@@ -18,7 +18,7 @@ from workers.rundir import ExitNote, Holder
 if TYPE_CHECKING:
     import pytest
 
-    from scheduler.grants import Grant
+    from scheduler.model.grants import Grant
     from tests.simulation.loom import Actor, Loom
     from workers.executor import ExecutorSpec
     from workers.offer import Offer

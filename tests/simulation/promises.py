@@ -11,9 +11,11 @@ from recovery.archive.segment import Segment, entries, get
 from recovery.audit import audit
 from recovery.replay.rebuild import fold, rebuild
 from recovery.replay.snapshot import BadSnapshot, load, positions
-from scheduler.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.eventlog import GENESIS, Position
-from scheduler.events import (
+from scheduler.grants import all_grants
+from scheduler.keys import Keys
+from scheduler.model.errors import CommandRejected, DuplicateApp, FairlogError
+from scheduler.model.events import (
     FIELDS,
     AppRegistered,
     AppRemoved,
@@ -29,9 +31,8 @@ from scheduler.events import (
     WorkerRemoved,
     read_record,
 )
-from scheduler.grants import Grant, all_grants
-from scheduler.keys import Keys
-from scheduler.resources import Resources
+from scheduler.model.grants import Grant
+from scheduler.model.resources import Resources
 from scheduler.state import ClusterState
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 from scheduler import eventlog, worklist_lua
 from scheduler.decide import decide
 from scheduler.eventlog import EventLog
-from scheduler.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
-from scheduler.grants import diff
 from scheduler.image import restored
+from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
+from scheduler.model.grants import diff
 from scheduler.service import Scheduler
 from scheduler.state import ClusterState
 from scheduler.worklist import Worklist

@@ -27,7 +27,10 @@ from recovery.archive.archive import archive, open_log
 from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from scheduler.client import Client, Receipt
-from scheduler.commands import (
+from scheduler.decide import decide
+from scheduler.doorbell import bell_id, queue_key
+from scheduler.keys import Keys
+from scheduler.model.commands import (
     ChangeCompany,
     Command,
     ConfigureCluster,
@@ -41,10 +44,7 @@ from scheduler.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.decide import decide
-from scheduler.doorbell import bell_id, queue_key
-from scheduler.errors import CommandRejected, FairlogError, NoMaster
-from scheduler.keys import Keys
+from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
 from tests.simulation.loom import Actor, Loom
 from tests.simulation.machine import Machine, Nature, patch_machines
 from tests.simulation.promises import PromiseBroken, Witness
@@ -53,8 +53,8 @@ from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy
 
 if TYPE_CHECKING:
-    from scheduler.events import Event
-    from scheduler.grants import Grant
+    from scheduler.model.events import Event
+    from scheduler.model.grants import Grant
     from scheduler.state import ClusterState
     from scheduler.worklist import Completion
 

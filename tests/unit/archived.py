@@ -13,8 +13,8 @@ from recovery.archive.archive import open_log
 from recovery.audit import audit
 from recovery.replay.rebuild import rebuild
 from scheduler.eventlog import EventLog
-from scheduler.events import FIELDS, Record
 from scheduler.keys import Keys
+from scheduler.model.events import FIELDS, Record
 from tests.property.given import recorded
 from tests.property.histories import played, seeded
 

@@ -24,9 +24,9 @@ from recovery.failover.follower import Follower
 from recovery.replay.chain import read_lines
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
-from scheduler.errors import InvalidSetting, UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import ClusterConfigured
+from scheduler.model.errors import InvalidSetting, UnreadableRecord
+from scheduler.model.events import ClusterConfigured
 from scheduler.validate import changed_settings
 from tests.unit.archived import (
     KEYS,

@@ -13,8 +13,8 @@ from fairlog.cli.main import cli
 from fairlog.cli.render import log_json
 from recovery.audit import Audit, audit
 from recovery.replay.chain import read_lines
-from scheduler.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
-from scheduler.events import Record
+from scheduler.model.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
+from scheduler.model.events import Record
 from tests.property.given import Cluster, recorded
 from tests.unit.recorded import rechained
 

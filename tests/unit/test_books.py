@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from recovery.audit import Audit
 from recovery.books import Books
-from scheduler.events import AppAdmitted, ExecutorAllocated
+from scheduler.model.events import AppAdmitted, ExecutorAllocated
 from scheduler.state import ClusterState
 from tests.property.given import Cluster, recorded
 from tests.property.histories import HISTORIES, History, played, seeded

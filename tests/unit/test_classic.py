@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from scheduler.commands import SubmitApp
-from scheduler.events import Event, ExecutorAllocated
+from scheduler.model.commands import SubmitApp
+from scheduler.model.events import Event, ExecutorAllocated
 from scheduler.placement.executors import deal
 from tests.property.given import Cluster, allocated, shared, worker
 

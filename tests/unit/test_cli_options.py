@@ -23,7 +23,7 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.session import without_password
 from fairlog.cli.verbs.cluster import read_value
-from scheduler.events import AppRegistered, ClusterConfigured, CompanyRegistered, encode
+from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyRegistered, encode
 
 
 @pytest.mark.parametrize(

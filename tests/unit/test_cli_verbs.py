@@ -18,7 +18,7 @@ from msgspec import structs
 
 from fairlog.cli.main import VERBS, cli
 from fairlog.cli.verbs.cluster import _shown
-from scheduler.events import ClusterConfigured
+from scheduler.model.events import ClusterConfigured
 
 ROOT = Path(__file__).parents[2]
 VECTORS = json.loads((ROOT / "tests" / "vectors" / "tenant_admission.json").read_text())

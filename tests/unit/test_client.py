@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.commands import (
+from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     EndedExecutor,
@@ -14,7 +14,7 @@ from scheduler.commands import (
     read_command,
     write_command,
 )
-from scheduler.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import pytest
 from msgspec.structs import asdict, replace
 
-from scheduler.commands import EndApp, EndedExecutor, KillApp, StartedExecutor, SubmitApp
 from scheduler.decide import decide
-from scheduler.errors import (
+from scheduler.model.commands import EndApp, EndedExecutor, KillApp, StartedExecutor, SubmitApp
+from scheduler.model.errors import (
     AppEnded,
     CommandRejected,
     DuplicateApp,
@@ -19,7 +19,7 @@ from scheduler.errors import (
     UnknownCompany,
     UnknownExecutor,
 )
-from scheduler.events import (
+from scheduler.model.events import (
     AppChanged,
     AppRegistered,
     AppRemoved,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from scheduler.commands import ChangeCompany, ConfigureCluster, RegisterCompany, RemoveCompany
 from scheduler.decide import decide
-from scheduler.errors import CompanyInUse, DuplicateCompany, InvalidCommand, InvalidSetting, UnknownCompany
-from scheduler.events import (
+from scheduler.model.commands import ChangeCompany, ConfigureCluster, RegisterCompany, RemoveCompany
+from scheduler.model.errors import CompanyInUse, DuplicateCompany, InvalidCommand, InvalidSetting, UnknownCompany
+from scheduler.model.events import (
     AppRemoved,
     ClusterConfigured,
     CompanyChanged,

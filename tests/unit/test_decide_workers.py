@@ -7,17 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scheduler.commands import (
-    Command,
-    DrainWorker,
-    LoseWorker,
-    RegisterWorker,
-    RemoveWorker,
-    UndrainWorker,
-)
 from scheduler.decide import decide
-from scheduler.errors import DuplicateWorker, InvalidCommand, OfferTooSmall, UnknownWorker
-from scheduler.events import (
+from scheduler.model.commands import Command, DrainWorker, LoseWorker, RegisterWorker, RemoveWorker, UndrainWorker
+from scheduler.model.errors import DuplicateWorker, InvalidCommand, OfferTooSmall, UnknownWorker
+from scheduler.model.events import (
     AppChanged,
     AppRemoved,
     Event,

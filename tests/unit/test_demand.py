@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scheduler.commands import (
+from scheduler.model.commands import (
     EndedExecutor,
     KillExecutors,
     LoseWorker,
@@ -18,8 +18,8 @@ from scheduler.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.errors import CommandRejected, InvalidCommand, QuotaExceeded
-from scheduler.events import AppChanged, Event, ExecutorAllocated, ExecutorRemoved, ExecutorRevoked
+from scheduler.model.errors import CommandRejected, InvalidCommand, QuotaExceeded
+from scheduler.model.events import AppChanged, Event, ExecutorAllocated, ExecutorRemoved, ExecutorRevoked
 from scheduler.turn import Turn
 from tests.property.given import GIB, Cluster
 

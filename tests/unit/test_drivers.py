@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from scheduler.commands import (
+from scheduler.grants import all_grants
+from scheduler.model.commands import (
     ConfigureCluster,
     DecommissionWorker,
     EndApp,
@@ -18,8 +19,8 @@ from scheduler.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.errors import InvalidCommand, UnknownDriver
-from scheduler.events import (
+from scheduler.model.errors import InvalidCommand, UnknownDriver
+from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     DriverAllocated,
@@ -28,7 +29,7 @@ from scheduler.events import (
     MasterElected,
     WorkerRemoved,
 )
-from scheduler.grants import STOP, Grant, all_grants
+from scheduler.model.grants import STOP, Grant
 from scheduler.placement.drivers import Draw
 from scheduler.views import apps
 from tests.property.given import Cluster, allocated, shared

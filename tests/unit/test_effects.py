@@ -10,7 +10,7 @@ import pytest
 
 from fairlog.cli.sources import exported
 from recovery.audit import audit
-from scheduler.commands import (
+from scheduler.model.commands import (
     ChangeCompany,
     DecommissionWorker,
     EndedDriver,
@@ -22,7 +22,7 @@ from scheduler.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.events import EVENT_TYPES, Record
+from scheduler.model.events import EVENT_TYPES, Record
 from tests.property.given import Cluster, recorded
 from tests.unit.recorded import rechained
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler import events
-from scheduler.errors import UnreadableRecord
-from scheduler.events import (
+from scheduler.model import events
+from scheduler.model.errors import UnreadableRecord
+from scheduler.model.events import (
     EVENT_TYPES,
     FIELDS,
     GENESIS_DIGEST,

@@ -12,9 +12,9 @@ from recovery.fairness import By, Fairness
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.window import measure
 from recovery.statement import Usages, statement
-from scheduler.commands import EndApp, KillApp
-from scheduler.errors import InvalidCommand
-from scheduler.events import decode
+from scheduler.model.commands import EndApp, KillApp
+from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import decode
 from scheduler.state import ClusterState
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, History, played

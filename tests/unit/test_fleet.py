@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.fleet import Fleet
-from scheduler.resources import Resources
+from scheduler.model.resources import Resources
 
 MINIMUM = Resources(4, 2048)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlog.cli.follow import follow
-from scheduler.errors import UnreadableRecord
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import CompanyRegistered, encode
 from scheduler.keys import Keys
+from scheduler.model.errors import UnreadableRecord
+from scheduler.model.events import CompanyRegistered, encode
 
 if TYPE_CHECKING:
     import fakeredis

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.commands import EndApp, KillApp, LoseWorker, RemoveWorker
-from scheduler.events import AppRemoved, Event, ExecutorRemoved, WorkerRemoved
-from scheduler.grants import STOP, Difference, Grant, GrantChanges, all_grants, changed_grants, diff
+from scheduler.grants import all_grants, changed_grants
+from scheduler.model.commands import EndApp, KillApp, LoseWorker, RemoveWorker
+from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, WorkerRemoved
+from scheduler.model.grants import STOP, Difference, Grant, GrantChanges, diff
 from scheduler.state import ClusterState
 from tests.property.given import ACME, Cluster, entered, fold, granted, joined, queued, shared, submission, worker
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from scheduler.ledger import Balance, Usage
+from scheduler.model.resources import Quota, Resources
 from scheduler.policies.basis import Basis
 from scheduler.policies.company import Tenant, dominant_share, pay_as_you_go
 from scheduler.policies.user import Contender, balanced, least_occupied, longest_wait
-from scheduler.resources import Quota, Resources
 from scheduler.simulate import run_scenario
 from tests.property.given import Cluster
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from fairlog.cli.render import log_json
 from recovery.replay.chain import Garbled, read_export, read_lines, verified
-from scheduler import eventlog, events, reading
-from scheduler.errors import UnreadableRecord
+from scheduler import eventlog, reading
 from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.events import FIELDS, GENESIS_DIGEST, AppRemoved, Record, encode
 from scheduler.keys import Keys
+from scheduler.model import events
+from scheduler.model.errors import UnreadableRecord
+from scheduler.model.events import FIELDS, GENESIS_DIGEST, AppRemoved, Record, encode
 from scheduler.reading import Fact, Raw, facts, raws, record, told
 from tests.property.given import recorded
 from tests.property.histories import HISTORIES, History, played, seeded

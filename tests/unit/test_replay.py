@@ -20,7 +20,7 @@ from fairlog.cli.main import cli
 from fairlog.cli.verbs.replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
 from recovery.playback import Frame, Playback
 from recovery.replay.bounds import Bound
-from scheduler.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand
 from scheduler.state import ClusterState
 from scheduler.views import shares, workers
 from tests.property.given import recorded

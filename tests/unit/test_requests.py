@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.entities import Worker
-from scheduler.events import ClusterConfigured
+from scheduler.model.events import ClusterConfigured
 from scheduler.placement.locality import ANYWHERE, Preferences, Request
 from scheduler.placement.patience import served_by
 from scheduler.placement.requests import Wanted, rethought, without_one

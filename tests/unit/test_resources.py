@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.resources import Quota, Resources, Share, round_up
+from scheduler.model.resources import Quota, Resources, Share, round_up
 
 
 @pytest.mark.parametrize(

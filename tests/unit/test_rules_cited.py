@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.events import ClusterConfigured
+from scheduler.model.events import ClusterConfigured
 
 ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "docs" / "semantics.md").read_text()

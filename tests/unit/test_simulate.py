@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.errors import InvalidCommand, InvalidSetting
+from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.simulate import run_scenario
 
 COMPANY = {"op": "company", "company": "acme"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.commands import ConfigureCluster
-from scheduler.events import ClusterConfigured
+from scheduler.model.commands import ConfigureCluster
+from scheduler.model.events import ClusterConfigured
+from scheduler.model.resources import Resources
 from scheduler.placement.sizing import executor_sizes, memory_for, requested_resources
-from scheduler.resources import Resources
 from tests.property.given import Cluster, allocated, shared
 
 DEFAULTS = ClusterConfigured()

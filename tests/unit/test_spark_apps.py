@@ -8,7 +8,7 @@ import pytest
 from msgspec import convert
 from msgspec.structs import replace
 
-from scheduler.commands import (
+from scheduler.model.commands import (
     ConfigureCluster,
     DecommissionWorker,
     EndApp,
@@ -22,8 +22,8 @@ from scheduler.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.errors import AppEnded, InvalidCommand, QuotaExceeded
-from scheduler.events import (
+from scheduler.model.errors import AppEnded, InvalidCommand, QuotaExceeded
+from scheduler.model.events import (
     AppChanged,
     AppRegistered,
     AppRemoved,

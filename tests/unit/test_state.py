@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scheduler.commands import LoseWorker
 from scheduler.decide import admit, decide
-from scheduler.errors import InvariantViolated
-from scheduler.events import (
+from scheduler.ledger import Balance
+from scheduler.model.commands import LoseWorker
+from scheduler.model.errors import InvariantViolated
+from scheduler.model.events import (
     AppChanged,
     AppRemoved,
     ClusterConfigured,
@@ -26,8 +27,7 @@ from scheduler.events import (
     WorkerChanged,
     WorkerRemoved,
 )
-from scheduler.ledger import Balance
-from scheduler.resources import Quota
+from scheduler.model.resources import Quota
 from scheduler.state import KNOWN_COMMANDS, ClusterState
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.commands import (
+from scheduler.fleet import WORKER_SELECTIONS
+from scheduler.model.commands import (
     ConfigureCluster,
     DrainWorker,
     EndApp,
@@ -15,9 +16,8 @@ from scheduler.commands import (
     RemoveWorker,
     UndrainWorker,
 )
-from scheduler.errors import UnknownCompany
-from scheduler.events import AppAdmitted, AppRemoved, ExecutorRemoved, WorkerRemoved
-from scheduler.fleet import WORKER_SELECTIONS
+from scheduler.model.errors import UnknownCompany
+from scheduler.model.events import AppAdmitted, AppRemoved, ExecutorRemoved, WorkerRemoved
 from scheduler.state import ClusterState
 from scheduler.turn import Turn
 from tests.property.given import Cluster, admitted, allocated, shared, submission, worker

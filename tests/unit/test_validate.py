@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from scheduler.errors import InvalidCommand, InvalidSetting
-from scheduler.events import ClusterConfigured
+from scheduler.model.errors import InvalidCommand, InvalidSetting
+from scheduler.model.events import ClusterConfigured
 from scheduler.validate import (
     changed_settings,
     check_identifier,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from scheduler.commands import DrainWorker, EndApp, KillApp, StartedExecutor
-from scheduler.errors import InvalidCommand, UnknownApp
+from scheduler.model.commands import DrainWorker, EndApp, KillApp, StartedExecutor
+from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.views import VIEWS, look
 from tests.property.given import Cluster
 

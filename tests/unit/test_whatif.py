@@ -13,9 +13,9 @@ from fairlog.cli.sources import facts_of
 from recovery.replay.inputs import LoggedTurn, turns
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of
-from scheduler.commands import RegisterWorker
-from scheduler.errors import InvalidCommand, InvalidSetting, UnknownCompany
-from scheduler.events import AppAdmitted
+from scheduler.model.commands import RegisterWorker
+from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
+from scheduler.model.events import AppAdmitted
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, RULES, History, played, seeded
 from tests.unit.recorded import facts, records

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.errors import FairlogError
-from scheduler.grants import Grant
+from scheduler.model.errors import FairlogError
+from scheduler.model.grants import Grant
 from tests.integration.worker_rig import wait_until
 from workers import memory, tasks
 from workers.launchers import LAUNCHERS

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from scheduler.commands import Command, ConfigureCluster, RegisterCompany, SubmitApp
 from scheduler.decide import admit
 from scheduler.entities import App
-from scheduler.events import (
+from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, SubmitApp
+from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
     AppRemoved,

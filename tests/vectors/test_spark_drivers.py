@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.events import DriverAllocated, MasterElected
+from scheduler.model.events import DriverAllocated, MasterElected
 from tests.vectors.spark import Master, cases, driver_submission, launched, launches, submission
 
 CASES = cases("spark_drivers")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.commands import (
+from scheduler.model.commands import (
     Command,
     DecommissionWorker,
     EndApp,
@@ -24,8 +24,8 @@ from scheduler.commands import (
     ScaleApp,
     StartedExecutor,
 )
-from scheduler.errors import CommandRejected
-from scheduler.events import AppRemoved, DriverAllocated, Event, ExecutorAllocated, ExecutorRemoved
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import AppRemoved, DriverAllocated, Event, ExecutorAllocated, ExecutorRemoved
 from scheduler.state import ClusterState
 from tests.vectors.spark import Master, cases, driver_submission, launched, spark_state, submission
 

@@ -29,8 +29,8 @@ from fairlog.cli.params import (
     read_text,
 )
 from fairlog.cli.target import in_the_past
-from scheduler.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
-from scheduler.errors import CommandRejected
+from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
+from scheduler.model.errors import CommandRejected
 from scheduler.validate import MAX_NAME
 
 if TYPE_CHECKING:

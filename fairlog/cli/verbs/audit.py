@@ -19,7 +19,7 @@ from recovery.explain import explain as tell
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.chain import Garbled, read_export, read_store
 from recovery.replay.rebuild import unhindered
-from scheduler.errors import InvalidCommand, UnknownCompany
+from scheduler.model.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source

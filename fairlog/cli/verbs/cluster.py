@@ -14,7 +14,7 @@ from fairlog.cli.params import as_json, read_pair, read_size, read_text
 from fairlog.cli.session import without_password
 from fairlog.cli.target import in_the_past, place_options
 from fairlog.cli.verbs.apps import send_each
-from scheduler.commands import (
+from scheduler.model.commands import (
     ChangeCompany,
     ConfigureCluster,
     DecommissionWorker,
@@ -24,7 +24,7 @@ from scheduler.commands import (
     RemoveWorker,
     UndrainWorker,
 )
-from scheduler.errors import InvariantViolated, UnreadableRecord
+from scheduler.model.errors import InvariantViolated, UnreadableRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

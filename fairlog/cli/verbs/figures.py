@@ -20,7 +20,7 @@ from recovery.replay.bounds import Bound
 from recovery.replay.window import measure
 from recovery.statement import AMOUNTS, Usages, hours
 from recovery.statement import statement as stated
-from scheduler.errors import InvalidCommand, UnknownCompany
+from scheduler.model.errors import InvalidCommand, UnknownCompany
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source

@@ -14,12 +14,12 @@ from fairlog.cli.decorators import on_cluster
 from fairlog.cli.follow import follow, position_of
 from fairlog.cli.params import as_json, read_text, span_options
 from recovery.replay.bounds import OPEN, Bound, up_to
-from scheduler.errors import InvalidCommand, UnknownApp
+from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.simulate import run_scenario
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.events import Record
+    from scheduler.model.events import Record
 
 
 @click.command()

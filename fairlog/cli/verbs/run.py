@@ -12,8 +12,8 @@ import click
 from fairlog.cli.params import Seconds, read_size, read_text
 from fairlog.cli.target import Place, place_options
 from fairlog.local.running import default_data, find_running
-from scheduler.errors import FairlogError
 from scheduler.logs import FORMAT_VARIABLE, LogFormat, log_to_stderr
+from scheduler.model.errors import FairlogError
 from scheduler.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
 
 _CORES = click.IntRange(1, MAX_CORES)

@@ -16,8 +16,8 @@ from recovery.replay.inputs import LoggedTurn, turns
 from recovery.replay.rebuild import unhindered
 from recovery.swf import read_trace
 from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
-from scheduler.commands import RegisterWorker
-from scheduler.errors import InvalidCommand
+from scheduler.model.commands import RegisterWorker
+from scheduler.model.errors import InvalidCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

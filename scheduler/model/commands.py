@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from scheduler.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand
 
 
 class _Request(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from scheduler.errors import UnreadableRecord
+from scheduler.model.errors import UnreadableRecord
 
 GENESIS_DIGEST = "0" * 32
 
