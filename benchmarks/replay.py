@@ -44,8 +44,8 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.events import ExecutorAllocated, Record, encode_turn
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -36,8 +36,8 @@ from scheduler.model.commands import (
     RegisterWorker,
     SubmitApp,
 )
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 
 COMPANIES, USERS_PER_COMPANY = 8, 10
 WORKER_CORES, WORKER_MEMORY_MB = 16, 65_536

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from scheduler.entities import App
 from scheduler.model.events import AppRegistered, AppRemoved, Event
-from scheduler.state import ClusterState
+from scheduler.rules.entities import App
+from scheduler.rules.state import ClusterState
 
 FAR_MS = 1 << 62
 """A time that does not come."""

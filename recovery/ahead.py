@@ -24,7 +24,7 @@ from recovery.audit import Audit, Deviation
 from recovery.failover.fork import Child
 from scheduler.eventlog import Position
 from scheduler.reading import Fact
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 
 if TYPE_CHECKING:
     from recovery.replay.chain import Entry

@@ -17,7 +17,6 @@ from recovery.books import Books
 from recovery.effects import Inputs, Odd
 from recovery.replay.chain import Entry, Fault, verified
 from recovery.rules import broken
-from scheduler.check import violations
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import (
     AppAdmitted,
@@ -37,8 +36,9 @@ from scheduler.model.events import (
     WorkerRemoved,
 )
 from scheduler.reading import Fact, told
-from scheduler.state import ClusterState
-from scheduler.turn import Stage, decisions
+from scheduler.rules.invariants import violations
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Stage, decisions
 
 if TYPE_CHECKING:
     from recovery.ahead import Ahead, Rest

@@ -30,9 +30,9 @@ from scheduler.model.events import (
 )
 
 if TYPE_CHECKING:
-    from scheduler.entities import App
-    from scheduler.ledger import Balance
-    from scheduler.state import ClusterState
+    from scheduler.rules.entities import App
+    from scheduler.rules.ledger import Balance
+    from scheduler.rules.state import ClusterState
 
 Sums = list[int]
 """Requested cores and MiB, then granted cores and MiB."""

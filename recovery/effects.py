@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from msgspec.structs import asdict, replace
 
 from recovery.replay.inputs import status_command
-from scheduler.decide import decide
-from scheduler.demand import demand
 from scheduler.model.commands import (
     ChangeCompany,
     Command,
@@ -47,11 +45,13 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerRemoved,
 )
-from scheduler.submission import check_purchase, request_of
+from scheduler.rules.decide import decide
+from scheduler.rules.demand import demand
+from scheduler.rules.submission import check_purchase, request_of
 
 if TYPE_CHECKING:
     from scheduler.reading import Fact
-    from scheduler.state import ClusterState
+    from scheduler.rules.state import ClusterState
 
 
 class Odd(NamedTuple):

@@ -14,12 +14,12 @@ from recovery.replay.rebuild import fold
 from recovery.waits import CAUSES, Wait, place_in_queue, waits_for
 from scheduler.model.errors import UnknownApp
 from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 
 if TYPE_CHECKING:
     from recovery.grounds import Batch
-    from scheduler.entities import App
     from scheduler.reading import Fact
+    from scheduler.rules.entities import App
 
 _ORDER = {cause: number for number, cause in enumerate(CAUSES)}
 

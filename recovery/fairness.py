@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 from recovery.accounts import Account, Accounts, Held
 from recovery.entitlement import Amount, among_equals, entitlements, jain
 from scheduler.model.events import Event
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 
 By = Literal["company", "user"]
 Party = tuple[str, str]

@@ -11,17 +11,17 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from recovery.waits import APP_RULES, COMPANY_RULES, USER_RULES, companies_in_turn, measure_of, users_in_turn
-from scheduler.decide import place
-from scheduler.fleet import Shape
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.placement.executors import CLASSIC
 from scheduler.placement.sizing import executor_sizes
+from scheduler.rules.decide import place
+from scheduler.rules.fleet import Shape
 
 if TYPE_CHECKING:
     from scheduler.appqueue import CompanyQueue
     from scheduler.cap import Pending
-    from scheduler.entities import App
-    from scheduler.state import ClusterState
+    from scheduler.rules.entities import App
+    from scheduler.rules.state import ClusterState
 
 Reason = dict[str, str]
 """A rule, and a sentence that says what it came to."""

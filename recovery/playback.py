@@ -25,8 +25,8 @@ from scheduler.model.events import (
     WorkerRemoved,
     outlined,
 )
-from scheduler.state import ClusterState
-from scheduler.views import shares, workers
+from scheduler.rules.state import ClusterState
+from scheduler.rules.views import shares, workers
 
 if TYPE_CHECKING:
     from scheduler.reading import Fact

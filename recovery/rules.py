@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scheduler.decide import is_full
-from scheduler.entities import App
 from scheduler.model.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.placement.executors import CLASSIC
-from scheduler.state import ClusterState
+from scheduler.rules.decide import is_full
+from scheduler.rules.entities import App
+from scheduler.rules.state import ClusterState
 
 _COMPANY = {"pay-as-you-go": "C5"}
 _USER = {"longest-wait": "U1", "least-occupied": "U3", "balanced": "U4"}

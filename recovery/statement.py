@@ -13,7 +13,7 @@ from typing import Any
 from recovery.accounts import Account, Accounts
 from recovery.replay.window import Span
 from scheduler.model.events import CompanyRegistered, Event
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 
 HOUR_MS = 3_600_000
 AMOUNTS = ("requestedCoreMs", "requestedMemoryMs", "grantedCoreMs", "grantedMemoryMs")

@@ -11,17 +11,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.decide import is_full
 from scheduler.model.resources import Quota, Resources
 from scheduler.placement.sizing import executor_memory_mb
 from scheduler.policies.company import COMPANY_POLICIES
 from scheduler.policies.user import USER_POLICIES
+from scheduler.rules.decide import is_full
 
 if TYPE_CHECKING:
     from scheduler.appqueue import CompanyQueue, UserQueue
     from scheduler.cap import Pending
-    from scheduler.entities import App, Worker
-    from scheduler.state import ClusterState
+    from scheduler.rules.entities import App, Worker
+    from scheduler.rules.state import ClusterState
 
 CAUSES = {
     "no-live-worker": "A3",

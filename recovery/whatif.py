@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from recovery.fairness import Fairness
 from recovery.replay.inputs import Input, LoggedTurn, is_decision
-from scheduler.entities import App
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
@@ -41,9 +40,10 @@ from scheduler.model.events import (
     MasterElected,
     outlined,
 )
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
-from scheduler.validate import changed_settings
+from scheduler.rules.entities import App
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from scheduler.rules.validate import changed_settings
 
 TICK_MS = 1_000
 """How late a master may notice that a time has come: a turn of the log within that settles it, as it did there."""

@@ -24,13 +24,13 @@ from fractions import Fraction
 from math import ceil
 
 from scheduler.cap import Cap, Pending, Reservation
-from scheduler.ledger import Balance, Usage
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import Quota, Resources, Share
 from scheduler.policies.app import APP_POLICIES, AppKey
 from scheduler.policies.basis import Basis
 from scheduler.policies.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.policies.user import USER_POLICIES, Contender, UserKey
+from scheduler.rules.ledger import Balance, Usage
 
 
 @dataclass(slots=True)

@@ -125,7 +125,7 @@ class Client:
         self._put([part for command in commands for part in (_new_id(), "command", write_command(command), "")])
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
-        """What the serving master answers to the question `name` (`scheduler.views`), as JSON values.
+        """What the serving master answers to the question `name` (`scheduler.rules.views`), as JSON values.
 
         Raises: CommandRejected if it asks for something unknown, NoMaster if no answer came in time.
         """

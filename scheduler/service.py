@@ -23,7 +23,6 @@ from rq.utils import as_text
 
 from scheduler.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
-from scheduler.grants import all_grants, changed_grants
 from scheduler.model.commands import LoseWorker, read_command
 from scheduler.model.errors import (
     CommandRejected,
@@ -48,10 +47,11 @@ from scheduler.model.events import (
 )
 from scheduler.model.grants import GrantChanges
 from scheduler.outage import BACK_OFF_S, passes
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.assignments import all_grants, changed_grants
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from scheduler.rules.views import look
 from scheduler.underway import StoreCommand, UnderWay
-from scheduler.views import look
 from scheduler.worklist import Worklist
 
 if TYPE_CHECKING:

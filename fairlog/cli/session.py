@@ -19,8 +19,8 @@ from scheduler.keys import Keys
 from scheduler.logs import masked
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.outage import in_words, is_there, passes
-from scheduler.state import ClusterState
-from scheduler.views import look
+from scheduler.rules.state import ClusterState
+from scheduler.rules.views import look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

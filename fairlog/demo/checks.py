@@ -12,11 +12,12 @@ from typing import Any
 
 from recovery.replay.rebuild import fold
 from scheduler.client import Receipt
-from scheduler.entities import App, Company
 from scheduler.model.errors import FairlogError
 from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved, Record, decode
-from scheduler.state import ClusterState
-from scheduler.views import look
+from scheduler.rules.entities import App, Company
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
+from scheduler.rules.views import look
 
 VIEWS: Sequence[tuple[str, dict[str, Any]]] = (
     ("apps", {"everything": True}),
@@ -61,7 +62,7 @@ def read_story(records: Sequence[Record]) -> Story:
             since[event.executor] = record.at
             story.executors[event.app] = story.executors.get(event.app, 0) + 1
         check_workers(story.state, record.seq)
-        story.state.check()
+        check(story.state)
         story.positions += 1
     return story
 

@@ -21,7 +21,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.eventlog import GENESIS, PAGE, EventLog, Position
 from scheduler.model.errors import FairlogError, InvalidSetting, UnreadableRecord
 from scheduler.reading import Raw
-from scheduler.validate import check_archive_url
+from scheduler.rules.validate import check_archive_url
 
 if TYPE_CHECKING:
     from redis import Redis

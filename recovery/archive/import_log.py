@@ -16,7 +16,8 @@ from recovery.replay.rebuild import fold
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.model.errors import FairlogError
 from scheduler.model.events import FIELDS
-from scheduler.state import ClusterState
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
 
 if TYPE_CHECKING:
     from scheduler.model.events import Record
@@ -99,7 +100,7 @@ def _gather(log: EventLog, draft: str, records: Iterable[Record]) -> Position:
             together.expire(log.keys.draft, KEPT_S)
             if None in together.execute():
                 raise NotAdopted(_OVERTAKEN)
-    state.check()
+    check(state)
     return position
 
 

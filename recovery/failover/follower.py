@@ -11,7 +11,7 @@ from recovery.replay.snapshot import latest
 from scheduler.eventlog import GENESIS, Bell, EventLog, Position
 from scheduler.model.errors import UnreadableRecord
 from scheduler.reading import Fact
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 
 _log = structlog.get_logger()
 

@@ -29,7 +29,7 @@ from scheduler.service import Scheduler
 
 if TYPE_CHECKING:
     from scheduler.eventlog import Position
-    from scheduler.state import ClusterState
+    from scheduler.rules.state import ClusterState
 
 STANDBY_WAIT_MS = 200
 """How long a standby waits at most for the log to grow, or for the lease to be given back or run out."""

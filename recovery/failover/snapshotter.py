@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from recovery.failover.fork import Child
 from recovery.replay.snapshot import CLAIMED_S, claim, positions, write
 from scheduler.eventlog import EventLog, Position
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 
 NICENESS = 10
 AGAIN_AFTER = 0.1

@@ -12,7 +12,8 @@ from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import decode
 from scheduler.reading import Fact
-from scheduler.state import ClusterState
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
 
 if TYPE_CHECKING:
     from scheduler.model.events import Event, Record
@@ -38,7 +39,7 @@ def rebuild(
             fold(state, fact)
             if progress is not None and fact.seq % PROGRESS_EVERY == 0:
                 progress(fact.seq)
-        state.check()
+        check(state)
     return state, position if fact is None else Position(fact.seq, fact.digest)
 
 

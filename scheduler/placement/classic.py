@@ -15,9 +15,9 @@ from scheduler.placement.executors import allocation
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 
 if TYPE_CHECKING:
-    from scheduler.entities import App
     from scheduler.model.events import ExecutorAllocated
-    from scheduler.state import ClusterState
+    from scheduler.rules.entities import App
+    from scheduler.rules.state import ClusterState
 
 
 def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> list[ExecutorAllocated]:

@@ -11,8 +11,8 @@ from scheduler.model.events import DriverAllocated
 from scheduler.model.resources import Resources
 
 if TYPE_CHECKING:
-    from scheduler.fleet import Fleet
-    from scheduler.state import ClusterState
+    from scheduler.rules.fleet import Fleet
+    from scheduler.rules.state import ClusterState
 
 
 def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:

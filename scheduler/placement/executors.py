@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from scheduler.fleet import Candidates, Shape
 from scheduler.model.events import ExecutorAllocated, Locality
 from scheduler.model.resources import Resources
+from scheduler.rules.fleet import Candidates, Shape
 
 if TYPE_CHECKING:
-    from scheduler.entities import App
+    from scheduler.rules.entities import App
 
 Counts = list[tuple[str, int]]
 """(worker, how many executors or cores it gets), in the order of the candidates."""

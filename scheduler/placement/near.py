@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from scheduler.fleet import in_order
 from scheduler.placement.executors import PLACEMENTS, allocations
 from scheduler.placement.patience import patient_until, places
+from scheduler.rules.fleet import in_order
 
 if TYPE_CHECKING:
-    from scheduler.entities import App, Worker
     from scheduler.model.events import ExecutorAllocated, Locality
     from scheduler.model.resources import Resources
-    from scheduler.state import ClusterState
+    from scheduler.rules.entities import App, Worker
+    from scheduler.rules.state import ClusterState
 
 LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
 

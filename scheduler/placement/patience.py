@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from scheduler.entities import App, Worker
     from scheduler.model.events import ClusterConfigured
     from scheduler.placement.requests import Wanted
-    from scheduler.topology import Topology
+    from scheduler.rules.entities import App, Worker
+    from scheduler.rules.topology import Topology
 
 
 def places(wanted: Wanted, level: Literal["host", "rack"], where: Topology) -> list[str]:

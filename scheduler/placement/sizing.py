@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from scheduler.model.resources import Resources, round_up
 
 if TYPE_CHECKING:
-    from scheduler.fleet import Fleet
     from scheduler.model.events import ClusterConfigured
+    from scheduler.rules.fleet import Fleet
 
 MEMORY_STEP_MB = 256
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduler.ledger import Balance, Usage
 from scheduler.model.resources import Quota, Share
 from scheduler.policies.basis import Basis
+from scheduler.rules.ledger import Balance, Usage
 
 CompanyKey = tuple[float, Share, int, str]
 """Rounding a share to a float keeps the order, so floats settle most comparisons and the exact share the rest."""

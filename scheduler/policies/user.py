@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduler.ledger import Balance
 from scheduler.model.resources import Quota, Resources, Share
 from scheduler.policies.basis import Basis
+from scheduler.rules.ledger import Balance
 
 UserKey = tuple[int, int, str] | tuple[float, Share, int, int, str]
 

@@ -28,7 +28,7 @@ from scheduler.keys import Keys
 from scheduler.model.commands import ConfigureCluster, RegisterCompany
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.model.events import Record
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 from tests.chaos.checker import Evidence
 from tests.chaos.faults import Fault
 from tests.chaos.history import read_history, read_traces

@@ -35,8 +35,8 @@ from scheduler.model.events import (
     Record,
     encode,
 )
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 from tests.chaos.checker import PROMISES, Evidence, check
 from tests.chaos.faults import SINGLE, draw
 from tests.chaos.history import DRIVER, History, Line, Trace, read_history, read_traces

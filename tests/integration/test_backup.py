@@ -28,8 +28,8 @@ from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import GENESIS_DIGEST, Record, encode
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 from tests.integration.cli_rig import Shell, tree_of, wait_until
 from tests.unit.archived import RECORDS, assert_whole, forget_files, in_stream, put_records, staying
 

@@ -20,12 +20,12 @@ from fairlog.demo.checks import (
     takeover_ms,
 )
 from scheduler.client import Receipt
-from scheduler.entities import Executor
 from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected, Record, encode
-from scheduler.state import ClusterState
-from scheduler.turn import Entry, Turn
-from scheduler.views import look
+from scheduler.rules.entities import Executor
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Entry, Turn
+from scheduler.rules.views import look
 from tests.integration.cli_rig import Shell
 
 

@@ -37,6 +37,7 @@ from scheduler.model.events import (
     chain_digest,
     encode,
 )
+from scheduler.rules.invariants import check
 from scheduler.service import Scheduler
 from tests.integration.cli_rig import ROOT
 from tests.integration.worker_rig import wait_until
@@ -118,7 +119,7 @@ def test_a_log_that_was_cut_in_the_middle_of_a_turn_is_gone_on_with_and_the_audi
     master = Scheduler(log, "next", lambda: rebuild(log))
     master.take_over()
     master.turn()
-    master.state.check()
+    check(master.state)
     assert log.head().seq > cut
     assert {found.seq for found in audit(read_store(log))} <= {cut + 1}
 

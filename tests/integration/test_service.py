@@ -18,9 +18,7 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import Member, members
 from recovery.failover.master import Master, run_master
 from recovery.replay.rebuild import rebuild
-from scheduler import turn as turn_module
 from scheduler.client import Client
-from scheduler.decide import decide
 from scheduler.doorbell import DoorbellWorker, bell_id, queue_key
 from scheduler.eventlog import EventLog, check_store
 from scheduler.keys import Keys
@@ -46,6 +44,8 @@ from scheduler.model.errors import (
     UnsuitableStore,
 )
 from scheduler.model.events import Event, Record, chain_digest, encode
+from scheduler.rules import turn as turn_module
+from scheduler.rules.decide import decide
 from scheduler.service import Scheduler
 from tests.integration.worker_rig import wait_until
 

@@ -19,8 +19,8 @@ from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.keys import Keys
 from scheduler.model.commands import EndApp
 from scheduler.model.events import Record
-from scheduler.state import ClusterState
-from scheduler.views import look
+from scheduler.rules.state import ClusterState
+from scheduler.rules.views import look
 from tests.property.given import Cluster, recorded
 
 if TYPE_CHECKING:

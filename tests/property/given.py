@@ -28,8 +28,9 @@ from scheduler.model.events import (
     WorkerRegistered,
     encode,
 )
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 
 GIB = 1024
 
@@ -55,7 +56,7 @@ class _Turn(Turn):
         assert convert(asdict(event), type(event)) == event
         self.before(self.state, event)
         super().record(event, cause)
-        self.state.check()
+        check(self.state)
 
 
 class Cluster:
@@ -187,7 +188,7 @@ def fold(events: Iterable[Event], state: ClusterState | None = None) -> ClusterS
     folded = ClusterState() if state is None else state
     for event in events:
         folded.apply(event, at=folded.at + 1)
-        folded.check()
+        check(folded)
     return folded
 
 

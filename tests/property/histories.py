@@ -41,7 +41,7 @@ from scheduler.placement.executors import PLACEMENTS
 from scheduler.policies.app import APP_POLICIES
 from scheduler.policies.company import COMPANY_POLICIES
 from scheduler.policies.user import USER_POLICIES
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, Watch, submission, worker
 
 

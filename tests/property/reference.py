@@ -9,8 +9,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from scheduler.entities import App, Company, Worker
-from scheduler.state import ClusterState
+from scheduler.rules.entities import App, Company, Worker
+from scheduler.rules.state import ClusterState
 
 Choice = tuple[str, str, str, str]
 """App, company, user and the company's share before."""

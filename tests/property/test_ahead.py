@@ -17,7 +17,7 @@ from recovery.audit import Audit, Deviation
 from recovery.books import Books
 from recovery.replay.chain import Entry, read_export
 from scheduler.model.events import Record
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 from tests.property.given import recorded
 from tests.property.histories import HISTORIES, History, played, seeded
 from tests.property.test_audit import FAULTS

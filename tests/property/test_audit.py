@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recovery.audit import audit
 from recovery.explain import explain
 from scheduler.model.events import Record, decode
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 from tests.property.given import recorded
 from tests.property.histories import DENSE, HISTORIES, RULES, History, played
 from tests.unit.recorded import facts, rechained

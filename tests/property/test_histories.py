@@ -15,8 +15,6 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.decide import admit, decide, place
-from scheduler.grants import all_grants, changed_grants
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
@@ -37,8 +35,11 @@ from scheduler.model.events import (
     encode,
     read_record,
 )
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.assignments import all_grants, changed_grants
+from scheduler.rules.decide import admit, decide, place
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 from tests.property import reference
 from tests.property.given import Cluster, Logged, worker
 from tests.property.histories import HISTORIES, History, Step, command_for, played, seeded
@@ -154,7 +155,7 @@ def test_deciding_never_changes_the_state_it_is_given(history: History, more: li
         assert place(state, app, state.at) == place(state, app, state.at)
     assert state.dump() == facts
     assert state.digest() == digest
-    state.check()
+    check(state)
 
 
 @given(HISTORIES)

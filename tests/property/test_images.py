@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.decide import admit, place
-from scheduler.image import lines, restored
 from scheduler.model.errors import CommandRejected
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.decide import admit, place
+from scheduler.rules.invariants import check
+from scheduler.rules.snapshot_rows import lines, restored
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 from tests.property.histories import HISTORIES, History, command_for, played, seeded
 
 
@@ -26,13 +27,13 @@ def test_a_state_read_back_and_then_the_tail_is_the_full_replay(history: History
     for event, at, cause in cluster.log[:cut]:
         state.apply(event, at=at, cause=cause)
     again = restored(list(lines(state)))
-    again.check()
+    check(again)
     assert again.digest() == state.digest()
     assert list(lines(again)) == list(lines(state))
     for event, at, cause in cluster.log[cut:]:
         again.apply(event, at=at, cause=cause)
         state.apply(event, at=at, cause=cause)
-        again.check()
+        check(again)
         assert sorted(again.queue.held_back()) == sorted(state.queue.held_back())
     assert again.digest() == cluster.state.digest()
 

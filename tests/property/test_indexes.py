@@ -6,16 +6,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from scheduler.decide import admit, place, unsatisfied
-from scheduler.fleet import WORKER_SELECTIONS, Fleet
 from scheduler.model.events import AppAdmitted, CompanyRemoved, Event, ExecutorAllocated
 from scheduler.model.resources import Resources
 from scheduler.placement.executors import PLACEMENTS
 from scheduler.policies.app import APP_POLICIES
 from scheduler.policies.company import COMPANY_POLICIES
 from scheduler.policies.user import USER_POLICIES
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.decide import admit, place, unsatisfied
+from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 from tests.property import reference
 from tests.property.given import Cluster, allocated, submission
 from tests.property.histories import HISTORIES, History, played, seeded

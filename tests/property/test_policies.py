@@ -14,8 +14,9 @@ from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedExe
 from scheduler.model.events import AppAdmitted, ExecutorAllocated
 from scheduler.policies.company import COMPANY_POLICIES
 from scheduler.policies.user import USER_POLICIES
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 from tests.property.given import submission, worker
 
 EVERY_POLICY = pytest.mark.parametrize(
@@ -70,7 +71,7 @@ class Run:
 
     def work_off(self, works: Sequence[Work], company: Callable[[int], str], user: Callable[[int, Work], str]) -> None:
         """Submit each work in its turn, as `w0`, `w1` …, and go on until all have ended."""
-        self.state.check()
+        check(self.state)
         while self.now < 300 and (self.now < 20 or self.ends or self.state.queue.first()):
             due = [(number, work) for number, work in enumerate(works) if work.turn == self.now]
             self.turn(
@@ -80,7 +81,7 @@ class Run:
                 ),
                 lasts=lambda app: works[int(app[1:])].lasts,
             )
-        self.state.check()
+        check(self.state)
 
 
 def _named(company: int) -> str:

@@ -12,7 +12,6 @@ from recovery.audit import audit
 from recovery.replay.rebuild import fold, rebuild
 from recovery.replay.snapshot import BadSnapshot, load, positions
 from scheduler.eventlog import GENESIS, Position
-from scheduler.grants import all_grants
 from scheduler.keys import Keys
 from scheduler.model.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.model.events import (
@@ -33,7 +32,8 @@ from scheduler.model.events import (
 )
 from scheduler.model.grants import Grant
 from scheduler.model.resources import Resources
-from scheduler.state import ClusterState
+from scheduler.rules.assignments import all_grants
+from scheduler.rules.state import ClusterState
 
 if TYPE_CHECKING:
     from scheduler.client import Receipt

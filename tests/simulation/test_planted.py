@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from scheduler import eventlog, worklist_lua
-from scheduler.decide import decide
 from scheduler.eventlog import EventLog
-from scheduler.image import restored
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
 from scheduler.model.grants import diff
+from scheduler.rules.decide import decide
+from scheduler.rules.snapshot_rows import restored
+from scheduler.rules.state import ClusterState
 from scheduler.service import Scheduler
-from scheduler.state import ClusterState
 from scheduler.worklist import Worklist
 from tests.simulation.sweep import failure_of
 from workers.agent import Agent

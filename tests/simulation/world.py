@@ -27,7 +27,6 @@ from recovery.archive.archive import archive, open_log
 from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from scheduler.client import Client, Receipt
-from scheduler.decide import decide
 from scheduler.doorbell import bell_id, queue_key
 from scheduler.keys import Keys
 from scheduler.model.commands import (
@@ -45,6 +44,7 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
+from scheduler.rules.decide import decide
 from tests.simulation.loom import Actor, Loom
 from tests.simulation.machine import Machine, Nature, patch_machines
 from tests.simulation.promises import PromiseBroken, Witness
@@ -55,7 +55,7 @@ from workers.offer import Offer, WorkerBusy
 if TYPE_CHECKING:
     from scheduler.model.events import Event
     from scheduler.model.grants import Grant
-    from scheduler.state import ClusterState
+    from scheduler.rules.state import ClusterState
     from scheduler.worklist import Completion
 
 KEYS = Keys("simulated")
@@ -377,7 +377,7 @@ class World:
         patch.setattr("recovery.failover.master.STANDBY_WAIT_MS", random.choice((250, 1_000)))
         patch.setattr("recovery.failover.master.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 2)
-        patch.setattr("scheduler.turn.decide", _decide_unless_poisoned)
+        patch.setattr("scheduler.rules.turn.decide", _decide_unless_poisoned)
         patch_machines(patch, loom, self.machines, self.natures, self._ran)
 
 

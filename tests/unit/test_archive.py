@@ -27,7 +27,7 @@ from recovery.replay.snapshot import positions
 from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.model.errors import InvalidSetting, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
-from scheduler.validate import changed_settings
+from scheduler.rules.validate import changed_settings
 from tests.unit.archived import (
     KEYS,
     RECORDS,

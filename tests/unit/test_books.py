@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from recovery.audit import Audit
 from recovery.books import Books
 from scheduler.model.events import AppAdmitted, ExecutorAllocated
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, recorded
 from tests.property.histories import HISTORIES, History, played, seeded
 

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import pytest
 from msgspec.structs import asdict, replace
 
-from scheduler.decide import decide
 from scheduler.model.commands import EndApp, EndedExecutor, KillApp, StartedExecutor, SubmitApp
 from scheduler.model.errors import (
     AppEnded,
@@ -31,6 +30,7 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerRemoved,
 )
+from scheduler.rules.decide import decide
 from tests.property.given import ACME, entered, fold, granted, joined, queued, submission
 
 Word = Literal["exited", "failed", "killed"]

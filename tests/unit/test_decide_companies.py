@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from scheduler.decide import decide
 from scheduler.model.commands import ChangeCompany, ConfigureCluster, RegisterCompany, RemoveCompany
 from scheduler.model.errors import CompanyInUse, DuplicateCompany, InvalidCommand, InvalidSetting, UnknownCompany
 from scheduler.model.events import (
@@ -18,6 +17,7 @@ from scheduler.model.events import (
     CompanyRemoved,
     ExecutorRemoved,
 )
+from scheduler.rules.decide import decide
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 
 

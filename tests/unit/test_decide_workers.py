@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scheduler.decide import decide
 from scheduler.model.commands import Command, DrainWorker, LoseWorker, RegisterWorker, RemoveWorker, UndrainWorker
 from scheduler.model.errors import DuplicateWorker, InvalidCommand, OfferTooSmall, UnknownWorker
 from scheduler.model.events import (
@@ -20,6 +19,7 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerStatus,
 )
+from scheduler.rules.decide import decide
 from tests.property.given import ACME, entered, fold, granted, joined, queued, worker
 
 HELD: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted("a1.0"), granted("a1.1", "w2")]

@@ -20,7 +20,8 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand, QuotaExceeded
 from scheduler.model.events import AppChanged, Event, ExecutorAllocated, ExecutorRemoved, ExecutorRevoked
-from scheduler.turn import Turn
+from scheduler.rules.invariants import check
+from scheduler.rules.turn import Turn
 from tests.property.given import GIB, Cluster
 
 WAITS: dict[str, object] = {"locality_wait_host_ms": 3000, "locality_wait_rack_ms": 5000}
@@ -61,7 +62,7 @@ def wait(cluster: Cluster, milliseconds: int) -> list[Event]:
     """What time alone brings."""
     turn = Turn(cluster.state, cluster.state.at + milliseconds)
     turn.settle()
-    cluster.state.check()
+    check(cluster.state)
     return [entry.event for entry in turn.entries]
 
 

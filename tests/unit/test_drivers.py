@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from scheduler.grants import all_grants
 from scheduler.model.commands import (
     ConfigureCluster,
     DecommissionWorker,
@@ -31,7 +30,8 @@ from scheduler.model.events import (
 )
 from scheduler.model.grants import STOP, Grant
 from scheduler.placement.drivers import Draw
-from scheduler.views import apps
+from scheduler.rules.assignments import all_grants
+from scheduler.rules.views import apps
 from tests.property.given import Cluster, allocated, shared
 
 ALL: dict[str, object] = {"max_driver_share": "1/1"}

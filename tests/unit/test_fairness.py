@@ -15,7 +15,7 @@ from recovery.statement import Usages, statement
 from scheduler.model.commands import EndApp, KillApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import decode
-from scheduler.state import ClusterState
+from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts, records

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.fleet import Fleet
 from scheduler.model.resources import Resources
+from scheduler.rules.fleet import Fleet
 
 MINIMUM = Resources(4, 2048)
 

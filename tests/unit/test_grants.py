@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.grants import all_grants, changed_grants
 from scheduler.model.commands import EndApp, KillApp, LoseWorker, RemoveWorker
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, WorkerRemoved
 from scheduler.model.grants import STOP, Difference, Grant, GrantChanges, diff
-from scheduler.state import ClusterState
+from scheduler.rules.assignments import all_grants, changed_grants
+from scheduler.rules.state import ClusterState
 from tests.property.given import ACME, Cluster, entered, fold, granted, joined, queued, shared, submission, worker
 
 RUNNING: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted("a1.0"), granted("a1.1", "w2")]

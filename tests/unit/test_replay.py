@@ -21,8 +21,8 @@ from fairlog.cli.verbs.replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
 from recovery.playback import Frame, Playback
 from recovery.replay.bounds import Bound
 from scheduler.model.errors import InvalidCommand
-from scheduler.state import ClusterState
-from scheduler.views import shares, workers
+from scheduler.rules.state import ClusterState
+from scheduler.rules.views import shares, workers
 from tests.property.given import recorded
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.entities import Worker
 from scheduler.model.events import ClusterConfigured
 from scheduler.placement.locality import ANYWHERE, Preferences, Request
 from scheduler.placement.patience import served_by
 from scheduler.placement.requests import Wanted, rethought, without_one
-from scheduler.topology import Topology
+from scheduler.rules.entities import Worker
+from scheduler.rules.topology import Topology
 
 RACKS = {"h1": "/r1", "h2": "/r1", "h3": "/r2"}
 H1 = Request(("h1",), ("/r1",))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.errors import InvalidCommand, InvalidSetting
-from scheduler.simulate import run_scenario
+from scheduler.rules.simulate import run_scenario
 
 COMPANY = {"op": "company", "company": "acme"}
 WORKER = {"op": "worker", "worker": "w1", "cores": 16, "memory_mb": 65536}

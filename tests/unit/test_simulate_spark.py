@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.simulate import run_scenario
+from scheduler.rules.simulate import run_scenario
 
 COMPANY = {"op": "company", "company": "acme"}
 WORKER = {"op": "worker", "worker": "w1", "cores": 4, "memory_mb": 65536}

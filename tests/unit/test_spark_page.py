@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from scheduler.fleet import WORKER_SELECTIONS
 from scheduler.model.events import ClusterConfigured
+from scheduler.rules.fleet import WORKER_SELECTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 

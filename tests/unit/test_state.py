@@ -9,8 +9,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scheduler.decide import admit, decide
-from scheduler.ledger import Balance
 from scheduler.model.commands import LoseWorker
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
@@ -28,7 +26,10 @@ from scheduler.model.events import (
     WorkerRemoved,
 )
 from scheduler.model.resources import Quota
-from scheduler.state import KNOWN_COMMANDS, ClusterState
+from scheduler.rules.decide import admit, decide
+from scheduler.rules.invariants import check
+from scheduler.rules.ledger import Balance
+from scheduler.rules.state import KNOWN_COMMANDS, ClusterState
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 
 RUNNING: list[Event] = [ACME, joined(), queued(), entered(), granted("a1.0"), granted("a1.1")]
@@ -46,7 +47,7 @@ def balances(state: ClusterState) -> list[Balance]:
 
 def test_an_empty_log_is_an_empty_cluster() -> None:
     state = ClusterState()
-    state.check()
+    check(state)
     assert (state.head, state.at, state.master) == (0, 0, None)
     assert state.settings == ClusterConfigured()
     assert not state.configured
@@ -418,7 +419,7 @@ def test_a_state_that_contradicts_itself_is_named_with_its_position(
     state = fold([*RUNNING, queued("a2"), entered("a2"), queued("a3")])
     break_it(state)
     with pytest.raises(InvariantViolated, match=rf"^log position 9: ({sentence})") as raised:
-        state.check()
+        check(state)
     assert raised.value.seq == 9
 
 

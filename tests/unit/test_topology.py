@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.topology import Topology
+from scheduler.rules.topology import Topology
 
 
 def test_workers_stand_by_host_and_by_rack_in_the_order_of_their_ids() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.fleet import WORKER_SELECTIONS
 from scheduler.model.commands import (
     ConfigureCluster,
     DrainWorker,
@@ -18,8 +17,9 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import UnknownCompany
 from scheduler.model.events import AppAdmitted, AppRemoved, ExecutorRemoved, WorkerRemoved
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.fleet import WORKER_SELECTIONS
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 from tests.property.given import Cluster, admitted, allocated, shared, submission, worker
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
-from scheduler.validate import (
+from scheduler.rules.validate import (
     changed_settings,
     check_identifier,
     check_name,

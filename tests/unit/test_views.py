@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from scheduler.model.commands import DrainWorker, EndApp, KillApp, StartedExecutor
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.views import VIEWS, look
+from scheduler.rules.views import VIEWS, look
 from tests.property.given import Cluster
 
 

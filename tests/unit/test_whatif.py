@@ -35,9 +35,9 @@ def other(taken: list[LoggedTurn], rules: Rules, *, check: bool = False) -> Othe
     for turn in taken:
         world.take(turn)
         if check:
-            world.state.check()
+            invariants.check(world.state)
     world.run_until()
-    world.state.check()
+    invariants.check(world.state)
     return world
 
 

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from scheduler.decide import admit
-from scheduler.entities import App
 from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, SubmitApp
 from scheduler.model.events import (
     AppAdmitted,
@@ -24,8 +22,11 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerRegistered,
 )
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
+from scheduler.rules.decide import admit
+from scheduler.rules.entities import App
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 
 Case = dict[str, Any]
 COMPANY, USER = "spark", "spark"
@@ -113,7 +114,7 @@ class Master:
         for command in commands:
             turn.take(command)
         turn.settle()
-        self.state.check()
+        check(self.state)
         return [entry.event for entry in turn.entries]
 
     def arrivals(self, submissions: Iterable[tuple[SubmitApp, Sequence[Mapping[str, Any]]]]) -> Turn:
@@ -133,14 +134,14 @@ class Master:
         """What the turn decides."""
         before = len(turn.entries)
         turn.settle()
-        self.state.check()
+        check(self.state)
         return [event for event, _ in turn.entries[before:]]
 
     def _offer(self, workers: Sequence[Mapping[str, Any]], apps: Sequence[Mapping[str, Any]]) -> None:
         turn = Turn(self.state, self.state.at + 1)
         for event in _offers(workers, apps):
             turn.record(event)
-        self.state.check()
+        check(self.state)
 
 
 def _offers(workers: Sequence[Mapping[str, Any]], apps: Sequence[Mapping[str, Any]]) -> list[Event]:

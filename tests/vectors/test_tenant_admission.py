@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.simulate import run_scenario
+from scheduler.rules.simulate import run_scenario
 
 CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("tenant_admission.json").read_text())["cases"]
 

@@ -31,7 +31,7 @@ from fairlog.cli.params import (
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
 from scheduler.model.errors import CommandRejected
-from scheduler.validate import MAX_NAME
+from scheduler.rules.validate import MAX_NAME
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session

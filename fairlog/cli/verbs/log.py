@@ -15,7 +15,7 @@ from fairlog.cli.follow import follow, position_of
 from fairlog.cli.params import as_json, read_text, span_options
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.simulate import run_scenario
+from scheduler.rules.simulate import run_scenario
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session

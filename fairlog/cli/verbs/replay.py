@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fairlog.cli.sources import Source
     from recovery.playback import Frame
-    from scheduler.state import ClusterState
+    from scheduler.rules.state import ClusterState
 
 LONGEST_PAUSE_S = 2.0
 SHOWN_EVERY_S = 0.1

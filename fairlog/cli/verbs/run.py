@@ -14,7 +14,7 @@ from fairlog.cli.target import Place, place_options
 from fairlog.local.running import default_data, find_running
 from scheduler.logs import FORMAT_VARIABLE, LogFormat, log_to_stderr
 from scheduler.model.errors import FairlogError
-from scheduler.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
+from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
 
 _CORES = click.IntRange(1, MAX_CORES)
 _FOLDER = click.Path(file_okay=False, path_type=Path)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from scheduler.decide import admit, decide, placements
-from scheduler.demand import due
 from scheduler.model.commands import Command, DecommissionWorker
 from scheduler.model.events import Event
 from scheduler.placement.drivers import place_drivers
-from scheduler.state import ClusterState
+from scheduler.rules.decide import admit, decide, placements
+from scheduler.rules.demand import due
+from scheduler.rules.state import ClusterState
 
 
 class Stage(IntEnum):

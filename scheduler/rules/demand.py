@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from scheduler.entities import App, Executor
 from scheduler.model.commands import ReportBacklog, ScaleApp
 from scheduler.model.errors import InvalidCommand, QuotaExceeded
 from scheduler.model.events import AppChanged, Event, ExecutorChanged, ExecutorRevoked
 from scheduler.model.resources import Resources
 from scheduler.placement.sizing import requested_resources
-from scheduler.state import ClusterState
-from scheduler.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
+from scheduler.rules.entities import App, Executor
+from scheduler.rules.state import ClusterState
+from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 
 MAX_HOSTS = 10_000
 """How many hosts an app may name."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler.cap import Pending
-from scheduler.fleet import Shape
-from scheduler.ledger import Accounts, Balance, Usage
 from scheduler.model.events import AppRegistered, CompanyRegistered, Locality, WorkerStatus
 from scheduler.model.resources import UNLIMITED_CORES, Resources
 from scheduler.placement.requests import Wanted
+from scheduler.rules.fleet import Shape
+from scheduler.rules.ledger import Accounts, Balance, Usage
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
 

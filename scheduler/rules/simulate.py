@@ -8,9 +8,10 @@ from typing import Any
 from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedDriver, EndedExecutor, KillApp, command_of
 from scheduler.model.errors import FairlogError, InvalidCommand
 from scheduler.model.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
-from scheduler.state import ClusterState
-from scheduler.turn import Turn
-from scheduler.validate import shorten
+from scheduler.rules import invariants
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from scheduler.rules.validate import shorten
 
 _OPERATIONS = {
     "company": "RegisterCompany",
@@ -84,7 +85,7 @@ def _settled(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
     """What the turn decided, its inputs once taken."""
     turn.settle()
     if check:
-        turn.state.check()
+        invariants.check(turn.state)
     return [decision for entry in turn.entries if (decision := _decision(entry.event)) is not None]
 
 

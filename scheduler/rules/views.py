@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from scheduler.entities import App, Executor
-from scheduler.ledger import Balance
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.resources import Quota, Share
-from scheduler.state import ClusterState
+from scheduler.rules.entities import App, Executor
+from scheduler.rules.ledger import Balance
+from scheduler.rules.state import ClusterState
 
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:

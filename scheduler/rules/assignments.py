@@ -23,8 +23,8 @@ from scheduler.model.events import (
 from scheduler.model.grants import STOP, GrantChanges, is_driver
 
 if TYPE_CHECKING:
-    from scheduler.entities import App
-    from scheduler.state import ClusterState
+    from scheduler.rules.entities import App
+    from scheduler.rules.state import ClusterState
 
 
 _to_json = Encoder().encode

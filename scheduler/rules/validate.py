@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import ValidationError, convert
 from msgspec.structs import asdict, replace
 
-from scheduler.fleet import WORKER_SELECTIONS
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.placement.executors import PLACEMENTS
@@ -18,6 +17,7 @@ from scheduler.placement.sizing import MEMORY_STEP_MB
 from scheduler.policies.app import APP_POLICIES
 from scheduler.policies.company import COMPANY_POLICIES
 from scheduler.policies.user import USER_POLICIES
+from scheduler.rules.fleet import WORKER_SELECTIONS
 
 MAX_CORES = 1_000_000
 MAX_MEMORY_MB = 1 << 30

@@ -16,13 +16,13 @@ import msgspec
 from msgspec.structs import asdict
 
 from scheduler.cap import Pending
-from scheduler.entities import App, Company, Executor, User, Worker
-from scheduler.ledger import Balance, Usage
 from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyChanged, CompanyRegistered
 from scheduler.model.resources import Resources
 from scheduler.placement.locality import Request
 from scheduler.placement.requests import Wanted
-from scheduler.state import ClusterState
+from scheduler.rules.entities import App, Company, Executor, User, Worker
+from scheduler.rules.ledger import Balance, Usage
+from scheduler.rules.state import ClusterState
 
 ROWS_PER_LINE = 500
 """A reader of the state has other things to do now and then: no line takes longer than some ten milliseconds."""

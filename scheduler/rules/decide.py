@@ -13,9 +13,6 @@ from typing import Literal, assert_never
 
 from msgspec.structs import asdict
 
-from scheduler.demand import after_removal, backlog, scaled
-from scheduler.entities import App, Company, Executor, Worker
-from scheduler.fleet import Candidates
 from scheduler.model.commands import (
     ChangeCompany,
     Command,
@@ -73,9 +70,12 @@ from scheduler.placement.classic import pack_worker_by_worker
 from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocation, allocations
 from scheduler.placement.near import place_near
 from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
-from scheduler.state import ClusterState
-from scheduler.submission import registration
-from scheduler.validate import (
+from scheduler.rules.demand import after_removal, backlog, scaled
+from scheduler.rules.entities import App, Company, Executor, Worker
+from scheduler.rules.fleet import Candidates
+from scheduler.rules.state import ClusterState
+from scheduler.rules.submission import registration
+from scheduler.rules.validate import (
     MAX_CORES,
     MAX_MEMORY_MB,
     changed_settings,

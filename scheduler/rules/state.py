@@ -2,7 +2,7 @@
 
 Two states that folded the same events are equal and have the same digest, on any machine. Beside
 the facts it holds indexes (`fleet`, `queue`, `unsatisfied`) that follow from them and exist so that a
-decision does not grow with the cluster; `check` recomputes all of it. The module is longer than most
+decision does not grow with the cluster; `invariants` recomputes all of it. The module is longer than most
 because a newcomer finds in it every change there can be.
 """
 
@@ -20,11 +20,6 @@ from msgspec import structs
 
 from scheduler.appqueue import AppQueue
 from scheduler.cap import Pending
-from scheduler.check import violations
-from scheduler.entities import App, Company, Executor, User, Worker
-from scheduler.fleet import Fleet
-from scheduler.ledger import Balance, Usage, add_grant, add_request
-from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
@@ -53,7 +48,10 @@ from scheduler.placement.patience import moments_of, served_by
 from scheduler.placement.requests import rethought, without_one
 from scheduler.placement.sizing import executor_sizes
 from scheduler.policies.user import Contender
-from scheduler.topology import Topology
+from scheduler.rules.entities import App, Company, Executor, User, Worker
+from scheduler.rules.fleet import Fleet
+from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
+from scheduler.rules.topology import Topology
 
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
@@ -266,14 +264,6 @@ class ClusterState:
             if app.spec.driver and app.driver is None:
                 self._let_driver_wait(app, waits=True)
             self._reconsider(app)
-
-    def check(self) -> None:
-        """Recompute every ledger and index from the apps, executors and workers (semantics O2).
-
-        Raises: InvariantViolated naming the position and what differs.
-        """
-        for violation in violations(self):
-            raise InvariantViolated(self.head, violation)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {

@@ -6,14 +6,14 @@ from typing import TypedDict
 
 from msgspec.structs import replace
 
-from scheduler.entities import Company
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, QuotaExceeded
 from scheduler.model.events import AppRegistered, Sizing
 from scheduler.model.resources import Resources
 from scheduler.placement.sizing import memory_for, requested_resources, resources_as_asked
-from scheduler.state import ClusterState
-from scheduler.validate import (
+from scheduler.rules.entities import Company
+from scheduler.rules.state import ClusterState
+from scheduler.rules.validate import (
     MAX_CORES,
     MAX_EXECUTORS,
     MAX_MEMORY_MB,

@@ -6,13 +6,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from scheduler.ledger import Balance, add_grant, add_request
+from scheduler.model.errors import InvariantViolated
 from scheduler.placement.patience import moments_of
+from scheduler.rules.ledger import Balance, add_grant, add_request
 
 if TYPE_CHECKING:
     from scheduler.appqueue import CompanyQueue
-    from scheduler.entities import App, Executor, Worker
-    from scheduler.state import ClusterState
+    from scheduler.rules.entities import App, Executor, Worker
+    from scheduler.rules.state import ClusterState
+
+
+def check(state: ClusterState) -> None:
+    """Recompute every ledger and index from the apps, executors and workers (semantics O2).
+
+    Raises: InvariantViolated naming the position and what differs.
+    """
+    for violation in violations(state):
+        raise InvariantViolated(state.head, violation)
 
 
 def violations(state: ClusterState) -> Iterator[str]:
