@@ -18,8 +18,8 @@ from scheduler.rules.decide import place
 from scheduler.rules.fleet import Shape
 
 if TYPE_CHECKING:
-    from scheduler.appqueue import CompanyQueue
-    from scheduler.cap import Pending
+    from scheduler.rules.admission.queue import CompanyQueue
+    from scheduler.rules.admission.quota import Pending
     from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.model.resources import Quota, Resources
 from scheduler.placement.sizing import executor_memory_mb
-from scheduler.policies.company import COMPANY_POLICIES
-from scheduler.policies.user import USER_POLICIES
+from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
 
 if TYPE_CHECKING:
-    from scheduler.appqueue import CompanyQueue, UserQueue
-    from scheduler.cap import Pending
+    from scheduler.rules.admission.queue import CompanyQueue, UserQueue
+    from scheduler.rules.admission.quota import Pending
     from scheduler.rules.entities import App, Worker
     from scheduler.rules.state import ClusterState
 

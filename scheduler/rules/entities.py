@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from scheduler.cap import Pending
 from scheduler.model.events import AppRegistered, CompanyRegistered, Locality, WorkerStatus
 from scheduler.model.resources import UNLIMITED_CORES, Resources
 from scheduler.placement.requests import Wanted
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.fleet import Shape
 from scheduler.rules.ledger import Accounts, Balance, Usage
 

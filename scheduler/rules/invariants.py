@@ -11,7 +11,7 @@ from scheduler.placement.patience import moments_of
 from scheduler.rules.ledger import Balance, add_grant, add_request
 
 if TYPE_CHECKING:
-    from scheduler.appqueue import CompanyQueue
+    from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.entities import App, Executor, Worker
     from scheduler.rules.state import ClusterState
 

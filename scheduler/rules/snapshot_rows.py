@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from scheduler.cap import Pending
 from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyChanged, CompanyRegistered
 from scheduler.model.resources import Resources
 from scheduler.placement.locality import Request
 from scheduler.placement.requests import Wanted
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.entities import App, Company, Executor, User, Worker
 from scheduler.rules.ledger import Balance, Usage
 from scheduler.rules.state import ClusterState

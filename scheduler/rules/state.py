@@ -18,8 +18,6 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import structs
 
-from scheduler.appqueue import AppQueue
-from scheduler.cap import Pending
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
@@ -47,7 +45,9 @@ from scheduler.placement.locality import Preferences
 from scheduler.placement.patience import moments_of, served_by
 from scheduler.placement.requests import rethought, without_one
 from scheduler.placement.sizing import executor_sizes
-from scheduler.policies.user import Contender
+from scheduler.rules.admission.queue import AppQueue
+from scheduler.rules.admission.quota import Pending
+from scheduler.rules.admission.user import Contender
 from scheduler.rules.entities import App, Company, Executor, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request

@@ -14,9 +14,9 @@ from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.placement.executors import PLACEMENTS
 from scheduler.placement.sizing import MEMORY_STEP_MB
-from scheduler.policies.app import APP_POLICIES
-from scheduler.policies.company import COMPANY_POLICIES
-from scheduler.policies.user import USER_POLICIES
+from scheduler.rules.admission.app import APP_POLICIES
+from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.fleet import WORKER_SELECTIONS
 
 MAX_CORES = 1_000_000

@@ -38,9 +38,9 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.placement.executors import PLACEMENTS
-from scheduler.policies.app import APP_POLICIES
-from scheduler.policies.company import COMPANY_POLICIES
-from scheduler.policies.user import USER_POLICIES
+from scheduler.rules.admission.app import APP_POLICIES
+from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, Watch, submission, worker
 

@@ -12,8 +12,8 @@ from msgspec import convert
 
 from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedExecutor, RegisterCompany
 from scheduler.model.events import AppAdmitted, ExecutorAllocated
-from scheduler.policies.company import COMPANY_POLICIES
-from scheduler.policies.user import USER_POLICIES
+from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from scheduler.model.resources import Quota, Resources
-from scheduler.policies.basis import Basis
-from scheduler.policies.company import Tenant, dominant_share, pay_as_you_go
-from scheduler.policies.user import Contender, balanced, least_occupied, longest_wait
+from scheduler.rules.admission.basis import Basis
+from scheduler.rules.admission.company import Tenant, dominant_share, pay_as_you_go
+from scheduler.rules.admission.user import Contender, balanced, least_occupied, longest_wait
 from scheduler.rules.ledger import Balance, Usage
 from scheduler.rules.simulate import run_scenario
 from tests.property.given import Cluster

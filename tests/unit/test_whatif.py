@@ -16,6 +16,7 @@ from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, co
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
 from scheduler.model.events import AppAdmitted
+from scheduler.rules import invariants
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, RULES, History, played, seeded
 from tests.unit.recorded import facts, records

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler.model.resources import Quota, Resources, Share
-from scheduler.policies.basis import Basis
+from scheduler.rules.admission.basis import Basis
 from scheduler.rules.ledger import Balance
 
 UserKey = tuple[int, int, str] | tuple[float, Share, int, int, str]

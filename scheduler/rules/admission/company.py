@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler.model.resources import Quota, Share
-from scheduler.policies.basis import Basis
+from scheduler.rules.admission.basis import Basis
 from scheduler.rules.ledger import Balance, Usage
 
 CompanyKey = tuple[float, Share, int, str]

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 
-from scheduler.cap import Cap, Pending, Reservation
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import Quota, Resources, Share
-from scheduler.policies.app import APP_POLICIES, AppKey
-from scheduler.policies.basis import Basis
-from scheduler.policies.company import COMPANY_POLICIES, CompanyKey, Tenant
-from scheduler.policies.user import USER_POLICIES, Contender, UserKey
+from scheduler.rules.admission.app import APP_POLICIES, AppKey
+from scheduler.rules.admission.basis import Basis
+from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
+from scheduler.rules.admission.quota import Cap, Pending, Reservation
+from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
 from scheduler.rules.ledger import Balance, Usage
 
 

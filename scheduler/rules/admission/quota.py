@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler.model.resources import Resources
-from scheduler.policies.company import Tenant
+from scheduler.rules.admission.company import Tenant
 
 
 class Pending(NamedTuple):
