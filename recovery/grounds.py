@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.waits import APP_RULES, COMPANY_RULES, USER_RULES, companies_in_turn, measure_of, users_in_turn
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
-from scheduler.placement.executors import CLASSIC
-from scheduler.placement.sizing import executor_sizes
 from scheduler.rules.decide import place
 from scheduler.rules.fleet import Shape
+from scheduler.rules.placement.executors import CLASSIC
+from scheduler.rules.placement.sizing import executor_sizes
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue

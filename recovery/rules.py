@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from scheduler.model.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
-from scheduler.placement.executors import CLASSIC
 from scheduler.rules.decide import is_full
 from scheduler.rules.entities import App
+from scheduler.rules.placement.executors import CLASSIC
 from scheduler.rules.state import ClusterState
 
 _COMPANY = {"pay-as-you-go": "C5"}

@@ -17,7 +17,7 @@ from recovery.replay.inputs import Input, LoggedTurn
 from recovery.whatif import Work
 from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import InvalidCommand
-from scheduler.placement.sizing import MEMORY_STEP_MB
+from scheduler.rules.placement.sizing import MEMORY_STEP_MB
 
 COLUMNS = 18
 _NODES = re.compile(r"(\d+) x (\d+) processors, (\d+) (KiB|MiB|GiB)")

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.model.resources import Quota, Resources
-from scheduler.placement.sizing import executor_memory_mb
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
+from scheduler.rules.placement.sizing import executor_memory_mb
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue, UserQueue

@@ -22,7 +22,7 @@ PURE = (
         "scheduler.rules.invariants",
         "scheduler.rules.topology",
         "scheduler.rules.admission",
-        "scheduler.placement",
+        "scheduler.rules.placement",
     ),
     ("scheduler.rules.entities",),
     ("scheduler.rules.state", "scheduler.rules.validate"),

@@ -66,13 +66,13 @@ from scheduler.model.events import (
     WorkerStatus,
 )
 from scheduler.model.resources import Resources
-from scheduler.placement.classic import pack_worker_by_worker
-from scheduler.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocation, allocations
-from scheduler.placement.near import place_near
-from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import App, Company, Executor, Worker
 from scheduler.rules.fleet import Candidates
+from scheduler.rules.placement.classic import pack_worker_by_worker
+from scheduler.rules.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocation, allocations
+from scheduler.rules.placement.locality import place_near
+from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import registration
 from scheduler.rules.validate import (

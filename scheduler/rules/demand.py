@@ -12,8 +12,8 @@ from scheduler.model.commands import ReportBacklog, ScaleApp
 from scheduler.model.errors import InvalidCommand, QuotaExceeded
 from scheduler.model.events import AppChanged, Event, ExecutorChanged, ExecutorRevoked
 from scheduler.model.resources import Resources
-from scheduler.placement.sizing import requested_resources
 from scheduler.rules.entities import App, Executor
+from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 

@@ -10,10 +10,10 @@ from typing import Literal
 
 from scheduler.model.events import AppRegistered, CompanyRegistered, Locality, WorkerStatus
 from scheduler.model.resources import UNLIMITED_CORES, Resources
-from scheduler.placement.requests import Wanted
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.fleet import Shape
 from scheduler.rules.ledger import Accounts, Balance, Usage
+from scheduler.rules.placement.yarn import Wanted
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
 

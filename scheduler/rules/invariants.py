@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
-from scheduler.placement.patience import moments_of
 from scheduler.rules.ledger import Balance, add_grant, add_request
+from scheduler.rules.placement.delay import moments_of
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue

@@ -17,11 +17,10 @@ from msgspec.structs import asdict
 
 from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyChanged, CompanyRegistered
 from scheduler.model.resources import Resources
-from scheduler.placement.locality import Request
-from scheduler.placement.requests import Wanted
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.entities import App, Company, Executor, User, Worker
 from scheduler.rules.ledger import Balance, Usage
+from scheduler.rules.placement.yarn import Request, Wanted
 from scheduler.rules.state import ClusterState
 
 ROWS_PER_LINE = 500

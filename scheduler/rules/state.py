@@ -40,17 +40,16 @@ from scheduler.model.events import (
     WorkerRemoved,
 )
 from scheduler.model.resources import Quota, Resources
-from scheduler.placement.executors import CLASSIC
-from scheduler.placement.locality import Preferences
-from scheduler.placement.patience import moments_of, served_by
-from scheduler.placement.requests import rethought, without_one
-from scheduler.placement.sizing import executor_sizes
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.entities import App, Company, Executor, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
+from scheduler.rules.placement.delay import moments_of, served_by
+from scheduler.rules.placement.executors import CLASSIC
+from scheduler.rules.placement.sizing import executor_sizes
+from scheduler.rules.placement.yarn import Preferences, rethought, without_one
 from scheduler.rules.topology import Topology
 
 KNOWN_COMMANDS = 10_000

@@ -10,8 +10,8 @@ from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, QuotaExceeded
 from scheduler.model.events import AppRegistered, Sizing
 from scheduler.model.resources import Resources
-from scheduler.placement.sizing import memory_for, requested_resources, resources_as_asked
 from scheduler.rules.entities import Company
+from scheduler.rules.placement.sizing import memory_for, requested_resources, resources_as_asked
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import (
     MAX_CORES,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker
 from scheduler.model.events import Event
-from scheduler.placement.drivers import place_drivers
 from scheduler.rules.decide import admit, decide, placements
 from scheduler.rules.demand import due
+from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.state import ClusterState
 
 

@@ -12,12 +12,12 @@ from msgspec.structs import asdict, replace
 
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
-from scheduler.placement.executors import PLACEMENTS
-from scheduler.placement.sizing import MEMORY_STEP_MB
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.fleet import WORKER_SELECTIONS
+from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.placement.sizing import MEMORY_STEP_MB
 
 MAX_CORES = 1_000_000
 MAX_MEMORY_MB = 1 << 30

@@ -37,10 +37,10 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected
-from scheduler.placement.executors import PLACEMENTS
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, Watch, submission, worker
 

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from scheduler.model.events import AppAdmitted, CompanyRemoved, Event, ExecutorAllocated
 from scheduler.model.resources import Resources
-from scheduler.placement.executors import PLACEMENTS
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import admit, place, unsatisfied
 from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from tests.property import reference

@@ -9,7 +9,7 @@ from msgspec import convert
 
 from scheduler.model.commands import SubmitApp
 from scheduler.model.events import Event, ExecutorAllocated
-from scheduler.placement.executors import deal
+from scheduler.rules.placement.executors import deal
 from tests.property.given import Cluster, allocated, shared, worker
 
 

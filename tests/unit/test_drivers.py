@@ -29,8 +29,8 @@ from scheduler.model.events import (
     WorkerRemoved,
 )
 from scheduler.model.grants import STOP, Grant
-from scheduler.placement.drivers import Draw
 from scheduler.rules.assignments import all_grants
+from scheduler.rules.placement.drivers import Draw
 from scheduler.rules.views import apps
 from tests.property.given import Cluster, allocated, shared
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scheduler.model.resources import Resources
-from scheduler.placement.executors import pack, room_for, spread
 from scheduler.rules.fleet import Fleet, Shape
+from scheduler.rules.placement.executors import pack, room_for, spread
 
 ONE = Resources(1, 1024)
 FIVE: dict[str, Shape] = {"w2": (1, 512), "w3": (4, 4096), "w4": (2, 8192), "w5": (4, 8192)}

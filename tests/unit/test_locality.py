@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.placement.locality import (
+from scheduler.rules.placement.yarn import (
     ANYWHERE,
     DEFAULT_RACK,
     Preferences,

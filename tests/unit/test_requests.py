@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.events import ClusterConfigured
-from scheduler.placement.locality import ANYWHERE, Preferences, Request
-from scheduler.placement.patience import served_by
-from scheduler.placement.requests import Wanted, rethought, without_one
 from scheduler.rules.entities import Worker
+from scheduler.rules.placement.delay import served_by
+from scheduler.rules.placement.yarn import ANYWHERE, Preferences, Request, Wanted, rethought, without_one
 from scheduler.rules.topology import Topology
 
 RACKS = {"h1": "/r1", "h2": "/r1", "h3": "/r2"}

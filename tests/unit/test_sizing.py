@@ -7,7 +7,7 @@ import pytest
 from scheduler.model.commands import ConfigureCluster
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import Resources
-from scheduler.placement.sizing import executor_sizes, memory_for, requested_resources
+from scheduler.rules.placement.sizing import executor_sizes, memory_for, requested_resources
 from tests.property.given import Cluster, allocated, shared
 
 DEFAULTS = ClusterConfigured()

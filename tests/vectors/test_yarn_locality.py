@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.placement.locality import (
+from scheduler.rules.placement.yarn import (
     Preferences,
     expected_host_counts,
     locality_of_requested_executors,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.model.resources import UNLIMITED_MEMORY_MB, Resources
-from scheduler.placement.executors import allocation
-from scheduler.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.placement.executors import allocation
+from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
 
 if TYPE_CHECKING:
     from scheduler.model.events import ExecutorAllocated

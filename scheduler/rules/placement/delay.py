@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured
-    from scheduler.placement.requests import Wanted
     from scheduler.rules.entities import App, Worker
+    from scheduler.rules.placement.yarn import Wanted
     from scheduler.rules.topology import Topology
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from scheduler.placement.executors import PLACEMENTS, allocations
-from scheduler.placement.patience import patient_until, places
 from scheduler.rules.fleet import in_order
+from scheduler.rules.placement.delay import patient_until, places
+from scheduler.rules.placement.executors import PLACEMENTS, allocations
 
 if TYPE_CHECKING:
     from scheduler.model.events import ExecutorAllocated, Locality

@@ -1,1 +1,0 @@
-"""How large an executor is and on which workers executors go."""

@@ -1,0 +1,1 @@
+"""Which size executors and drivers get, and on which workers. Admission stays out."""
