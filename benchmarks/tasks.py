@@ -25,8 +25,8 @@ from redis import Redis
 from rq import Queue, Worker
 
 from fairlog.local.store import EmbeddedStore
-from scheduler.client import Client
 from scheduler.model.commands import RegisterCompany, SubmitApp
+from scheduler.service.client import Client
 from scheduler.worklist import Worklist
 from workers.agent import STORE_VARIABLE
 from workers.offer import Offer

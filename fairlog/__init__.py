@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.client import Client, Receipt
+    from scheduler.service.client import Client, Receipt
 
 __all__ = ["Client", "Receipt"]
 

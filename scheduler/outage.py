@@ -16,8 +16,6 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
-from scheduler.logs import program_log
-
 BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 """How long to wait before the store is asked again, the last one for as long as it takes."""
 
@@ -65,31 +63,6 @@ def in_words(error: RedisError) -> str:
     if isinstance(error, StoreConnectionError | StoreTimeoutError):
         said = said or "the store does not answer"
     return f"the store does not answer as it should: {text}" if said is None else f"{said} ({text})"
-
-
-class Outage:
-    """Says once that the store is away, and once that it is back; `about` names the one that says so."""
-
-    def __init__(self, **about: str) -> None:
-        self._about = about
-        self._failures = 0
-
-    def __bool__(self) -> bool:
-        """Whether the store is away."""
-        return self._failures > 0
-
-    def goes_on(self, error: RedisError) -> float:
-        """For how many seconds to leave the store alone now."""
-        if not self._failures:
-            program_log().warning("the store is away", **self._about, error=in_words(error))
-        self._failures += 1
-        return BACK_OFF_S[min(self._failures, len(BACK_OFF_S)) - 1]
-
-    def is_over(self) -> None:
-        """The store has done what it was asked for."""
-        if self._failures:
-            self._failures = 0
-            program_log().info("the store is back", **self._about)
 
 
 def _word(error: RedisError) -> str:

@@ -22,11 +22,9 @@ import msgspec
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.client import Client
 from scheduler.doorbell import DoorbellWorker, forget_queue
 from scheduler.eventlog import connect
 from scheduler.keys import Keys
-from scheduler.logs import log_to_stderr, masked
 from scheduler.model.commands import (
     Command,
     DrainWorker,
@@ -40,8 +38,10 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
 from scheduler.model.events import WorkerRemoved
 from scheduler.model.grants import Grant, diff, is_driver
-from scheduler.notify import ALIVE, READY, STOPPING, notify
-from scheduler.outage import Outage
+from scheduler.service.client import Client
+from scheduler.service.notify import ALIVE, READY, STOPPING, notify
+from scheduler.service.outage import Outage
+from scheduler.service.program_log import log_to_stderr, masked
 from scheduler.worklist import Worklist
 from workers.executor import ExecutorSpec
 from workers.nursery import Nursery, NurseryLost

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.outage import Outage
+from scheduler.service.outage import Outage
 from scheduler.worklist import Begun, Completion, Worklist
 from workers.crew import Crew
 from workers.executor import STOPPED, ExecutorSpec, live, on_child, wakeup_pipe

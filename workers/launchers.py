@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from scheduler.logs import log_to_stderr
+from scheduler.service.program_log import log_to_stderr
 from workers.driver import run_driver
 from workers.executor import ExecutorSpec, run_executor
 from workers.processes import run_module

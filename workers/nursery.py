@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from scheduler.logs import log_to_stderr
+from scheduler.service.program_log import log_to_stderr
 from workers.executor import ExecutorSpec, follow_parent
 from workers.launchers import LAUNCHERS
 from workers.memory import remove_cgroups

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from scheduler.notify import ALIVE, READY, SOCKET_VARIABLE, STOPPING, notify
+from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, STOPPING, notify
 from workers.processes import send_signal
 
 _LOOK_S = 0.2

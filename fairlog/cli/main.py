@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fairlog.cli.target import Place, place_options
-from scheduler.logs import masked
+from scheduler.service.program_log import masked
 
 if TYPE_CHECKING:
     from redis.exceptions import RedisError

@@ -11,13 +11,13 @@ from fractions import Fraction
 from typing import Any
 
 from recovery.replay.rebuild import fold
-from scheduler.client import Receipt
 from scheduler.model.errors import FairlogError
 from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved, Record, decode
 from scheduler.rules.entities import App, Company
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
+from scheduler.service.client import Receipt
 
 VIEWS: Sequence[tuple[str, dict[str, Any]]] = (
     ("apps", {"everything": True}),

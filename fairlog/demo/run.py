@@ -34,12 +34,12 @@ from fairlog.demo.checks import (
 )
 from fairlog.demo.kills import Kills
 from fairlog.local.up import Plan, Tree
-from scheduler.client import Client, Receipt
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.model.events import Record
+from scheduler.service.client import Client, Receipt
 from scheduler.worklist import Worklist
 
 WORKERS, CORES, MEMORY_MB = 2, 16, 8192

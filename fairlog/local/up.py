@@ -27,10 +27,10 @@ from fairlog.local.child import Child
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
-from scheduler.client import Client
 from scheduler.eventlog import connect
 from scheduler.keys import Keys
 from scheduler.model.errors import FairlogError, NoMaster
+from scheduler.service.client import Client
 
 READY_S = 60.0
 STOP_S = 12.0

@@ -19,9 +19,9 @@ from redis.exceptions import RedisError
 from recovery.archive.archive import archive, archived_to, open_log
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
-from scheduler.logs import log_to_stderr, masked
 from scheduler.model.errors import FairlogError
 from scheduler.outage import in_words
+from scheduler.service.program_log import log_to_stderr, masked
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, Record

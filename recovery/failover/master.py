@@ -23,9 +23,10 @@ from scheduler.doorbell import DoorbellWorker
 from scheduler.eventlog import EventLog, check_store, connect
 from scheduler.keys import Keys
 from scheduler.model.errors import Deposed, StaleLog
-from scheduler.notify import ALIVE, READY, STOPPING, notify
-from scheduler.outage import BACK_OFF_S, Outage
-from scheduler.service import Scheduler
+from scheduler.outage import BACK_OFF_S
+from scheduler.service.notify import ALIVE, READY, STOPPING, notify
+from scheduler.service.outage import Outage
+from scheduler.service.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from scheduler.eventlog import Position

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from scheduler.eventlog import EventLog, Position
-from scheduler.logs import program_log
 from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.rules.snapshot_rows import lines, restored
 from scheduler.rules.state import ClusterState
+from scheduler.service.program_log import program_log
 
 PART_BYTES = 1 << 20
 KEPT = 2

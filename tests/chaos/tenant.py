@@ -18,9 +18,9 @@ from msgspec import to_builtins
 from redis.exceptions import RedisError
 
 from fairlog.local.parent import end_with
-from scheduler.client import Client
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
 from scheduler.model.errors import CommandRejected, NoMaster
+from scheduler.service.client import Client
 from tests.chaos.history import History, Line
 
 REFUSED = "refused"

@@ -19,13 +19,13 @@ from fairlog.demo.checks import (
     read_story,
     takeover_ms,
 )
-from scheduler.client import Receipt
 from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected, Record, encode
 from scheduler.rules.entities import Executor
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Entry, Turn
 from scheduler.rules.views import look
+from scheduler.service.client import Receipt
 from tests.integration.cli_rig import Shell
 
 

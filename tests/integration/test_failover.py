@@ -21,13 +21,13 @@ from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member, members
 from recovery.failover.master import Master
 from recovery.replay.rebuild import rebuild
-from scheduler.client import Client
 from scheduler.eventlog import GENESIS, EventLog
 from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import AppAdmitted, encode
-from scheduler.service import Scheduler
+from scheduler.service.client import Client
+from scheduler.service.scheduler import Scheduler
 from tests.integration.servers import a_standby_waits
 from tests.integration.worker_rig import wait_until
 

@@ -22,7 +22,6 @@ from recovery.archive.import_log import PAGE, NotAdopted, adopt, left_behind
 from recovery.audit import audit
 from recovery.replay.chain import read_store
 from recovery.replay.rebuild import rebuild
-from scheduler.client import Client
 from scheduler.eventlog import EventLog
 from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany
@@ -38,7 +37,8 @@ from scheduler.model.events import (
     encode,
 )
 from scheduler.rules.invariants import check
-from scheduler.service import Scheduler
+from scheduler.service.client import Client
+from scheduler.service.scheduler import Scheduler
 from tests.integration.cli_rig import ROOT
 from tests.integration.worker_rig import wait_until
 

@@ -13,13 +13,13 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from recovery.replay.rebuild import rebuild
-from scheduler.client import Client
 from scheduler.eventlog import EventLog, connect
 from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.model.errors import NotReplicated, UnsuitableStore
 from scheduler.primacy import Primacy, _Server
-from scheduler.service import Scheduler
+from scheduler.service.client import Client
+from scheduler.service.scheduler import Scheduler
 from scheduler.underway import UnderWay
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, a_standby_waits, replication, until
@@ -120,7 +120,7 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
 def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_replica_still_follows_it(
     servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.service.BACK_OFF_S", (0.01,))
+    monkeypatch.setattr("scheduler.service.scheduler.BACK_OFF_S", (0.01,))
     with Redis(port=servers.replica_of(primary)) as successor:
         master = _master(servers, primary, replicas=1)
         master.take_over()

@@ -18,7 +18,6 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import Member, members
 from recovery.failover.master import Master, run_master
 from recovery.replay.rebuild import rebuild
-from scheduler.client import Client
 from scheduler.doorbell import DoorbellWorker, bell_id, queue_key
 from scheduler.eventlog import EventLog, check_store
 from scheduler.keys import Keys
@@ -46,7 +45,8 @@ from scheduler.model.errors import (
 from scheduler.model.events import Event, Record, chain_digest, encode
 from scheduler.rules import turn as turn_module
 from scheduler.rules.decide import decide
-from scheduler.service import Scheduler
+from scheduler.service.client import Client
+from scheduler.service.scheduler import Scheduler
 from tests.integration.worker_rig import wait_until
 
 ACME = RegisterCompany(company="acme")
@@ -189,7 +189,7 @@ def test_a_command_that_comes_twice_is_carried_out_once_and_answered_twice(
 def test_a_client_that_waits_does_not_put_its_command_in_twice(
     scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.client.RESEND_S", 0.05)
+    monkeypatch.setattr("scheduler.service.client.RESEND_S", 0.05)
     client.timeout_s = 0.3
     with pytest.raises(NoMaster):
         client.send(KillApp(app="a"), command_id="same")
@@ -401,7 +401,7 @@ def test_a_master_that_was_stopped_behind_its_commit_tells_nobody_anything(
     scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was committed, but by the time that this one hears of it another master serves."""
-    monkeypatch.setattr("scheduler.service.ASLEEP_S", 0)
+    monkeypatch.setattr("scheduler.service.scheduler.ASLEEP_S", 0)
     client.notify(ACME, WORKER)
     scheduler.turn()
     bell = queue_key(keys.worker_queue("w1"))

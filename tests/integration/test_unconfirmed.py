@@ -15,7 +15,7 @@ from fairlog.cli.target import Place
 from fairlog.local.store import EmbeddedStore
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
-from scheduler.service import Scheduler
+from scheduler.service.scheduler import Scheduler
 from tests.integration.cli_rig import Shell, wait_until
 from tests.integration.servers import Servers
 

@@ -36,8 +36,8 @@ from scheduler.rules.assignments import all_grants
 from scheduler.rules.state import ClusterState
 
 if TYPE_CHECKING:
-    from scheduler.client import Receipt
     from scheduler.eventlog import EventLog
+    from scheduler.service.client import Receipt
     from tests.simulation.machine import Machine
     from tests.simulation.store import Store
     from workers.executor import ExecutorSpec

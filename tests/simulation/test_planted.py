@@ -14,7 +14,7 @@ from scheduler.model.grants import diff
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_rows import restored
 from scheduler.rules.state import ClusterState
-from scheduler.service import Scheduler
+from scheduler.service.scheduler import Scheduler
 from scheduler.worklist import Worklist
 from tests.simulation.sweep import failure_of
 from workers.agent import Agent

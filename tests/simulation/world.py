@@ -26,7 +26,6 @@ from redis.exceptions import RedisError
 from recovery.archive.archive import archive, open_log
 from recovery.failover.lease import Member
 from recovery.failover.master import Master
-from scheduler.client import Client, Receipt
 from scheduler.doorbell import bell_id, queue_key
 from scheduler.keys import Keys
 from scheduler.model.commands import (
@@ -45,6 +44,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.rules.decide import decide
+from scheduler.service.client import Client, Receipt
 from tests.simulation.loom import Actor, Loom
 from tests.simulation.machine import Machine, Nature, patch_machines
 from tests.simulation.promises import PromiseBroken, Witness
@@ -372,8 +372,8 @@ class World:
         )
         for name in ("_set_ip_address", "register_birth", "register_death", "heartbeat"):
             patch.setattr(f"rq.worker.base.BaseWorker.{name}", lambda *_, **__: None)  # what `rq info` shows
-        patch.setattr("scheduler.service.BATCH", random.choice((1, 3, 1_000)))
-        patch.setattr("scheduler.service.AHEAD_FROM", random.choice((1, 2, 50)))
+        patch.setattr("scheduler.service.scheduler.BATCH", random.choice((1, 3, 1_000)))
+        patch.setattr("scheduler.service.scheduler.AHEAD_FROM", random.choice((1, 2, 50)))
         patch.setattr("recovery.failover.master.STANDBY_WAIT_MS", random.choice((250, 1_000)))
         patch.setattr("recovery.failover.master.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.logs import masked
+from scheduler.service.program_log import masked
 
 ROOT = Path(__file__).parents[2]
 

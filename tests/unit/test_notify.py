@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from scheduler.notify import ALIVE, READY, SOCKET_VARIABLE, notify
+from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, notify
 
 
 @pytest.fixture

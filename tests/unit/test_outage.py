@@ -9,7 +9,8 @@ from redis.exceptions import ResponseError
 from redis.sentinel import MasterNotFoundError, Sentinel
 from structlog.testing import capture_logs
 
-from scheduler.outage import BACK_OFF_S, Outage, in_words, is_there, passes
+from scheduler.outage import BACK_OFF_S, in_words, is_there, passes
+from scheduler.service.outage import Outage
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import click
 from fairlog.cli.params import Seconds, read_size, read_text
 from fairlog.cli.target import Place, place_options
 from fairlog.local.running import default_data, find_running
-from scheduler.logs import FORMAT_VARIABLE, LogFormat, log_to_stderr
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
+from scheduler.service.program_log import FORMAT_VARIABLE, LogFormat, log_to_stderr
 
 _CORES = click.IntRange(1, MAX_CORES)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
