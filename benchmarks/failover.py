@@ -25,10 +25,11 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
 from recovery.failover.master import SNAPSHOT_EVERY
 from recovery.replay.snapshot import positions
-from scheduler.eventlog import EventLog, connect
-from scheduler.keys import Keys
 from scheduler.model.commands import ConfigureCluster, RegisterCompany
 from scheduler.service.client import Client
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
 
 ROUNDS = 10
 LEASES_S = (1.0, 3.0)

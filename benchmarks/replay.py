@@ -4,8 +4,8 @@
 server as a busy cluster of 200 workers would have, then rebuilt: every entry read, its place in the chain
 verified, decoded, folded, and the result checked. `growth` is what an event costs in the longest log as
 a multiple of the shortest. The longest is audited as well: every decision worked out again, ledgers and caps compared
-at every position, as `fairlog audit` does it, by two processes where there are two cores, and by one. `busy` is the
-time of the core that a process had, of both where there were two, which remains the same on a busy machine.
+at every position, as `fairlog audit` does it. `busy` is the time of the core that the process had, which remains the
+same on a busy machine.
 Then a state of 10,000 workers and 100,000 apps is written as a snapshot and rebuilt from it, and the
 `eventsourcing` library replays as many events.
 """
@@ -20,19 +20,14 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlog.local.store import EmbeddedStore
-from recovery.ahead import ahead_of
-from recovery.audit import Audit
 from recovery.replay import snapshot
 from recovery.replay.chain import read_store
 from recovery.replay.rebuild import rebuild, unhindered
-from scheduler.eventlog import GENESIS, EventLog, Position, connect
-from scheduler.keys import Keys
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
@@ -43,9 +38,14 @@ from scheduler.model.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.model.events import ExecutorAllocated, Record, encode_turn
+from scheduler.model.events import ExecutorAllocated
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.store.codec import Record, encode_turn
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
+from witness.audit.audit import Audit
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -165,29 +165,20 @@ def _folded(log: EventLog, *, whole: bool) -> Took:
 
 
 def _audited(log: EventLog) -> dict[str, Any]:
-    """Figures of an audit by two processes and by one, in turns; `busy` of the first is that of both together."""
     print("its audit", file=sys.stderr)
-    decisions, about = 0, log.head().seq
+    decisions = 0
 
-    def once(about: int) -> Took:
+    def once() -> Took:
         nonlocal decisions
         audited = Audit()
-        began, busy = perf_counter(), _all_busy_s()
-        with unhindered(), ahead_of(partial(read_store, log), about) as audited.ahead:
+        began, busy = perf_counter(), process_time()
+        with unhindered():
             if found := list(audited.deviations(read_store(log))):
                 raise AssertionError(f"the log deviates: {found[0]}")
         decisions = audited.decisions
-        return Took(perf_counter() - began, _all_busy_s() - busy, audited.events, audited.digest)
+        return Took(perf_counter() - began, process_time() - busy, audited.events, audited.digest)
 
-    rounds = [(_tidied(partial(once, about)), _tidied(partial(once, 0))) for _ in range(ROUNDS)]
-    by_two, by_one = (min(tries, key=lambda took: took.clock_s).per_event() for tries in zip(*rounds, strict=True))
-    return {**by_two, "decisions": decisions, "one_process": by_one}
-
-
-def _all_busy_s() -> float:
-    """The time of the cores that this process and the children that it has ended have used."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return {**_best(once).per_event(), "decisions": decisions}
 
 
 def _whole_logs(url: str, events: int) -> dict[str, Any]:

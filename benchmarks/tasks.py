@@ -27,7 +27,7 @@ from rq import Queue, Worker
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.service.client import Client
-from scheduler.worklist import Worklist
+from scheduler.store.task_queue import Worklist
 from workers.agent import STORE_VARIABLE
 from workers.offer import Offer
 

@@ -30,10 +30,10 @@ from rq.serializers import JSONSerializer
 
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
-from scheduler.eventlog import connect
 from scheduler.model.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.service.client import Client
-from scheduler.underway import UnderWay
+from scheduler.store.connection import connect
+from scheduler.store.inflight import UnderWay
 
 WORKERS, WORKER_CORES, WORKER_MEMORY_MB = 100, 64, 262_144
 COMPANIES, USERS_PER_COMPANY = 8, 10

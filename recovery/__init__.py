@@ -1,1 +1,5 @@
-"""Everything that re-reads the log."""
+"""Brings the state back: replay from the log, archive outside of the store, failover to another master.
+
+It may import every room of `scheduler`, and within itself replay <- archive <- failover. What answers for the log
+belongs to `witness`.
+"""

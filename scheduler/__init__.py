@@ -1,1 +1,4 @@
-"""Everything that decides, and the log the decisions are kept in."""
+"""Decides, and keeps the log of what was decided: model <- {rules, store} <- service.
+
+It imports no other package of ours. What brings the state back belongs to `recovery`, what runs tasks to `workers`.
+"""

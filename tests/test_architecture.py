@@ -1,77 +1,64 @@
-"""Imports go one way, and the part that decides knows no clock, no chance and no store."""
+"""Imports go one way, nothing imports in a circle, and the part that decides knows no clock, no chance and no store."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("scheduler", "workers", "recovery", "fairlog")
-PURE = (
-    ("scheduler.model.errors", "scheduler.model.resources"),
-    ("scheduler.model.events", "scheduler.model.commands", "scheduler.model.grants", "scheduler.keys"),
-    ("scheduler.reading",),
-    (
-        "scheduler.rules.ledger",
-        "scheduler.rules.fleet",
-        "scheduler.rules.admission.quota",
-        "scheduler.rules.admission.queue",
-        "scheduler.rules.invariants",
-        "scheduler.rules.topology",
-        "scheduler.rules.admission",
-        "scheduler.rules.placement",
-    ),
-    ("scheduler.rules.entities",),
-    ("scheduler.rules.state", "scheduler.rules.validate"),
-    ("scheduler.rules.submission", "scheduler.rules.demand", "scheduler.rules.snapshot_rows"),
-    ("scheduler.rules.decide", "scheduler.rules.assignments", "scheduler.rules.views"),
-    ("scheduler.rules.turn", "scheduler.rules.simulate"),
-)
-IMPURE = (
-    (
-        "scheduler.underway",
-        "scheduler.service.notify",
-        "scheduler.service.program_log",
-        "scheduler.service.outage",
-        "scheduler.outage",
-    ),
-    ("scheduler.primacy",),
-    (
-        "scheduler.eventlog",
-        "scheduler.doorbell",
-        "scheduler.service.client",
-        "scheduler.worklist",
-        "scheduler.worklist_lua",
-    ),
-    ("scheduler.service.scheduler",),
-)
-LEVEL = {module: level for level, layer in enumerate(PURE + IMPURE) for module in layer}
-LEVEL |= {"workers": 100, "recovery": 100, "fairlog": 200}
+CORE = ("scheduler.model", "scheduler.rules", "scheduler.store", "scheduler.service")
+RECOVERY = ("recovery.replay", "recovery.archive", "recovery.failover")
+LAW: Mapping[str, tuple[str, ...]] = {
+    "scheduler.model": (),
+    "scheduler.rules.admission": ("scheduler.model",),
+    "scheduler.rules.placement": ("scheduler.model",),
+    "scheduler.rules": ("scheduler.model",),
+    "scheduler.store": ("scheduler.model",),
+    "scheduler.service": ("scheduler.model", "scheduler.rules", "scheduler.store"),
+    "workers": CORE,
+    "recovery.replay": CORE,
+    "recovery.archive": (*CORE, "recovery.replay"),
+    "recovery.failover": (*CORE, "recovery.replay", "recovery.archive"),
+    "witness.audit": (*CORE, *RECOVERY),
+    "witness": (*CORE, *RECOVERY),
+    "fairlog.local": (*CORE, *RECOVERY, "workers"),
+    "fairlog.cli": (*CORE, *RECOVERY, "workers", "witness", "fairlog.local", "fairlog.demo"),
+    "fairlog.demo": (*CORE, *RECOVERY, "workers", "witness", "fairlog.local", "fairlog.cli"),
+    "fairlog": (*CORE, *RECOVERY, "workers", "witness", "fairlog.local", "fairlog.cli", "fairlog.demo"),
+}
+"""Room -> the rooms that it may import from, besides the rooms within it and those that it lies in."""
+PACKAGES = ("scheduler", "workers", "recovery", "witness", "fairlog")
+DECIDES = ("scheduler.model", "scheduler.rules")
 OUTSIDE = {"time", "datetime", "random", "secrets", "uuid", "os", "socket", "subprocess", "threading", "redis", "rq"}
 FILES = sorted(file.relative_to(ROOT) for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
 
 
-def _part(module: str) -> str:
-    """What the table of layers knows a module by: the longest beginning of its name that the table has."""
-    names = module.split(".")
-    found = (".".join(names[:length]) for length in range(len(names), 0, -1))
-    return next((name for name in found if name in LEVEL), module)
+def module_of(file: Path) -> str:
+    parts = file.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
-    """Every module imported at run time; what stands under `if TYPE_CHECKING:` is for readers."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
+def room_of(module: str) -> str | None:
+    """The innermost room of the law that the module lies in."""
+    return max((room for room in LAW if f"{module}.".startswith(f"{room}.")), key=len, default=None)
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module imported anywhere: at the top, within a function, or for annotations only."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            from_package = (ROOT / str(node.module).replace(".", "/")).is_dir()
-            yield from (f"{node.module}.{alias.name}" if from_package else str(node.module) for alias in node.names)
-        yield from _imports(node)
+            package = (ROOT / str(node.module).replace(".", "/")).is_dir()
+            yield from (f"{node.module}.{alias.name}" if package else str(node.module) for alias in node.names)
+
+
+def ours(tree: ast.AST) -> list[str]:
+    return [name for name in imports(tree) if name.split(".")[0] in PACKAGES]
 
 
 def _over_a_set(tree: ast.AST) -> Iterator[int]:
@@ -82,22 +69,41 @@ def _over_a_set(tree: ast.AST) -> Iterator[int]:
             yield source.lineno
 
 
+def _may_import(room: str, other: str | None) -> bool:
+    if other is None:
+        return False
+    within = f"{other}.".startswith(f"{room}.") or f"{room}.".startswith(f"{other}.")
+    return within or any(f"{other}.".startswith(f"{allowed}.") for allowed in LAW[room])
+
+
 def faults(file: Path, source: str) -> list[str]:
-    """A sentence for each rule that the module breaks."""
+    """A sentence for each law that the module breaks."""
     tree = ast.parse(source)
-    part = _part(".".join(file.with_suffix("").parts))
-    if file.name == "__init__.py" and part not in LEVEL:
-        return [f"the package imports {name}" for name in _imports(tree) if name.split(".")[0] in PACKAGES]
-    if part not in LEVEL:
-        return [f"{part} has no layer: give it one in this test"]
-    ours = [_part(name) for name in _imports(tree) if name.split(".")[0] in PACKAGES]
-    found = [f"imports {name}, which comes later" for name in ours if LEVEL.get(name, 999) > LEVEL[part]]
-    if LEVEL[part] == 100:
-        found += [f"imports its sibling {name}" for name in ours if LEVEL[name] == 100 and name != part]
-    if LEVEL[part] < len(PURE):
-        found += [f"decides, but imports {name}" for name in _imports(tree) if name.split(".")[0] in OUTSIDE]
+    module = module_of(file)
+    room = room_of(module)
+    if module in {"scheduler", "recovery"}:
+        return [f"the package imports {name}" for name in ours(tree)]
+    if room is None:
+        return [f"{module} is in no room: give it one in the law"]
+    found = [f"{room} may not import {name}" for name in ours(tree) if not _may_import(room, room_of(name))]
+    if room.startswith(DECIDES):
+        found += [f"decides, but imports {name}" for name in imports(tree) if name.split(".")[0] in OUTSIDE]
         found += [f"iterates over a set at line {line}" for line in _over_a_set(tree)]
     return found
+
+
+def circle(sources: Mapping[str, str]) -> list[str]:
+    """The modules of a circle of imports, the first one named again at the end; empty if there is none."""
+    graph = {
+        module: {name for name in ours(ast.parse(source)) if name != module and name in sources}
+        for module, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
 
 
 def catch_alls(source: str) -> int:
@@ -110,9 +116,22 @@ def catch_alls(source: str) -> int:
     )
 
 
+def sources(files: Iterable[Path]) -> dict[str, str]:
+    return {module_of(file): (ROOT / file).read_text() for file in files}
+
+
 @pytest.mark.parametrize("file", FILES, ids=str)
-def test_a_module_keeps_to_its_layer(file: Path) -> None:
+def test_a_module_imports_what_its_room_may(file: Path) -> None:
     assert faults(file, (ROOT / file).read_text()) == []
+
+
+def test_no_imports_form_a_circle() -> None:
+    assert circle(sources(FILES)) == []
+
+
+@pytest.mark.parametrize("room", sorted({file.parent for file in FILES}), ids=str)
+def test_every_room_says_what_it_is_for(room: Path) -> None:
+    assert len(ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or "") > 60
 
 
 def test_every_exception_is_caught_in_at_most_one_place() -> None:
@@ -121,24 +140,48 @@ def test_every_exception_is_caught_in_at_most_one_place() -> None:
     assert sum(found.values()) <= 1
 
 
+FORBIDDEN = {
+    "scheduler.model": "scheduler.rules.state",
+    "scheduler.rules": "scheduler.store.keys",
+    "scheduler.rules.admission": "scheduler.rules.placement.sizing",
+    "scheduler.rules.placement": "scheduler.rules.admission.queue",
+    "scheduler.store": "scheduler.rules.state",
+    "scheduler.service": "recovery.replay.rebuild",
+    "workers": "recovery.failover.lease",
+    "recovery.replay": "recovery.archive.archive",
+    "recovery.archive": "recovery.failover.lease",
+    "recovery.failover": "witness.explain",
+    "witness.audit": "workers.agent",
+    "witness": "fairlog.cli.render",
+    "fairlog.local": "fairlog.cli.render",
+}
+"""Of each room, something that it may not import; what lies in `fairlog` may import everything else."""
+
+
+@pytest.mark.parametrize("room", sorted(LAW.keys() - {"fairlog", "fairlog.cli", "fairlog.demo"}))
+@pytest.mark.parametrize("form", ["import {}", "if TYPE_CHECKING:\n    import {}", "def f():\n    import {}"])
+def test_the_check_finds_an_import_that_a_room_may_not_make(room: str, form: str) -> None:
+    file = Path(room.replace(".", "/")) / "planted.py"
+    assert faults(file, form.format(FORBIDDEN[room])) == [f"{room} may not import {FORBIDDEN[room]}"]
+
+
 @pytest.mark.parametrize(
     ("file", "source", "fault"),
     [
-        (
-            "scheduler/model/events.py",
-            "from scheduler.rules import state",
-            "imports scheduler.rules.state, which comes later",
-        ),
         ("scheduler/rules/decide.py", "def f():\n    import time", "decides, but imports time"),
-        ("scheduler/rules/admission/user.py", "from redis.client import Redis", "decides, but imports redis.client"),
         ("scheduler/rules/fleet.py", "[x for x in {1, 2}]", "iterates over a set at line 1"),
-        ("scheduler/service/scheduler.py", "import fairlog.cli", "imports fairlog, which comes later"),
-        ("workers/agent.py", "from recovery.audit import audit", "imports its sibling recovery"),
-        ("scheduler/unheard_of.py", "", "scheduler.unheard_of has no layer: give it one in this test"),
+        ("scheduler/unheard_of.py", "", "scheduler.unheard_of is in no room: give it one in the law"),
+        ("scheduler/__init__.py", "import scheduler.model", "the package imports scheduler.model"),
     ],
 )
-def test_the_check_finds_a_module_that_does_not(file: str, source: str, fault: str) -> None:
+def test_the_check_finds_what_else_the_law_forbids(file: str, source: str, fault: str) -> None:
     assert faults(Path(file), source) == [fault]
+
+
+@pytest.mark.parametrize("form", ["import {}", "if TYPE_CHECKING:\n    import {}", "def f():\n    import {}"])
+def test_the_check_finds_a_circle(form: str) -> None:
+    planted = {"witness.one": "import witness.two", "witness.two": form.format("witness.one"), "witness.three": ""}
+    assert sorted(set(circle(planted))) == ["witness.one", "witness.two"]
 
 
 @pytest.mark.parametrize("clause", ["except:", "except BaseException:", "except (ValueError, Exception) as error:"])

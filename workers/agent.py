@@ -22,9 +22,6 @@ import msgspec
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.doorbell import DoorbellWorker, forget_queue
-from scheduler.eventlog import connect
-from scheduler.keys import Keys
 from scheduler.model.commands import (
     Command,
     DrainWorker,
@@ -42,7 +39,10 @@ from scheduler.service.client import Client
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.program_log import log_to_stderr, masked
-from scheduler.worklist import Worklist
+from scheduler.store.connection import connect
+from scheduler.store.doorbell import DoorbellWorker, forget_queue
+from scheduler.store.keys import Keys
+from scheduler.store.task_queue import Worklist
 from workers.executor import ExecutorSpec
 from workers.nursery import Nursery, NurseryLost
 from workers.offer import Offer, WorkerBusy

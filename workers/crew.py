@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scheduler.worklist import Completion
+from scheduler.store.task_queue import Completion
 from workers.memory import TaskCgroup, excess
 from workers.processes import children, descendants, environment_value, kill_until_gone, send_signal
 from workers.tasks import INDEX_VARIABLE, Task

@@ -16,7 +16,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduler.service.outage import Outage
-from scheduler.worklist import Begun, Completion, Worklist
+from scheduler.store.task_queue import Begun, Completion, Worklist
 from workers.crew import Crew
 from workers.executor import STOPPED, ExecutorSpec, live, on_child, wakeup_pipe
 from workers.rundir import ExitNote, RunDir

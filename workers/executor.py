@@ -26,14 +26,14 @@ from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker, WorkerStatus
 
-from scheduler.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.eventlog import ANSWER_S, connect
-from scheduler.keys import Keys
 from scheduler.model.commands import EndApp, ReportBacklog
 from scheduler.model.grants import Grant
 from scheduler.service.client import Client
 from scheduler.service.outage import Outage
-from scheduler.worklist import Worklist
+from scheduler.store.connection import ANSWER_S, connect
+from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.keys import Keys
+from scheduler.store.task_queue import Worklist
 from workers.crew import Crew
 from workers.processes import become_subreaper, die_with_parent
 from workers.rundir import ExitNote, Holder, RunDir

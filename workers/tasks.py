@@ -17,7 +17,7 @@ from pathlib import Path
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
-from scheduler.worklist import OUTPUT_BYTES, Begun, Completion, Outcome
+from scheduler.store.task_queue import OUTPUT_BYTES, Begun, Completion, Outcome
 from workers.processes import descendants, send_signal
 from workers.rundir import RunDir
 

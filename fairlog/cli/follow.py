@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from redis.exceptions import RedisError
 
-from scheduler.eventlog import GENESIS, PAGE, EventLog, Position
 from scheduler.model.errors import UnreadableRecord
-from scheduler.outage import in_words, is_there, passes
+from scheduler.store.eventlog import GENESIS, PAGE, EventLog, Position
+from scheduler.store.transient import in_words, is_there, passes
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Record
+    from scheduler.store.codec import Record
 
 OUTAGE_S = 60.0
 """How long the store may say nothing at all before whoever follows gives up."""

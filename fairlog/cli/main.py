@@ -158,7 +158,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif type(error).__module__.startswith("redis."):
-        from scheduler.outage import in_words  # noqa: PLC0415 (as in `_failures`)
+        from scheduler.store.transient import in_words  # noqa: PLC0415 (as in `_failures`)
 
         text = in_words(cast("RedisError", error))
     text = masked(text)

@@ -19,7 +19,7 @@ from recovery.archive.files import whole_file
 from scheduler.model.errors import InvalidCommand
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Record
+    from scheduler.store.codec import Record
 
 ROWS = 50_000
 """How many rows are written together."""

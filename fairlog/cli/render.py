@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +13,7 @@ import click
 from msgspec import structs
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Record
+    from scheduler.store.codec import Record
 
 T = TypeVar("T")
 _COUNT_EVERY = 1_000
@@ -77,12 +77,12 @@ def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
     return widths
 
 
-def counted(items: Iterable[T], *, of: str = "entries", so_far: Callable[[int], int] = int) -> Iterator[T]:
-    """The same items; where stderr is a terminal, it is told how many there were `so_far`."""
+def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
+    """The same items; where stderr is a terminal, it is told how many there were so far."""
     try:
         for number, item in enumerate(items):
             if number % _COUNT_EVERY == 0:
-                tell(f"{so_far(number)} {of}")
+                tell(f"{number} {of}")
             yield item
     finally:
         tell("")
@@ -92,13 +92,6 @@ def tell(how_far: str) -> None:
     """Say how far something has come, where stderr is a terminal, in place of what was said before."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{how_far}", nl=False, err=True)
-
-
-def size(memory_mb: int | str) -> str:
-    """Memory as people write it: `512M`, `2G`; a fraction of a MiB as "n/d M"."""
-    if isinstance(memory_mb, str):
-        return f"{memory_mb} M"
-    return f"{memory_mb // 1024}G" if memory_mb % 1024 == 0 else f"{memory_mb}M"
 
 
 def moment(at_ms: int | None) -> str:

@@ -13,14 +13,14 @@ from recovery.archive.archive import open_log
 from recovery.failover.lease import Member, members
 from recovery.replay.bounds import OPEN, Bound, up_to
 from recovery.replay.rebuild import fold, rebuild
-from scheduler.eventlog import SENTINEL, check_store, clock_ms, connect
-from scheduler.keys import Keys
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
-from scheduler.outage import in_words, is_there, passes
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client
 from scheduler.service.program_log import masked
+from scheduler.store.connection import SENTINEL, check_store, clock_ms, connect
+from scheduler.store.keys import Keys
+from scheduler.store.transient import in_words, is_there, passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from fairlog.cli.target import Place
     from fairlog.local.running import Running
     from scheduler.model.commands import Command, SubmitApp
-    from scheduler.reading import Fact
     from scheduler.service.client import Receipt
+    from scheduler.store.codec import Fact
 
 VIEW_S = 2.0
 """How long a master may take for a view before the log is folded here instead."""

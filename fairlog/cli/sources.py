@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from os import SEEK_END
-from pathlib import Path
-from stat import S_ISREG
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from fairlog.cli.session import Session, until
 from fairlog.cli.target import Place
-from recovery.replay.chain import Garbled, chained, read_export, read_lines
+from recovery.replay.chain import chained, read_export, read_lines
 from scheduler.model.errors import FairlogError, UnreadableRecord
-from scheduler.model.events import Record
-from scheduler.reading import Fact, told
+from scheduler.store.codec import Fact, Record, told
 
 if TYPE_CHECKING:
     import click
 
-    from recovery.replay.chain import Entry
-
 
 T = TypeVar("T")
-_TAIL_BYTES = 1 << 16
-"""So much of a file's end holds its last line, if it is of any usual length."""
 
 
 class BadExport(FairlogError):
@@ -70,29 +60,6 @@ def facts_of(file: IO[bytes]) -> Iterator[Fact]:
 def exported(file: IO[bytes]) -> Iterator[Record]:
     """The entries of such a file as they are written, verified likewise. Raises: BadExport as `facts_of`."""
     return _trusted(file, (entry for entry in chained(read_lines(file)) if isinstance(entry, Record)))
-
-
-def length(file: IO[bytes]) -> int:
-    """How many entries such a file holds, if its last line is to be believed; 0 if it cannot be opened once more."""
-    with suppress(OSError, StopIteration), _path(file).open("rb") as lines:
-        lines.seek(max(0, lines.seek(0, SEEK_END) - _TAIL_BYTES))
-        entry = next(read_lines(lines.read().splitlines()[-1:]))
-        return 0 if isinstance(entry, Garbled) else entry.seq
-    return 0
-
-
-def reopened(file: IO[bytes]) -> Iterator[Entry]:
-    """What such a file tells, opened once more and read from its beginning. Raises: OSError if that cannot be."""
-    with _path(file).open("rb") as lines:
-        yield from read_export(lines)
-
-
-def _path(file: IO[bytes]) -> Path:
-    """Where the file is found again. Raises: OSError if it is a pipe or stdin, or another one lies there now."""
-    name, status = getattr(file, "name", ""), os.fstat(file.fileno())
-    if not S_ISREG(status.st_mode) or not os.path.samestat(status, Path(name).stat()):
-        raise FileNotFoundError(name)
-    return Path(name)
 
 
 def _trusted(file: IO[bytes], entries: Iterator[T]) -> Iterator[T]:

@@ -12,11 +12,11 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.follow import follow, patiently, position_of
-from scheduler.worklist import Progress, Worklist
+from scheduler.store.task_queue import Progress, Worklist
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.model.events import Record
+    from scheduler.store.codec import Record
 
 _LOOK_S = 0.2
 _LINE_EVERY_S = 5.0

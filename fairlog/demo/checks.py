@@ -12,12 +12,13 @@ from typing import Any
 
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError
-from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved, Record, decode
+from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved
 from scheduler.rules.entities import App, Company
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
+from scheduler.store.codec import Record, decode
 
 VIEWS: Sequence[tuple[str, dict[str, Any]]] = (
     ("apps", {"everything": True}),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from fairlog.local.up import Tree
-    from scheduler.eventlog import EventLog
+    from scheduler.store.eventlog import EventLog
 
 MASTER_PART, WORKER_PART = 4, 2
 """The master is killed once a 4th of the apps have ended, a worker once half of them have."""

@@ -34,13 +34,14 @@ from fairlog.demo.checks import (
 )
 from fairlog.demo.kills import Kills
 from fairlog.local.up import Plan, Tree
-from scheduler.eventlog import EventLog, connect
-from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, NoMaster
-from scheduler.model.events import Record
 from scheduler.service.client import Client, Receipt
-from scheduler.worklist import Worklist
+from scheduler.store.codec import Record
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
+from scheduler.store.task_queue import Worklist
 
 WORKERS, CORES, MEMORY_MB = 2, 16, 8192
 """The cluster: what it offers is shared by what the machine has, so it is the same everywhere."""

@@ -21,16 +21,16 @@ import click
 import psutil
 from redis.exceptions import RedisError
 
-from fairlog.cli.render import size
 from fairlog.local import running
 from fairlog.local.child import Child
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
-from scheduler.eventlog import connect
-from scheduler.keys import Keys
 from scheduler.model.errors import FairlogError, NoMaster
+from scheduler.model.resources import size_text
 from scheduler.service.client import Client
+from scheduler.store.connection import connect
+from scheduler.store.keys import Keys
 
 READY_S = 60.0
 STOP_S = 12.0
@@ -207,7 +207,7 @@ def run_up(plan: Plan, say: Callable[[str], None]) -> None:
 
 def describe(plan: Plan) -> str:
     """What an `up` of `plan` consists of and how to go on, for its user."""
-    offer = f"{plan.cores} cores and {size(plan.memory_mb)}"
+    offer = f"{plan.cores} cores and {size_text(plan.memory_mb)}"
     masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 serves, the others wait)"
     return (
         f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"

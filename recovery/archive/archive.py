@@ -18,16 +18,16 @@ from recovery.archive.files import DRAFT, Unreachable, make_folder, names, neede
 from recovery.archive.segment import SUFFIX, Segment, check, entries, get, put, segment_name, segment_of
 from recovery.replay import snapshot
 from recovery.replay.rebuild import rebuild
-from scheduler.eventlog import GENESIS, PAGE, EventLog, Position
 from scheduler.model.errors import FairlogError, InvalidSetting, UnreadableRecord
-from scheduler.reading import Raw
 from scheduler.rules.validate import check_archive_url
+from scheduler.store.codec import Raw
+from scheduler.store.eventlog import GENESIS, PAGE, EventLog, Position
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from scheduler.keys import Keys
-    from scheduler.model.events import Record
+    from scheduler.store.codec import Record
+    from scheduler.store.keys import Keys
 
 SEGMENT_EVENTS = 100_000
 SEGMENT_BYTES = 32 << 20

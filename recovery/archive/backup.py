@@ -26,9 +26,9 @@ from recovery.archive.files import names, opened, written
 from recovery.archive.segment import Segment, check
 from recovery.replay import snapshot as snapshots
 from recovery.replay.snapshot import BadSnapshot, Snapshot
-from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.model.errors import FairlogError, UnreadableRecord
-from scheduler.model.events import FIELDS, Record, read_record
+from scheduler.store.codec import FIELDS, Record, read_record
+from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 if TYPE_CHECKING:
     from redis.client import Pipeline

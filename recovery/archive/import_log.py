@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from recovery.replay.rebuild import fold
-from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.model.errors import FairlogError
-from scheduler.model.events import FIELDS
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
+from scheduler.store.codec import FIELDS
+from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Record
+    from scheduler.store.codec import Record
 
 PAGE = 1_000
 KEPT_S = 3_600

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.archive.files import Unreachable, needed, opened, written
 from scheduler.model.errors import UnreadableRecord
-from scheduler.reading import Raw
+from scheduler.store.codec import Raw
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Record
+    from scheduler.store.codec import Record
 
 SUFFIX = ".jsonl.zst"
 _LEVEL = 6

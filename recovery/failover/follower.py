@@ -8,10 +8,10 @@ import structlog
 
 from recovery.replay.rebuild import PROGRESS_EVERY, fold, rebuild
 from recovery.replay.snapshot import latest
-from scheduler.eventlog import GENESIS, Bell, EventLog, Position
 from scheduler.model.errors import UnreadableRecord
-from scheduler.reading import Fact
 from scheduler.rules.state import ClusterState
+from scheduler.store.codec import Fact
+from scheduler.store.eventlog import GENESIS, Bell, EventLog, Position
 
 _log = structlog.get_logger()
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.eventlog import Bell, clock_ms
+from scheduler.store.connection import clock_ms
+from scheduler.store.eventlog import Bell
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from scheduler.keys import Keys
+    from scheduler.store.keys import Keys
 
 MEMBER_SEEN_MS = 5_000
 

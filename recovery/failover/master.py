@@ -19,18 +19,19 @@ from recovery.archive.archiver import Archiver
 from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member
 from recovery.failover.snapshotter import Snapshotter
-from scheduler.doorbell import DoorbellWorker
-from scheduler.eventlog import EventLog, check_store, connect
-from scheduler.keys import Keys
 from scheduler.model.errors import Deposed, StaleLog
-from scheduler.outage import BACK_OFF_S
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.scheduler import Scheduler
+from scheduler.store.connection import check_store, connect
+from scheduler.store.doorbell import DoorbellWorker
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
+from scheduler.store.transient import BACK_OFF_S
 
 if TYPE_CHECKING:
-    from scheduler.eventlog import Position
     from scheduler.rules.state import ClusterState
+    from scheduler.store.eventlog import Position
 
 STANDBY_WAIT_MS = 200
 """How long a standby waits at most for the log to grow, or for the lease to be given back or run out."""

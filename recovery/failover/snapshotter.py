@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 
 from recovery.failover.fork import Child
 from recovery.replay.snapshot import CLAIMED_S, claim, positions, write
-from scheduler.eventlog import EventLog, Position
 from scheduler.rules.state import ClusterState
+from scheduler.store.eventlog import EventLog, Position
 
 NICENESS = 10
 AGAIN_AFTER = 0.1

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Record
-    from scheduler.reading import Fact
+    from scheduler.store.codec import Fact, Record
 
 E = TypeVar("E", "Fact", "Record")
 

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from scheduler.eventlog import PAGE
 from scheduler.model.errors import UnreadableRecord
-from scheduler.model.events import FIELDS, GENESIS_DIGEST, Record, chain_digest
-from scheduler.reading import Fact, Raw, facts
+from scheduler.store.codec import FIELDS, GENESIS_DIGEST, Fact, Raw, Record, chain_digest, facts
+from scheduler.store.eventlog import PAGE
 
 if TYPE_CHECKING:
-    from scheduler.eventlog import EventLog
+    from scheduler.store.eventlog import EventLog
 
 WINDOW = 10_000
 """How far ahead an entry is looked for that is not in its place."""

@@ -49,7 +49,7 @@ from scheduler.model.events import (
 )
 
 if TYPE_CHECKING:
-    from scheduler.reading import Fact
+    from scheduler.store.codec import Fact
 
 
 class Input(NamedTuple):

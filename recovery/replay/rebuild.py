@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from recovery.replay.snapshot import latest
-from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.model.errors import InvariantViolated
-from scheduler.model.events import decode
-from scheduler.reading import Fact
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
+from scheduler.store.codec import Fact, decode
+from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Event, Record
+    from scheduler.model.events import Event
+    from scheduler.store.codec import Record
 
 PROGRESS_EVERY = 5_000
 

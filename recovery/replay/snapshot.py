@@ -14,11 +14,11 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
-from scheduler.eventlog import EventLog, Position
 from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.rules.snapshot_rows import lines, restored
 from scheduler.rules.state import ClusterState
 from scheduler.service.program_log import program_log
+from scheduler.store.eventlog import EventLog, Position
 
 PART_BYTES = 1 << 20
 KEPT = 2

@@ -12,7 +12,7 @@ from scheduler.model.events import Event
 from scheduler.rules.state import ClusterState
 
 if TYPE_CHECKING:
-    from scheduler.reading import Fact
+    from scheduler.store.codec import Fact
 
 
 class Meter(Protocol):

@@ -7,17 +7,10 @@ recomputes the chain. The module is longer than most because it is the whole voc
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct
-
-from scheduler.model.errors import UnreadableRecord
-
-GENESIS_DIGEST = "0" * 32
 
 WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
 Sizing = Literal["computed", "fixed", "one-per-worker"]
@@ -306,112 +299,8 @@ EVENT_TYPES: dict[str, type[Event]] = {
     )
 }
 
-Upcast = Callable[[dict[str, Any]], dict[str, Any]]
-UPCASTS: dict[tuple[str, int], Upcast] = {}
-"""(type, version) -> a function from that version's data to the next one's."""
-
 
 def outlined(event: Event) -> dict[str, Any]:
     """The event as JSON values for programs: its type and what it states, without what is None."""
     stated = msgspec.to_builtins(event)
     return {"type": type(event).__name__, **{name: value for name, value in stated.items() if value is not None}}
-
-
-FIELDS = ("type", "v", "at", "turn", "cause", "data", "digest")
-"""The fields of a stream entry, in their order."""
-
-
-class Record(NamedTuple):
-    """One entry of the log as it is stored. `at` is in ms, `turn` the seq of the first event of its turn."""
-
-    seq: int
-    type: str
-    v: int
-    at: int
-    turn: int
-    cause: str
-    data: str
-    digest: str
-
-    def as_json(self) -> dict[str, Any]:
-        """The entry as `fairlog log --json` prints it, `data` as an object with its keys in stored order."""
-        return {**self._asdict(), "data": json.loads(self.data)}
-
-
-def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: str) -> Record:
-    """The record that stores `event` at `seq`, chained to the entry with digest `previous`."""
-    return encode_turn([(event, cause)], first=seq, at=at, turn=turn, previous=previous)[0]
-
-
-_to_json = msgspec.json.Encoder().encode
-new_digest = blake2b(digest_size=16).copy
-"""An empty BLAKE2b-128 to go on with: a copy is made in half the time that a new one takes."""
-
-
-def encode_turn(entries: Iterable[tuple[Event, str]], *, first: int, at: int, turn: int, previous: str) -> list[Record]:
-    """The records of a turn, the first at position `first`, of events and the commands that caused them; as `encode`.
-
-    The digests are those of `chain_digest`, written out here because every event of a busy master passes.
-    """
-    records: list[Record] = []
-    when = f"{at}\n{turn}"
-    for seq, (event, cause) in enumerate(entries, first):
-        model = type(event)
-        name, v = model.__name__, model.v
-        data = _to_json(event).decode()
-        text = f"{previous}\n{seq}\n{name}\n{v}\n{when}\n{cause}\n{data}"
-        digest = new_digest()
-        digest.update(text.encode())
-        previous = digest.hexdigest()
-        records.append(tuple.__new__(Record, (seq, name, v, at, turn, cause, data, previous)))
-    return records
-
-
-def chain_digest(
-    previous: str, seq: int, name: str, v: int | str, at: int | str, turn: int | str, cause: str, data: str
-) -> str:
-    """Hex of BLAKE2b-128 over the previous digest and the entry's fields, joined with newlines (schema 1)."""
-    text = f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}"
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def decode(record: Record) -> Event:
-    """The event that `record` holds, brought up to today's version.
-
-    Raises: UnreadableRecord if its type is unknown, its version newer than this program, or its data malformed.
-    """
-    model = EVENT_TYPES.get(record.type)
-    if model is None:
-        raise UnreadableRecord(record.seq, f"an event of the unknown type {record.type!r}")
-    if record.v > model.v:
-        raise UnreadableRecord(
-            record.seq,
-            f"{record.type} version {record.v} was written by a newer program; this one reads up to {model.v}",
-        )
-    try:
-        if record.v == model.v:
-            return msgspec.json.decode(record.data, type=model)
-        data: dict[str, Any] = json.loads(record.data)
-        for version in range(record.v, model.v):
-            data = UPCASTS[record.type, version](data)
-        return msgspec.convert(data, model)
-    except (ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise UnreadableRecord(record.seq, f"{record.type} holds data that cannot be read: {reason}") from error
-
-
-def read_record(seq: int, fields: Mapping[str, str], previous: str) -> Record:
-    """The record of a stream entry, its place in the chain checked.
-
-    Raises: UnreadableRecord if a field is missing, foreign or misshapen, or the digest does not follow from `previous`.
-    """
-    if tuple(fields) != FIELDS:
-        raise UnreadableRecord(seq, f"the entry has the fields {', '.join(fields)} instead of {', '.join(FIELDS)}")
-    name, v, at, turn, cause, data, digest = fields.values()
-    due = chain_digest(previous, seq, name, v, at, turn, cause, data)
-    if digest != due:
-        raise UnreadableRecord(seq, f"the digest is {digest} where the chain gives {due}: the entry was altered")
-    try:
-        return Record(seq, name, int(v), int(at), int(turn), cause, data, digest)
-    except ValueError as error:
-        raise UnreadableRecord(seq, f"the entry has a number that is none: {error}") from error

@@ -90,3 +90,10 @@ def _ratio(amount: int, quota: int) -> Share:
 def round_up(amount: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is not below `amount`."""
     return -(-amount // multiple) * multiple
+
+
+def size_text(memory_mb: int | str) -> str:
+    """Memory as people write it: `512M`, `2G`; a fraction of a MiB as "n/d M"."""
+    if isinstance(memory_mb, str):
+        return f"{memory_mb} M"
+    return f"{memory_mb // 1024}G" if memory_mb % 1024 == 0 else f"{memory_mb}M"

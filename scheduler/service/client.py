@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from scheduler.eventlog import connect
-from scheduler.keys import Keys, bell_id, queue_key
 from scheduler.model import errors
 from scheduler.model.commands import write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, InternalError, NoMaster
-from scheduler.outage import passes
+from scheduler.store.connection import connect
+from scheduler.store.keys import Keys, bell_id, queue_key
+from scheduler.store.transient import passes
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.outage import BACK_OFF_S, in_words
 from scheduler.service.program_log import program_log
+from scheduler.store.transient import BACK_OFF_S, in_words
 
 if TYPE_CHECKING:
     from redis.exceptions import (

@@ -21,8 +21,6 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from rq.utils import as_text
 
-from scheduler.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.eventlog import GENESIS, CommitUnderWay, EventLog, Position, clock_ms
 from scheduler.model.commands import LoseWorker, read_command
 from scheduler.model.errors import (
     CommandRejected,
@@ -42,20 +40,22 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     MasterElected,
-    Record,
-    encode_turn,
 )
 from scheduler.model.grants import GrantChanges
-from scheduler.outage import BACK_OFF_S, passes
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.rules.views import look
-from scheduler.underway import StoreCommand, UnderWay
-from scheduler.worklist import Worklist
+from scheduler.store.codec import Record, encode_turn
+from scheduler.store.connection import clock_ms
+from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.eventlog import GENESIS, CommitUnderWay, EventLog, Position
+from scheduler.store.inflight import StoreCommand, UnderWay
+from scheduler.store.task_queue import Worklist
+from scheduler.store.transient import BACK_OFF_S, passes
 
 if TYPE_CHECKING:
-    from scheduler.keys import Keys
+    from scheduler.store.keys import Keys
 
 BATCH = 1_000
 """How many messages of the inbox one turn takes at most."""

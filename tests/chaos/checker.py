@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from recovery.audit import Audit
-from scheduler.model.events import Record
+from scheduler.store.codec import Record
 from tests.chaos.history import DRIVER, Line, Trace
 from tests.chaos.tenant import REFUSED
+from witness.audit.audit import Audit
 
 Data = dict[str, Any]
 

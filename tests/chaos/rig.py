@@ -22,13 +22,14 @@ from fairlog.local.child import Child
 from recovery.archive.archive import open_log
 from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
-from scheduler.eventlog import GENESIS, Position, connect
-from scheduler.keys import Keys
 from scheduler.model.commands import ConfigureCluster, RegisterCompany
 from scheduler.model.errors import CommandRejected, NoMaster
-from scheduler.model.events import Record
 from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
+from scheduler.store.codec import Record
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import GENESIS, Position
+from scheduler.store.keys import Keys
 from tests.chaos.checker import Evidence
 from tests.chaos.faults import Fault
 from tests.chaos.history import read_history, read_traces

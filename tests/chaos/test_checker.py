@@ -32,11 +32,10 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     MasterElected,
-    Record,
-    encode,
 )
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.store.codec import Record, encode
 from tests.chaos.checker import PROMISES, Evidence, check
 from tests.chaos.faults import SINGLE, draw
 from tests.chaos.history import DRIVER, History, Line, Trace, read_history, read_traces

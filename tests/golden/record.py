@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairlog.cli.render import log_json
-from scheduler.model.events import Record
+from scheduler.store.codec import Record
 from tests.property.given import recorded
 from tests.property.histories import played, seeded
 from tests.simulation.world import running

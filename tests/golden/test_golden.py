@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from fairlog.cli.main import cli
-from recovery.audit import Audit
 from recovery.replay.chain import read_lines
-from scheduler.model.events import Record
+from scheduler.store.codec import Record
 from tests.golden.record import HISTORIES
+from witness.audit.audit import Audit
 
 HERE = Path(__file__).parent
 RECORDED = sorted(HERE.glob("*.jsonl"))

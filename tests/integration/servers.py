@@ -15,7 +15,7 @@ from uuid import uuid4
 from redis import Redis
 from redis.exceptions import RedisError
 
-from scheduler.eventlog import connect
+from scheduler.store.connection import connect
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction")
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
 from recovery.archive import archive as archiving
-from scheduler.keys import Keys
 from scheduler.model.commands import EndApp
+from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
 from tests.property.given import Cluster, recorded
 from tests.unit.archived import RECORDS, assert_whole, in_stream, put_records, staying
@@ -129,9 +129,9 @@ def test_a_damaged_segment_is_one_sentence_that_names_it_and_its_positions(
 _KILLED = """
 import os, sys
 from recovery.archive.archive import archive, open_log
-from recovery import archive as archiving
-from scheduler.eventlog import connect
-from scheduler.keys import Keys
+from recovery.archive import archive as archiving
+from scheduler.store.connection import connect
+from scheduler.store.keys import Keys
 url, folder, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
 archiving.SEGMENT_EVENTS = 150
 def count(event, args):

@@ -23,13 +23,13 @@ from recovery.archive.backup import BadBackup, backup, restore
 from recovery.archive.files import Unreachable
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
-from scheduler.eventlog import GENESIS, EventLog
-from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import UnreadableRecord
-from scheduler.model.events import GENESIS_DIGEST, Record, encode
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.store.codec import GENESIS_DIGEST, Record, encode
+from scheduler.store.eventlog import GENESIS, EventLog
+from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Shell, tree_of, wait_until
 from tests.unit.archived import RECORDS, assert_whole, forget_files, in_stream, put_records, staying
 

@@ -15,7 +15,7 @@ from redis import Redis
 
 from fairlog import Client
 from fairlog.local.store import EmbeddedStore, bundled_server
-from scheduler.eventlog import EventLog
+from scheduler.store.eventlog import EventLog
 from tests.integration.cli_rig import Shell, wait_until
 
 LONG = "x" * 100_000

@@ -20,12 +20,13 @@ from fairlog.demo.checks import (
     takeover_ms,
 )
 from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected, Record, encode
+from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected
 from scheduler.rules.entities import Executor
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Entry, Turn
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
+from scheduler.store.codec import Record, encode
 from tests.integration.cli_rig import Shell
 
 

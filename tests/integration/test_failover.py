@@ -21,13 +21,14 @@ from recovery.failover.follower import Follower
 from recovery.failover.lease import Lease, Member, members
 from recovery.failover.master import Master
 from recovery.replay.rebuild import rebuild
-from scheduler.eventlog import GENESIS, EventLog
-from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
-from scheduler.model.events import AppAdmitted, encode
+from scheduler.model.events import AppAdmitted
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
+from scheduler.store.codec import encode
+from scheduler.store.eventlog import GENESIS, EventLog
+from scheduler.store.keys import Keys
 from tests.integration.servers import a_standby_waits
 from tests.integration.worker_rig import wait_until
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
-from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.keys import Keys
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
 from tests.property.given import Cluster
 from tests.unit.recorded import records
 from tests.unit.test_fairness import two_companies

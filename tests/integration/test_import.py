@@ -19,28 +19,19 @@ from fairlog.cli.render import log_json
 from fairlog.cli.sources import exported as read_whole
 from fairlog.local.store import EmbeddedStore
 from recovery.archive.import_log import PAGE, NotAdopted, adopt, left_behind
-from recovery.audit import audit
 from recovery.replay.chain import read_store
 from recovery.replay.rebuild import rebuild
-from scheduler.eventlog import EventLog
-from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany
-from scheduler.model.events import (
-    GENESIS_DIGEST,
-    CompanyRegistered,
-    Event,
-    ExecutorRemoved,
-    MasterElected,
-    Record,
-    WorkerRemoved,
-    chain_digest,
-    encode,
-)
+from scheduler.model.events import CompanyRegistered, Event, ExecutorRemoved, MasterElected, WorkerRemoved
 from scheduler.rules.invariants import check
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
+from scheduler.store.codec import GENESIS_DIGEST, Record, chain_digest, encode
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
 from tests.integration.worker_rig import wait_until
+from witness.audit.audit import audit
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from scheduler.eventlog import EventLog, connect
-from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany
 from scheduler.service.client import Client
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Service, Shell, wait_until
 from tests.integration.servers import Servers
 

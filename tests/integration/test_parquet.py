@@ -15,9 +15,10 @@ from pyarrow import parquet
 from fairlog.cli.main import cli
 from fairlog.cli.parquet import TEXT, TRUTH, WHOLE
 from fairlog.local.store import EmbeddedStore
-from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.keys import Keys
-from scheduler.model.events import EVENT_TYPES, AppRegistered, Record
+from scheduler.model.events import EVENT_TYPES, AppRegistered
+from scheduler.store.codec import Record
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
 from tests.property.given import recorded
 from tests.property.histories import played, seeded
 

@@ -13,14 +13,15 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from recovery.replay.rebuild import rebuild
-from scheduler.eventlog import EventLog, connect
-from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.model.errors import NotReplicated, UnsuitableStore
-from scheduler.primacy import Primacy, _Server
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
-from scheduler.underway import UnderWay
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import EventLog
+from scheduler.store.inflight import UnderWay
+from scheduler.store.keys import Keys
+from scheduler.store.replication import Primacy, _Server
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, a_standby_waits, replication, until
 from workers.agent import Agent
@@ -62,7 +63,7 @@ def test_a_command_is_acknowledged_once_the_replica_has_it(servers: Servers, pri
 def test_nothing_is_acknowledged_while_replicas_are_missing(
     servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
+    monkeypatch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 1)
     master = _master(servers, primary, replicas=1)
     master.take_over()
     master.log.replicas = 2
@@ -82,7 +83,7 @@ def test_nothing_is_acknowledged_while_replicas_are_missing(
 def test_nothing_is_started_that_replicas_are_missing_of(
     servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
+    monkeypatch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 1)
     master = _master(servers, primary, replicas=1)
     master.take_over()
     client = _client(servers, primary)
@@ -108,7 +109,7 @@ def test_nothing_is_started_that_replicas_are_missing_of(
 def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
     servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
+    monkeypatch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 1)
     master = _master(servers, primary, replicas=1)
     master.take_over()
     assert master.log.ends_with(master.position)
@@ -223,7 +224,7 @@ def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_i
     servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sentinels would take the one that is not for the one that is furthest."""
-    monkeypatch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 1)
+    monkeypatch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 1)
     late = servers.replica_of(primary)
     with Redis(port=primary) as connection, Redis(port=late) as replica:
         master = _master(servers, primary, replicas=1)
@@ -289,7 +290,7 @@ def test_of_several_servers_the_one_that_says_it_is_primary_is_the_store(servers
 
 def test_a_server_that_hangs_counts_as_away(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients would otherwise wait for it for ever, and not go where it has failed over to."""
-    monkeypatch.setattr("scheduler.eventlog.ANSWER_S", 0.2)
+    monkeypatch.setattr("scheduler.store.connection.ANSWER_S", 0.2)
     port = servers.start()
     store = servers.connect(f"redis://127.0.0.1:{port}")
     assert store.ping()

@@ -18,9 +18,6 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import Member, members
 from recovery.failover.master import Master, run_master
 from recovery.replay.rebuild import rebuild
-from scheduler.doorbell import DoorbellWorker, bell_id, queue_key
-from scheduler.eventlog import EventLog, check_store
-from scheduler.keys import Keys
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
@@ -42,11 +39,16 @@ from scheduler.model.errors import (
     UnreadableRecord,
     UnsuitableStore,
 )
-from scheduler.model.events import Event, Record, chain_digest, encode
+from scheduler.model.events import Event
 from scheduler.rules import turn as turn_module
 from scheduler.rules.decide import decide
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
+from scheduler.store.codec import Record, chain_digest, encode
+from scheduler.store.connection import check_store
+from scheduler.store.doorbell import DoorbellWorker, bell_id, queue_key
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
 from tests.integration.worker_rig import wait_until
 
 ACME = RegisterCompany(company="acme")
@@ -435,7 +437,7 @@ def test_a_ring_is_an_rq_job_that_rq_can_read(connection: Redis, keys: Keys, cli
     queue = Queue(keys.master_queue, connection=connection, serializer=JSONSerializer)
     (job,) = queue.jobs
     assert job.id == bell_id(keys.master_queue)
-    assert job.func_name == "scheduler.doorbell.ring"
+    assert job.func_name == "scheduler.store.doorbell.ring"
     assert job.timeout == -1
 
 

@@ -21,11 +21,11 @@ from recovery.failover.snapshotter import Snapshotter
 from recovery.replay import snapshot as snapshots
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import Snapshot, positions
-from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.keys import Keys
 from scheduler.model.commands import RegisterCompany
-from scheduler.model.events import encode
 from scheduler.service.client import Client
+from scheduler.store.codec import encode
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
 from tests.integration.worker_rig import wait_until
 from tests.property.histories import played, seeded
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -14,13 +13,12 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
-from recovery.failover.fork import Child
-from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.keys import Keys
 from scheduler.model.commands import EndApp
-from scheduler.model.events import Record
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
+from scheduler.store.codec import Record
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
 from tests.property.given import Cluster, recorded
 
 if TYPE_CHECKING:
@@ -74,29 +72,6 @@ def at(seq: int) -> ClusterState:
 
 def test_the_log_of_a_store_is_audited(written: EmbeddedStore) -> None:
     assert said(written, "audit") == []
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-@pytest.mark.parametrize("gone", [0, 4, len(LOG) - 1])
-def test_a_child_reads_the_log_over_a_connection_of_its_own(
-    written: EmbeddedStore, connection: Redis, monkeypatch: pytest.MonkeyPatch, gone: int
-) -> None:
-    alone = run(written, "audit")
-    monkeypatch.setattr("recovery.ahead.LEAST", len(LOG))
-    monkeypatch.setattr("recovery.ahead._cores", lambda: 2)
-    monkeypatch.setattr("threading.active_count", lambda: 1)  # whatever other tests have left in this process
-    children: list[Child] = []
-
-    def forked(work: Callable[[], int]) -> Child:
-        children.append(Child(work))
-        return children[-1]
-
-    monkeypatch.setattr("recovery.ahead.Child", forked)
-    assert run(written, "audit").output == alone.output
-    assert len(children) == 1
-    connection.xdel(Keys("default").log, f"{gone}-0")
-    told = [(each["seq"], each["rule"]) for each in json.loads(run(written, "audit", "--json").output)]
-    assert told == ([(gone, "chain")] if gone else [])
 
 
 def test_what_an_export_says_is_audited_like_the_log_itself(written: EmbeddedStore) -> None:

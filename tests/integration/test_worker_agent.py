@@ -20,12 +20,12 @@ from redis import Redis
 import workers.agent
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
-from scheduler.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.eventlog import EventLog
-from scheduler.keys import Keys
 from scheduler.model.commands import ConfigureCluster, KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
 from scheduler.service.client import Client
-from scheduler.worklist import Worklist
+from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
+from scheduler.store.task_queue import Worklist
 from tests.integration.cli_rig import is_gone
 from tests.integration.forked import Forked
 from tests.integration.worker_rig import processes_of, wait_until

@@ -13,9 +13,9 @@ from uuid import uuid4
 import psutil
 from redis import Redis
 
-from scheduler.keys import Keys
 from scheduler.model.grants import Grant
-from scheduler.worklist import Worklist
+from scheduler.store.keys import Keys
+from scheduler.store.task_queue import Worklist
 from workers.executor import ExecutorSpec
 from workers.nursery import Nursery
 from workers.processes import environment_value, send_signal

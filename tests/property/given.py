@@ -18,19 +18,17 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
-    GENESIS_DIGEST,
     AppAdmitted,
     AppRegistered,
     CompanyRegistered,
     Event,
     ExecutorAllocated,
-    Record,
     WorkerRegistered,
-    encode,
 )
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.store.codec import GENESIS_DIGEST, Record, encode
 
 GIB = 1024
 

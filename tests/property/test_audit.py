@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from recovery.audit import audit
-from recovery.explain import explain
-from scheduler.model.events import Record, decode
 from scheduler.rules.state import ClusterState
+from scheduler.store.codec import Record, decode
 from tests.property.given import recorded
 from tests.property.histories import DENSE, HISTORIES, RULES, History, played
 from tests.unit.recorded import facts, rechained
+from witness.audit.audit import audit
+from witness.explain import explain
 
 
 @given(HISTORIES)

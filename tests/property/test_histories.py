@@ -19,7 +19,6 @@ from scheduler.model.commands import RegisterCompany
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     EVENT_TYPES,
-    GENESIS_DIGEST,
     AppAdmitted,
     AppRegistered,
     AppRemoved,
@@ -28,18 +27,15 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     MasterElected,
-    Record,
     WorkerChanged,
     WorkerRemoved,
-    decode,
-    encode,
-    read_record,
 )
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.decide import admit, decide, place
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.store.codec import GENESIS_DIGEST, Record, decode, encode, read_record
 from tests.property import reference
 from tests.property.given import Cluster, Logged, worker
 from tests.property.histories import HISTORIES, History, Step, command_for, played, seeded

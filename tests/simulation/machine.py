@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scheduler.worklist import Begun, Completion
+from scheduler.store.task_queue import Begun, Completion
 from workers.launchers import LAUNCHERS
 from workers.rundir import ExitNote, Holder
 

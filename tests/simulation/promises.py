@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.archive.archive import open_log
 from recovery.archive.segment import Segment, entries, get
-from recovery.audit import audit
 from recovery.replay.rebuild import fold, rebuild
 from recovery.replay.snapshot import BadSnapshot, load, positions
-from scheduler.eventlog import GENESIS, Position
-from scheduler.keys import Keys
 from scheduler.model.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.model.events import (
-    FIELDS,
     AppRegistered,
     AppRemoved,
     DriverAllocated,
@@ -24,20 +20,22 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     MasterElected,
-    Record,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
-    read_record,
 )
 from scheduler.model.grants import Grant
 from scheduler.model.resources import Resources
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.state import ClusterState
+from scheduler.store.codec import FIELDS, Record, read_record
+from scheduler.store.eventlog import GENESIS, Position
+from scheduler.store.keys import Keys
+from witness.audit.audit import audit
 
 if TYPE_CHECKING:
-    from scheduler.eventlog import EventLog
     from scheduler.service.client import Receipt
+    from scheduler.store.eventlog import EventLog
     from tests.simulation.machine import Machine
     from tests.simulation.store import Store
     from workers.executor import ExecutorSpec

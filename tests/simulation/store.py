@@ -30,7 +30,7 @@ from redis.exceptions import NoScriptError, RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from redis.retry import Retry
 
-from scheduler import eventlog
+from scheduler.store import eventlog
 
 if TYPE_CHECKING:
     import pytest

@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scheduler import eventlog, worklist_lua
-from scheduler.eventlog import EventLog
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
 from scheduler.model.grants import diff
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_rows import restored
 from scheduler.rules.state import ClusterState
 from scheduler.service.scheduler import Scheduler
-from scheduler.worklist import Worklist
+from scheduler.store import eventlog
+from scheduler.store import task_queue_lua as worklist_lua
+from scheduler.store.eventlog import EventLog
+from scheduler.store.task_queue import Worklist
 from tests.simulation.sweep import failure_of
 from workers.agent import Agent
 

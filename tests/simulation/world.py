@@ -26,8 +26,6 @@ from redis.exceptions import RedisError
 from recovery.archive.archive import archive, open_log
 from recovery.failover.lease import Member
 from recovery.failover.master import Master
-from scheduler.doorbell import bell_id, queue_key
-from scheduler.keys import Keys
 from scheduler.model.commands import (
     ChangeCompany,
     Command,
@@ -45,6 +43,8 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.rules.decide import decide
 from scheduler.service.client import Client, Receipt
+from scheduler.store.doorbell import bell_id, queue_key
+from scheduler.store.keys import Keys
 from tests.simulation.loom import Actor, Loom
 from tests.simulation.machine import Machine, Nature, patch_machines
 from tests.simulation.promises import PromiseBroken, Witness
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from scheduler.model.events import Event
     from scheduler.model.grants import Grant
     from scheduler.rules.state import ClusterState
-    from scheduler.worklist import Completion
+    from scheduler.store.task_queue import Completion
 
 KEYS = Keys("simulated")
 STEPS = 30_000
@@ -376,7 +376,7 @@ class World:
         patch.setattr("scheduler.service.scheduler.AHEAD_FROM", random.choice((1, 2, 50)))
         patch.setattr("recovery.failover.master.STANDBY_WAIT_MS", random.choice((250, 1_000)))
         patch.setattr("recovery.failover.master.APPEAR_EVERY_S", 5)
-        patch.setattr("scheduler.eventlog.REPLICATED_WITHIN_S", 2)
+        patch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 2)
         patch.setattr("scheduler.rules.turn.decide", _decide_unless_poisoned)
         patch_machines(patch, loom, self.machines, self.natures, self._ran)
 

@@ -10,13 +10,13 @@ import fsspec
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from recovery.archive.archive import open_log
-from recovery.audit import audit
 from recovery.replay.rebuild import rebuild
-from scheduler.eventlog import EventLog
-from scheduler.keys import Keys
-from scheduler.model.events import FIELDS, Record
+from scheduler.store.codec import FIELDS, Record
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
 from tests.property.given import recorded
 from tests.property.histories import played, seeded
+from witness.audit.audit import audit
 
 if TYPE_CHECKING:
     from redis import Redis

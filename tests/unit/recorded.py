@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.model.events import GENESIS_DIGEST, Record, chain_digest, encode
-from scheduler.reading import Fact, told
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, chain_digest, encode, told
 from tests.property.given import Cluster
 
 

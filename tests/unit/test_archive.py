@@ -19,15 +19,14 @@ from recovery.archive import archive as archiving
 from recovery.archive.archive import CannotArchive, archive, listed, open_log
 from recovery.archive.files import Unreachable
 from recovery.archive.segment import Segment, check, get
-from recovery.audit import audit
 from recovery.failover.follower import Follower
 from recovery.replay.chain import read_lines
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
-from scheduler.eventlog import GENESIS, EventLog, Position
 from scheduler.model.errors import InvalidSetting, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import changed_settings
+from scheduler.store.eventlog import GENESIS, EventLog, Position
 from tests.unit.archived import (
     KEYS,
     RECORDS,
@@ -42,6 +41,7 @@ from tests.unit.archived import (
     in_stream,
     staying,
 )
+from witness.audit.audit import audit
 
 if TYPE_CHECKING:
     from redis import Redis

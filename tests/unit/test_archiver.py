@@ -12,8 +12,9 @@ from redis.exceptions import ConnectionError as StoreConnectionError
 
 from recovery.archive import archiver
 from recovery.archive.archiver import CLAIMED_S, Archiver, claim, is_due, run
-from scheduler.eventlog import EventLog, connect
 from scheduler.model.events import ClusterConfigured
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import EventLog
 from tests.property.given import Cluster, recorded
 from tests.unit.archived import KEYS, forget_files, in_stream, put_records
 

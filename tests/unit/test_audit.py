@@ -11,12 +11,12 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
 from fairlog.cli.render import log_json
-from recovery.audit import Audit, audit
 from recovery.replay.chain import read_lines
 from scheduler.model.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
-from scheduler.model.events import Record
+from scheduler.store.codec import Record
 from tests.property.given import Cluster, recorded
 from tests.unit.recorded import rechained
+from witness.audit.audit import Audit, audit
 
 
 def sound() -> list[Record]:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.audit import Audit
-from recovery.books import Books
 from scheduler.model.events import AppAdmitted, ExecutorAllocated
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, recorded
 from tests.property.histories import HISTORIES, History, played, seeded
+from witness.audit.audit import Audit
+from witness.audit.shadow_ledger import Books
 
 Spoil = Callable[[ClusterState, ExecutorAllocated], None]
 

@@ -23,7 +23,9 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.session import without_password
 from fairlog.cli.verbs.cluster import read_value
-from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyRegistered, encode
+from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyRegistered
+from scheduler.model.resources import size_text
+from scheduler.store.codec import encode
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_a_password_in_the_stores_url_is_not_shown() -> None:
 
 
 def test_sizes_times_and_shares_are_shown_as_people_write_them() -> None:
-    assert [render.size(value) for value in (512, 2048, "8/3")] == ["512M", "2G", "8/3 M"]
+    assert [size_text(value) for value in (512, 2048, "8/3")] == ["512M", "2G", "8/3 M"]
     assert [render.duration(value) for value in (None, 300, 252_000, 7_500_000)] == ["-", "0.3s", "4m12s", "2h05m"]
     assert [render.percent(value) for value in ("1/8", "0/1", "1/0")] == ["12.5%", "0.0%", "none bought"]
     assert render.moment(1_000) == "1970-01-01 00:00:01.000"

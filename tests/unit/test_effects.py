@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fairlog.cli.sources import exported
-from recovery.audit import audit
 from scheduler.model.commands import (
     ChangeCompany,
     DecommissionWorker,
@@ -22,9 +21,11 @@ from scheduler.model.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.model.events import EVENT_TYPES, Record
+from scheduler.model.events import EVENT_TYPES
+from scheduler.store.codec import Record
 from tests.property.given import Cluster, recorded
 from tests.unit.recorded import rechained
+from witness.audit.audit import audit
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.entitlement import Amount, among_equals, entitlements, jain
+from witness.entitlement import Amount, among_equals, entitlements, jain
 
 PLENTY = 1e9
 

@@ -10,12 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.model import events
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import (
     EVENT_TYPES,
-    FIELDS,
-    GENESIS_DIGEST,
     AppAdmitted,
     AppChanged,
     AppRegistered,
@@ -32,14 +29,12 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     MasterElected,
-    Record,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
-    decode,
-    encode,
-    read_record,
 )
+from scheduler.store import codec
+from scheduler.store.codec import FIELDS, GENESIS_DIGEST, Record, decode, encode, read_record
 
 EVENTS: list[Event] = [
     MasterElected(master="m1"),
@@ -274,7 +269,7 @@ def test_an_older_version_is_brought_up_to_todays(monkeypatch: pytest.MonkeyPatc
         return {"company": data["tenant"]}
 
     monkeypatch.setattr(CompanyRemoved, "v", 2)
-    monkeypatch.setitem(events.UPCASTS, ("CompanyRemoved", 1), renamed)
+    monkeypatch.setitem(codec.UPCASTS, ("CompanyRemoved", 1), renamed)
     record = first_record()._replace(type="CompanyRemoved", v=1, data='{"tenant":"acme"}')
     assert decode(record) == CompanyRemoved(company="acme")
 

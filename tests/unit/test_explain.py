@@ -12,11 +12,11 @@ from msgspec.structs import asdict, replace
 
 from fairlog.cli.main import cli
 from fairlog.cli.render import log_json
-from recovery.explain import explain
 from scheduler.model.commands import ConfigureCluster, DrainWorker, EndApp, KillApp, ScaleApp, SubmitApp, UndrainWorker
 from scheduler.model.errors import UnknownApp
 from tests.property.given import Cluster, recorded, shared, submission
 from tests.unit.recorded import facts
+from witness.explain import explain
 
 
 def told(cluster: Cluster, app: str) -> dict[str, Any]:

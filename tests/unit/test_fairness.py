@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.fairness import By, Fairness
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.window import measure
-from recovery.statement import Usages, statement
 from scheduler.model.commands import EndApp, KillApp
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import decode
 from scheduler.rules.state import ClusterState
+from scheduler.store.codec import decode
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts, records
+from witness.fairness import By, Fairness
+from witness.statement import Usages, statement
 
 
 def two_companies() -> Cluster:

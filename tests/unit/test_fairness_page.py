@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from fairlog.cli.fairness_page import page
-from recovery.fairness import Fairness
 from recovery.replay.window import measure
 from tests.unit.recorded import facts, records
 from tests.unit.test_fairness import two_companies
+from witness.fairness import Fairness
 
 EVIL = "</script><script>alert(1)</script>"
 

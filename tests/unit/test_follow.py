@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlog.cli.follow import follow
-from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.keys import Keys
 from scheduler.model.errors import UnreadableRecord
-from scheduler.model.events import CompanyRegistered, encode
+from scheduler.model.events import CompanyRegistered
+from scheduler.store.codec import encode
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
 
 if TYPE_CHECKING:
     import fakeredis

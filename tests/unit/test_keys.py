@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.keys import Keys
 from scheduler.model.errors import InvalidCommand
+from scheduler.store.keys import Keys
 
 
 def test_every_key_carries_the_clusters_name_in_braces_so_that_one_slot_of_a_redis_cluster_holds_them_all() -> None:

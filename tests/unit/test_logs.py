@@ -33,7 +33,7 @@ def test_passwords_in_urls_are_not_shown(text: str, shown: str) -> None:
 
 def _logged(log_format: str) -> str:
     script = (
-        "import structlog; from scheduler.logs import log_to_stderr; "
+        "import structlog; from scheduler.service.program_log import log_to_stderr; "
         f"log_to_stderr({log_format!r}); "
         "structlog.get_logger().warning('away', url='redis://ann:hush@h', head=7)"
     )
@@ -56,8 +56,8 @@ def test_people_get_a_line_without_secrets() -> None:
 
 def test_a_process_that_is_started_writes_as_the_one_that_started_it() -> None:
     script = (
-        "import subprocess, sys; from scheduler.logs import log_to_stderr; log_to_stderr('json'); "
-        "subprocess.run([sys.executable, '-c', 'import structlog; from scheduler.logs import log_to_stderr; "
+        "import subprocess, sys; from scheduler.service.program_log import log_to_stderr; log_to_stderr('json'); "
+        "subprocess.run([sys.executable, '-c', 'import structlog; from scheduler.service.program_log import log_to_stderr; "
         'log_to_stderr(); structlog.get_logger().info("hello")\'])'
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)

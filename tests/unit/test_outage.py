@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 from redis.sentinel import MasterNotFoundError, Sentinel
 from structlog.testing import capture_logs
 
-from scheduler.outage import BACK_OFF_S, in_words, is_there, passes
 from scheduler.service.outage import Outage
+from scheduler.store.transient import BACK_OFF_S, in_words, is_there, passes
 
 
 @pytest.mark.parametrize(

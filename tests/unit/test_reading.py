@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from fairlog.cli.render import log_json
 from recovery.replay.chain import Garbled, read_export, read_lines, verified
-from scheduler import eventlog, reading
-from scheduler.eventlog import GENESIS, EventLog, Position
-from scheduler.keys import Keys
-from scheduler.model import events
 from scheduler.model.errors import UnreadableRecord
-from scheduler.model.events import FIELDS, GENESIS_DIGEST, AppRemoved, Record, encode
-from scheduler.reading import Fact, Raw, facts, raws, record, told
+from scheduler.model.events import AppRemoved
+from scheduler.store import codec, eventlog
+from scheduler.store.codec import FIELDS, GENESIS_DIGEST, Fact, Raw, Record, encode, facts, raws, record, told
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
 from tests.property.given import recorded
 from tests.property.histories import HISTORIES, History, played, seeded
 
@@ -86,9 +85,9 @@ def test_an_entry_with_other_fields_and_one_that_is_missing_are_refused() -> Non
 
 def test_an_entry_of_an_older_version_is_brought_up_to_todays(monkeypatch: pytest.MonkeyPatch) -> None:
     written = encode(AppRemoved(app="a", reason="killed"), seq=1, at=1, turn=1, cause="", previous=GENESIS_DIGEST)
-    monkeypatch.setattr(reading, "_READERS", reading._Readers())
+    monkeypatch.setattr(codec, "_READERS", codec._Readers())
     monkeypatch.setattr(AppRemoved, "v", 2)
-    monkeypatch.setitem(events.UPCASTS, ("AppRemoved", 1), lambda data: {**data, "detail": "was version 1"})
+    monkeypatch.setitem(codec.UPCASTS, ("AppRemoved", 1), lambda data: {**data, "detail": "was version 1"})
     assert next(facts(page([written]), 0, GENESIS_DIGEST)).event == AppRemoved(
         app="a", reason="killed", detail="was version 1"
     )

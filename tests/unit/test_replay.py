@@ -18,7 +18,6 @@ from hypothesis import given, settings
 
 from fairlog.cli.main import cli
 from fairlog.cli.verbs.replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
-from recovery.playback import Frame, Playback
 from recovery.replay.bounds import Bound
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.state import ClusterState
@@ -27,6 +26,7 @@ from tests.property.given import recorded
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from tests.unit.test_audit import LOG, exported, position
+from witness.playback import Frame, Playback
 
 ROOT = Path(__file__).parents[2]
 TURNS = {record.turn: record for record in LOG}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "docs" / "semantics.md").read_text()
 SOURCES = {
     file.relative_to(ROOT): file.read_text()
-    for package in ("scheduler", "workers", "recovery", "fairlog")
+    for package in ("scheduler", "workers", "recovery", "witness", "fairlog")
     for file in sorted((ROOT / package).rglob("*.py"))
 }
 

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from fairlog.cli.sources import facts_of
 from recovery.replay.inputs import LoggedTurn, turns
-from recovery.swf import read_trace
-from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
 from scheduler.model.events import AppAdmitted
@@ -21,6 +19,8 @@ from tests.property.given import Cluster
 from tests.property.histories import DENSE, RULES, History, played, seeded
 from tests.unit.recorded import facts, records
 from tests.unit.test_fairness import two_companies
+from witness.swf import read_trace
+from witness.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -12,8 +12,8 @@ from rq.job import Job, JobStatus
 from rq.serializers import JSONSerializer
 from rq.utils import as_text
 
-from scheduler.keys import Keys
-from scheduler.worklist import OUTPUT_BYTES, Completion, Outcome, Progress, Step, Worklist, job_id
+from scheduler.store.keys import Keys
+from scheduler.store.task_queue import OUTPUT_BYTES, Completion, Outcome, Progress, Step, Worklist, job_id
 
 APP, CLUSTER, WORKER = "app.1", "test", "w1"
 KEYS = Keys(CLUSTER)

@@ -31,11 +31,12 @@ from fairlog.cli.params import (
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
 from scheduler.model.errors import CommandRejected
+from scheduler.model.resources import size_text
 from scheduler.rules.validate import MAX_NAME
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.worklist import TaskState, Worklist
+    from scheduler.store.task_queue import TaskState, Worklist
 
 _LOOK_S = 0.3
 _OVER = ("succeeded", "failed", "stopped")
@@ -214,7 +215,7 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
                 app["name"],
                 app["state"],
                 f"{app['grantedCores']} of {app['requestedCores']}",
-                f"{render.size(app['grantedMemory'])} of {render.size(app['requestedMemory'])}",
+                f"{size_text(app['grantedMemory'])} of {size_text(app['requestedMemory'])}",
                 render.second(app["submittedAt"]),
             )
             for app in found
@@ -248,7 +249,7 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
     render.print_table(
         ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS", "LOCALITY"),
         [
-            (each["executor"], each["worker"], each["cores"], render.size(each["memory"]), each["status"], near)
+            (each["executor"], each["worker"], each["cores"], size_text(each["memory"]), each["status"], near)
             for each in found["executors"]
             for near in [each["locality"] or ""]
         ],
@@ -285,7 +286,7 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
     if name.endswith("At"):
         return render.moment(value)
     if "memory" in name.lower():
-        return render.size(value)
+        return size_text(value)
     if value is True:
         return "yes"
     return f"{value} s" if name == "timeLimit" else render.words(value)
@@ -345,7 +346,7 @@ def send_each(
 
 def _print_driver_output(session: Session, app: str, *, following: bool) -> None:
     """Print the output of the app's driver; with `following` as it comes, until the app has ended."""
-    from scheduler.worklist import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
+    from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
 
     work, shown = _worklist(session), b""
     while True:
@@ -360,7 +361,7 @@ def _print_driver_output(session: Session, app: str, *, following: bool) -> None
 
 def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[int]) -> None:
     """Print each task's output as it comes, task by task, until each has ended or the app has."""
-    from scheduler.worklist import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
+    from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
 
     ticks = follow(session.log, session.log.head(), wait_s=_LOOK_S)
     ended = session.ask("app", app=app)["endedAt"] is not None
@@ -378,7 +379,7 @@ def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[i
 
 
 def _worklist(session: Session) -> Worklist:
-    from scheduler.worklist import Worklist  # noqa: PLC0415 (loads RQ, which most verbs do without)
+    from scheduler.store.task_queue import Worklist  # noqa: PLC0415 (loads RQ, which most verbs do without)
 
     return Worklist(session.store, session.cluster)
 
@@ -394,7 +395,7 @@ def _name_of(program: str) -> str:
 
 
 def _amount(cores: int, memory_mb: int) -> str:
-    return f"{cores} cores, {render.size(memory_mb)}"
+    return f"{cores} cores, {size_text(memory_mb)}"
 
 
 def _task_json(task: TaskState) -> dict[str, object]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -13,13 +12,13 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import EXPORT, as_json, read_text, span_options
 from fairlog.cli.target import Place, in_the_past, place_options
-from recovery.ahead import ahead_of
-from recovery.audit import Audit, Deviation
-from recovery.explain import explain as tell
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.chain import Garbled, read_export, read_store
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany
+from scheduler.model.resources import size_text
+from witness.audit.audit import Audit, Deviation
+from witness.explain import explain as tell
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
@@ -64,12 +63,12 @@ def _print_story(told: dict[str, Any]) -> None:
     if admission:
         _print_admission(admission)
     for driver in told["drivers"]:
-        size = f"{driver['cores']} cores, {render.size(driver['memory'])} on {driver['worker']}"
+        size = f"{driver['cores']} cores, {size_text(driver['memory'])} on {driver['worker']}"
         click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
         click.echo(f"          {driver['why']['text']} ({driver['why']['rule']})")
     for executor in told["executors"]:
         size, why = (
-            f"{executor['cores']} cores, {render.size(executor['memory'])} on {executor['worker']}",
+            f"{executor['cores']} cores, {size_text(executor['memory'])} on {executor['worker']}",
             executor["why"],
         )
         click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size}")
@@ -125,8 +124,7 @@ def audit(
     found: list[tuple[str, Deviation]] = []
     for log in _logs(ctx, file, golden):
         audited, name = Audit(), log.name
-        whole = (first, last) == (OPEN, OPEN)
-        meant = log if whole else _Log(name, _spanned(audited, log.entries, first, last))
+        meant = _Log(name, _spanned(audited, log.entries, first, last))
         found += [(name, each) for each in _deviations(audited, meant, company)]
         if audited.ends_at < audited.first and first != OPEN:
             raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
@@ -143,12 +141,10 @@ def audit(
 
 
 class _Log(NamedTuple):
-    """A log by its name; of `about` so many entries, if `again` can open it once more, for a second process."""
+    """A log by its name."""
 
     name: str
     entries: Iterable[Entry]
-    again: Callable[[], Iterable[Entry]] = tuple
-    about: int = 0
 
 
 def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
@@ -161,17 +157,13 @@ def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> It
             with path.open("rb") as lines:
                 yield _Log(path.name, read_export(lines))
     elif file is not None:
-        from fairlog.cli.sources import length, reopened  # noqa: PLC0415 (a store needs none of it)
-
-        name = getattr(file, "name", "the file")
-        yield _Log(name, read_export(file), partial(reopened, file), length(file))
+        yield _Log(getattr(file, "name", "the file"), read_export(file))
     else:
         from fairlog.cli.session import Session  # noqa: PLC0415 (a file needs no store)
 
         session = Session(ctx.ensure_object(Place))
         ctx.call_on_close(session.close)
-        read = partial(read_store, session.log)
-        yield _Log("the log", read(), read, session.log.head().seq)
+        yield _Log("the log", read_store(session.log))
 
 
 def _spanned(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) -> Iterable[Entry]:
@@ -199,9 +191,8 @@ def _deviations(audited: Audit, log: _Log, company: str | None) -> list[Deviatio
 
     Raises: InvalidCommand for a log without entries or that ends before, UnknownCompany.
     """
-    with unhindered(), ahead_of(log.again, log.about) as audited.ahead:
-        so_far = int if audited.ahead is None else audited.ahead.so_far
-        found = list(audited.deviations(render.counted(log.entries, so_far=so_far)))
+    with unhindered():
+        found = list(audited.deviations(render.counted(log.entries)))
     if not audited.events and not found:
         raise InvalidCommand(f"{log.name} holds no entry")
     if company is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from recovery.archive.backup import Copied
     from recovery.archive.segment import Segment
-    from scheduler.eventlog import EventLog
+    from scheduler.store.eventlog import EventLog
 
 
 @click.command()
@@ -129,8 +129,9 @@ def empty_place(place: Place) -> Iterator[EventLog]:
     """The log of the cluster that is meant; that of an `up` which does not run is reached by a store of our own."""
     from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
     from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)
-    from scheduler.eventlog import EventLog, check_store, connect  # noqa: PLC0415 (likewise)
-    from scheduler.keys import Keys  # noqa: PLC0415 (likewise)
+    from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
+    from scheduler.store.eventlog import EventLog  # noqa: PLC0415 (likewise)
+    from scheduler.store.keys import Keys  # noqa: PLC0415 (likewise)
 
     if place.store is not None or find_running(place.data) is not None:
         with closing(Session(place)) as session:

@@ -25,6 +25,7 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
+from scheduler.model.resources import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,7 @@ def _warn_of_log(session: Session, percent: int) -> None:
     memory: Any = session.store.info("memory")
     limit = int(memory.get("maxmemory") or memory.get("total_system_memory") or 0)
     if limit and taken * 100 > limit * percent:
-        sizes = f"{render.size(taken >> 20)} of {render.size(limit >> 20)}"
+        sizes = f"{size_text(taken >> 20)} of {size_text(limit >> 20)}"
         click.echo(
             f"Warning: the log takes {sizes}, more than {percent}% of the store's memory; see `fairlog archive`",
             err=True,
@@ -235,7 +236,7 @@ def company_list(session: Session, *, as_json: bool) -> None:
                 each["company"],
                 each["quota"],
                 each["quotaCores"],
-                render.size(each["quotaMemory"]),
+                size_text(each["quotaMemory"]),
                 "yes" if each["borrow"] else "no",
                 each["users"],
                 each["apps"],
@@ -322,8 +323,8 @@ def workers(session: Session, *, as_json: bool) -> None:
                 each["status"],
                 each["cores"],
                 each["grantedCores"],
-                render.size(each["memory"]),
-                render.size(each["grantedMemory"]),
+                size_text(each["memory"]),
+                size_text(each["grantedMemory"]),
                 each["executors"],
             )
             for each in found
@@ -382,7 +383,7 @@ def shares(session: Session, *, as_json: bool) -> None:
     everybody = found["waitingApps"]
     rows = [("all", "", *_held(everybody), "", "")]
     for each in found["companies"]:
-        quota = f"{each['quotaCores']} cores, {render.size(each['quotaMemory'])}"
+        quota = f"{each['quotaCores']} cores, {size_text(each['quotaMemory'])}"
         rows.append((each["company"], "", *_held(each), quota, render.percent(each["share"])))
         rows += [("", user["user"], *_held(user), "", "") for user in found["users"] if _same_company(user, each)]
     render.print_table(("COMPANY", "USER", "OCCUPIED", "GRANTED", "QUOTA", "SHARE"), rows, empty="")
@@ -394,6 +395,6 @@ def _same_company(user: dict[str, Any], company: dict[str, Any]) -> bool:
 
 def _held(balance: dict[str, Any]) -> tuple[str, str]:
     return (
-        f"{balance['occupiedCores']} cores, {render.size(balance['occupiedMemory'])}",
-        f"{balance['grantedCores']} cores, {render.size(balance['grantedMemory'])}",
+        f"{balance['occupiedCores']} cores, {size_text(balance['occupiedMemory'])}",
+        f"{balance['grantedCores']} cores, {size_text(balance['grantedMemory'])}",
     )

@@ -15,12 +15,12 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, read_text, span_options
 from recovery.archive.files import whole_file
-from recovery.fairness import By, Fairness
 from recovery.replay.bounds import Bound
 from recovery.replay.window import measure
-from recovery.statement import AMOUNTS, Usages, hours
-from recovery.statement import statement as stated
 from scheduler.model.errors import InvalidCommand, UnknownCompany
+from witness.fairness import By, Fairness
+from witness.statement import AMOUNTS, Usages, hours
+from witness.statement import statement as stated
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source

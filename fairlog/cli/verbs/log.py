@@ -15,11 +15,12 @@ from fairlog.cli.follow import follow, position_of
 from fairlog.cli.params import as_json, read_text, span_options
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.resources import size_text
 from scheduler.rules.simulate import run_scenario
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.model.events import Record
+    from scheduler.store.codec import Record
 
 
 @click.command()
@@ -115,7 +116,7 @@ def _print_result(result: dict[str, Any]) -> None:
     rows = []
     for number, decision in enumerate(result["decisions"], start=1):
         what, app = next(iter(decision.items()))
-        size = render.size(decision["memory_mb"]) if "memory_mb" in decision else ""
+        size = size_text(decision["memory_mb"]) if "memory_mb" in decision else ""
         about = decision.get("locality", decision.get("executor", decision.get("executors", "")))
         rows.append(
             (number, what.replace("_", " "), app, decision.get("worker", ""), decision.get("cores", ""), size, about)
@@ -133,4 +134,4 @@ def _print_result(result: dict[str, Any]) -> None:
 
 
 def _amount(amount: list[int]) -> str:
-    return f"{amount[0]} cores, {render.size(amount[1])}"
+    return f"{amount[0]} cores, {size_text(amount[1])}"

@@ -16,15 +16,15 @@ import click
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, span_options
-from recovery.playback import Playback, pending_apps, told
 from recovery.replay.bounds import Bound
+from witness.playback import Playback, pending_apps, told
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairlog.cli.sources import Source
-    from recovery.playback import Frame
     from scheduler.rules.state import ClusterState
+    from witness.playback import Frame
 
 LONGEST_PAUSE_S = 2.0
 SHOWN_EVERY_S = 0.1

@@ -199,7 +199,7 @@ def worker(place: Place, /, *, no_outlive: bool, drain: bool, memory: int | None
     nothing new from then on and ends once they have; a second SIGTERM ends it at once.
     """
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
-    from scheduler.eventlog import check_store, connect  # noqa: PLC0415 (likewise)
+    from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
     from workers.agent import run_agent  # noqa: PLC0415 (likewise)
     from workers.offer import make_offers  # noqa: PLC0415 (likewise)
 

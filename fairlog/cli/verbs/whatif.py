@@ -14,16 +14,16 @@ from fairlog.cli.params import as_json, read_pair, read_size, read_text
 from fairlog.cli.verbs.cluster import read_value
 from recovery.replay.inputs import LoggedTurn, turns
 from recovery.replay.rebuild import unhindered
-from recovery.swf import read_trace
-from recovery.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import InvalidCommand
+from witness.swf import read_trace
+from witness.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from fairlog.cli.sources import Source
-    from recovery.whatif import Work
+    from witness.whatif import Work
 
 _WORKERS = re.compile(r"(\d{1,5})x(\d{1,7})x(\S+)", re.ASCII)
 _QUOTA = re.compile(r"(\d{1,12}),(\S+)", re.ASCII)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from recovery.accounts import Account, Accounts
 from recovery.replay.window import Span
 from scheduler.model.events import CompanyRegistered, Event
 from scheduler.rules.state import ClusterState
+from witness.usage import Account, Accounts
 
 HOUR_MS = 3_600_000
 AMOUNTS = ("requestedCoreMs", "requestedMemoryMs", "grantedCoreMs", "grantedMemoryMs")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from recovery.waits import APP_RULES, COMPANY_RULES, USER_RULES, companies_in_turn, measure_of, users_in_turn
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.rules.decide import place
 from scheduler.rules.fleet import Shape
 from scheduler.rules.placement.executors import CLASSIC
 from scheduler.rules.placement.sizing import executor_sizes
+from witness.pending_reasons import APP_RULES, COMPANY_RULES, USER_RULES, companies_in_turn, measure_of, users_in_turn
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from recovery.grounds import why_admitted, why_driver, why_executors
 from recovery.replay.rebuild import fold
-from recovery.waits import CAUSES, Wait, place_in_queue, waits_for
 from scheduler.model.errors import UnknownApp
 from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated
 from scheduler.rules.state import ClusterState
+from witness.decision_reasons import why_admitted, why_driver, why_executors
+from witness.pending_reasons import CAUSES, Wait, place_in_queue, waits_for
 
 if TYPE_CHECKING:
-    from recovery.grounds import Batch
-    from scheduler.reading import Fact
     from scheduler.rules.entities import App
+    from scheduler.store.codec import Fact
+    from witness.decision_reasons import Batch
 
 _ORDER = {cause: number for number, cause in enumerate(CAUSES)}
 

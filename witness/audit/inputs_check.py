@@ -50,8 +50,8 @@ from scheduler.rules.demand import demand
 from scheduler.rules.submission import check_purchase, request_of
 
 if TYPE_CHECKING:
-    from scheduler.reading import Fact
     from scheduler.rules.state import ClusterState
+    from scheduler.store.codec import Fact
 
 
 class Odd(NamedTuple):

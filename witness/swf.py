@@ -14,10 +14,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from recovery.replay.inputs import Input, LoggedTurn
-from recovery.whatif import Work
 from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.placement.sizing import MEMORY_STEP_MB
+from witness.whatif import Work
 
 COLUMNS = 18
 _NODES = re.compile(r"(\d+) x (\d+) processors, (\d+) (KiB|MiB|GiB)")

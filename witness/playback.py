@@ -29,7 +29,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import shares, workers
 
 if TYPE_CHECKING:
-    from scheduler.reading import Fact
+    from scheduler.store.codec import Fact
 
 DECISIONS = (AppAdmitted, DriverAllocated, ExecutorAllocated, ExecutorRevoked)
 

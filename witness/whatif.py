@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from recovery.fairness import Fairness
 from recovery.replay.inputs import Input, LoggedTurn, is_decision
 from scheduler.model.commands import (
     Command,
@@ -44,6 +43,7 @@ from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.rules.validate import changed_settings
+from witness.fairness import Fairness
 
 TICK_MS = 1_000
 """How late a master may notice that a time has come: a turn of the log within that settles it, as it did there."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from rq import Queue
 from rq.job import Job
 
-from scheduler import worklist_lua
-from scheduler.keys import Keys
-from scheduler.underway import StoreCommand, UnderWay
+from scheduler.store import task_queue_lua as worklist_lua
+from scheduler.store.inflight import StoreCommand, UnderWay
+from scheduler.store.keys import Keys
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -24,8 +24,8 @@ from rq.serializers import JSONSerializer
 from rq.utils import as_text
 from rq.worker import SimpleWorker
 
-from scheduler.eventlog import ANSWER_S
-from scheduler.keys import bell_id, queue_key
+from scheduler.store.connection import ANSWER_S
+from scheduler.store.keys import bell_id, queue_key
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -40,7 +40,7 @@ end
 """
 """KEYS: RQ queue keys; ARGV: the job ids to push, one a queue."""
 
-_FUNCTION = "scheduler.doorbell.ring"
+_FUNCTION = "scheduler.store.doorbell.ring"
 _log = structlog.get_logger()
 
 

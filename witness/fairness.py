@@ -22,10 +22,10 @@ from heapq import heappop, heappush
 from operator import add
 from typing import Any, Literal, NamedTuple
 
-from recovery.accounts import Account, Accounts, Held
-from recovery.entitlement import Amount, among_equals, entitlements, jain
 from scheduler.model.events import Event
 from scheduler.rules.state import ClusterState
+from witness.entitlement import Amount, among_equals, entitlements, jain
+from witness.usage import Account, Accounts, Held
 
 By = Literal["company", "user"]
 Party = tuple[str, str]

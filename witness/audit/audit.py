@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs, to_builtins
 
-from recovery.books import Books
-from recovery.effects import Inputs, Odd
 from recovery.replay.chain import Entry, Fault, verified
-from recovery.rules import broken
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import (
     AppAdmitted,
@@ -30,19 +27,20 @@ from scheduler.model.events import (
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
-    Record,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
 )
-from scheduler.reading import Fact, told
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Stage, decisions
+from scheduler.store.codec import Fact, Record, told
+from witness.audit.inputs_check import Inputs, Odd
+from witness.audit.rule_of import broken
+from witness.audit.shadow_ledger import Books
 
 if TYPE_CHECKING:
-    from recovery.ahead import Ahead, Rest
-    from scheduler.eventlog import Position
+    from scheduler.store.eventlog import Position
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
 _OF_SLICES = (ExecutorRemoved, DriverRemoved, ExecutorRevoked)
@@ -83,23 +81,10 @@ class Audit:
         self.companies: dict[str, None] = {}
         """Every company that there ever was."""
         self.blind_from: int | None = None
-        self.ahead: Ahead | None = None
-        """The child, if there is one, that audits the rest of the log, as long as nothing deviates."""
-        self._rest: Rest | None = None
         self._books: Books | None = Books()
         """Until they differ from the state's ledgers: whatever comes behind follows from that."""
         self._clean = True
         self._latest: Fact | Record | Position | None = None
-
-    @classmethod
-    def going_on(cls, state: ClusterState, behind: Fact) -> Audit:
-        """An audit of what comes behind that entry, up to which `state` was folded and nothing deviated.
-
-        Its books begin with what the ledgers say there: up to there they were compared at every event.
-        """
-        audit = cls()
-        audit.state, audit._books, audit._latest = state, Books.of(state), behind
-        return audit
 
     @property
     def ends_at(self) -> int:
@@ -115,17 +100,13 @@ class Audit:
         """Each deviation of the log, in the order of its positions as far as the log itself is in order."""
         for found in self._every(entries):
             self._clean = False
-            if self.ahead is not None:
-                self.ahead.end()
-                self.ahead = None
             if found.seq >= self.first and (self.last is None or found.seq <= self.last):
                 yield found
 
     def _every(self, entries: Iterable[Entry]) -> Iterator[Deviation]:
         turn: list[Fact] = []
         number = 0
-        behind = self._latest
-        for entry in verified(entries, behind if isinstance(behind, Fact) else None):
+        for entry in verified(entries):
             if type(entry) is Fact and entry.turn == number and self.blind_from is None:
                 turn.append(entry)
                 continue
@@ -137,7 +118,7 @@ class Audit:
             if entry.turn != number or self.blind_from is not None:
                 yield from self._finish(turn)
                 number = entry.turn
-                if self._ends_before(entry):
+                if self.last is not None and entry.seq > self.last:
                     break
             if self.blind_from is None:
                 try:
@@ -150,23 +131,7 @@ class Audit:
             self.events += 1
             self._latest = entry
         yield from self._finish(turn)
-        yield from self._end()
-
-    def _ends_before(self, entry: Fact | Record) -> bool:
-        """Whether the next turn, which begins with that entry, is beyond the span, or was audited by the child."""
-        if self.ahead is not None and self._latest is not None:
-            self._rest = self.ahead.rest(self._latest, self.decisions)
-        return self._rest is not None or (self.last is not None and entry.seq > self.last)
-
-    def _end(self) -> Iterator[Deviation]:
-        """What the child has found, if it has audited the rest; otherwise what a last look at the ledgers finds."""
-        if self._rest is not None:
-            self.events = self._rest.behind.seq + self._rest.events
-            self.decisions = self._rest.decisions
-            self.companies |= dict.fromkeys(self._rest.companies)
-            self.blind_from, self._latest = self._rest.blind_from, self._rest.ends
-            yield from self._rest.deviations
-        elif self.blind_from is None and self._clean:
+        if self.blind_from is None and self._clean:
             yield from self._violations()
 
     def _stop(self, seq: int) -> None:

@@ -22,7 +22,7 @@ from redis.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.underway import UnderWay
+    from scheduler.store.inflight import UnderWay
 
 _ASK_S = 1.0
 _REST = 10

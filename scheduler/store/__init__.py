@@ -1,0 +1,1 @@
+"""The log and all else that lies in Redis. It imports model alone, never rules."""

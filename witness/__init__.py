@@ -1,0 +1,1 @@
+"""Answers for the log: audit, explain, figures, what-if. It may import everything below it and never writes."""
