@@ -1,0 +1,170 @@
+"""The verbs that take figures, on a store that holds a log."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairlog.cli.main import cli
+from fairlog.local.store import EmbeddedStore
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
+from tests.property.given import Cluster
+from tests.unit.recorded import records
+from tests.unit.witness.test_fairness import two_companies
+from tests.unit.witness.test_whatif import job
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+def keep(connection: Redis, cluster: Cluster) -> None:
+    """Write the cluster's log into the store, turn by turn."""
+    log, position = EventLog(connection, Keys("default")), GENESIS
+    for _, turn in groupby(records(cluster), key=lambda record: record.turn):
+        entries = list(turn)
+        log.commit(position, entries)
+        position = Position(entries[-1].seq, entries[-1].digest)
+
+
+@pytest.fixture(autouse=True)
+def _kept(connection: Redis) -> None:
+    keep(connection, two_companies())
+
+
+def run(store: EmbeddedStore, *arguments: str) -> Result:
+    return CliRunner(env={"HOME": "/nowhere"}).invoke(cli, ["--store", store.url, *arguments])
+
+
+def test_fairness_prints_a_line_a_company_and_its_json_the_figures(store: EmbeddedStore) -> None:
+    found = json.loads(run(store, "fairness", "--json").output)
+    assert [row["company"] for row in found["rows"]] == ["acme", "tiny"]
+    table = run(store, "fairness").output
+    assert re.search(r"^tiny .* 80 core-s  10\.0s", table, re.MULTILINE)
+    assert found["log"]["digest"] in table
+
+
+def test_fairness_by_user_names_both(store: EmbeddedStore) -> None:
+    assert re.search(r"^tiny +tim ", run(store, "fairness", "--by", "user").output, re.MULTILINE)
+
+
+def test_a_span_can_be_given_by_times_and_by_positions(store: EmbeddedStore) -> None:
+    options = ["--from", "1970-01-01T00:00:05", "--to", "1970-01-01T00:00:15Z"]
+    found = json.loads(run(store, "fairness", *options, "--json").output)
+    assert (found["fromAt"], found["toAt"]) == (5_000, 15_000)
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("", "a place without a name cannot be written: it is no file"),
+        ("/nowhere/p.html", "there is no folder /nowhere"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_one_sentence(store: EmbeddedStore, file: str, why: str) -> None:
+    answer = run(store, "fairness", "--html", file)
+    assert answer.exit_code == 1
+    assert re.fullmatch(r"Error: .+\n", answer.output)
+    assert why in answer.output
+
+
+def test_fairness_writes_a_page(store: EmbeddedStore, tmp_path: Path) -> None:
+    answer = run(store, "fairness", "--html", str(tmp_path / "page.html"))
+    assert answer.exit_code == 0
+    assert "tiny occupied" in (tmp_path / "page.html").read_text()
+
+
+def test_a_statement_in_csv_names_the_log_on_every_line(store: EmbeddedStore) -> None:
+    answer = run(store, "statement", "--company", "tiny", "--month", "1970-01", "--csv")
+    lines = list(csv.DictReader(io.StringIO(answer.output)))
+    assert [(line["level"], line["user"], line["app"]) for line in lines] == [
+        ("app", "tim", "small"),
+        ("user", "tim", ""),
+        ("company", "", ""),
+    ]
+    assert {line["log_digest"] for line in lines} == {records(two_companies())[-1].digest}
+    assert {line["requestedCoreMs"] for line in lines} == {str(8 * 21_000)}
+
+
+def test_a_statement_as_a_table_and_as_json_say_the_same(store: EmbeddedStore) -> None:
+    said = json.loads(run(store, "statement", "--company", "acme", "--month", "1970-01", "--json").output)
+    table = run(store, "statement", "--company", "acme", "--month", "1970-01").output
+    assert said["log"]["digest"] in table
+    assert f"{said['total']['grantedCoreHours']:.3f}" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["statement", "--company", "nobody", "--month", "1970-01"], 1, "no company 'nobody'"),
+        (["statement", "--company", "tiny", "--month", "2031-05"], 1, "the log says nothing about 2031-05"),
+        (["statement", "--company", "tiny", "--month", "2031-13"], 2, "write it YYYY-MM"),
+        (["statement", "--company", "tiny", "--month", "1970-01", "--csv", "--json"], 2, "exclude each other"),
+        (["fairness", "--from", "yesterday"], 2, "neither a position of the log, from 1 on, nor a time"),
+        (["fairness", "--from", "999"], 1, "the log holds nothing in that span"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_answered_is_one_sentence(
+    store: EmbeddedStore, arguments: list[str], code: int, why: str
+) -> None:
+    answer = run(store, *arguments)
+    assert answer.exit_code == code
+    assert why in answer.output
+    assert answer.output.startswith("Error: ")
+    assert answer.output.count("\n") == 1
+
+
+def test_whatif_under_the_same_rules_says_that_every_decision_is_the_same(store: EmbeddedStore) -> None:
+    assert run(store, "whatif").output.endswith("Every decision came out the same.\n")
+    found = json.loads(run(store, "whatif", "--json").output)
+    assert found["firstDifference"] is None
+    assert found["log"] == found["other"]
+
+
+def test_whatif_shows_both_worlds_side_by_side_and_where_they_part(store: EmbeddedStore) -> None:
+    lines = run(store, "whatif", "--add-workers", "1x16x64G").output.splitlines()
+    assert any(re.fullmatch(r"tiny +longest wait +10\.0s +0\.0s", line) for line in lines)
+    assert "Decision 2 is the first that came out differently:" in lines
+
+
+def test_whatif_takes_settings_and_quotas(store: EmbeddedStore) -> None:
+    options = ["--set", "max_executor_cores=8", "--placement", "pack", "--quota", "acme=8,1T", "--json"]
+    found = json.loads(run(store, "whatif", *options).output)
+    assert (found["log"]["refused"], found["other"]["refused"]) == (0, 1)
+
+
+def test_whatif_takes_a_trace_without_any_store(tmp_path: Path) -> None:
+    trace = tmp_path / "some.swf"
+    trace.write_text(f"; Nodes: 1 x 4 processors, 4 GiB each\n{job(1, 0, 100, 4, 1)}{job(2, 5, 50, 4, 2)}")
+    answer = CliRunner(env={"HOME": "/nowhere"}).invoke(
+        cli, ["whatif", "--trace", str(trace), "--add-workers", "1x4x4G", "--json"]
+    )
+    found = json.loads(answer.output)
+    assert [found[side]["makespanMs"] for side in ("log", "other")] == [150_000, 100_000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["whatif", "--placement", "sideways"], 1, "placement cannot be 'sideways'"),
+        (["whatif", "--quota", "nobody=8,8G"], 1, "no company 'nobody'"),
+        (["whatif", "--quota", "acme=8"], 2, "such as c1=512,1T"),
+        (["whatif", "--add-workers", "4x16"], 2, "such as 4x16x64G"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_rules_that_make_no_sense_are_one_sentence(
+    store: EmbeddedStore, arguments: list[str], code: int, why: str
+) -> None:
+    answer = run(store, *arguments)
+    assert (answer.exit_code, answer.output.count("\n")) == (code, 1)
+    assert why in answer.output

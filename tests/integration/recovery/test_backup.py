@@ -1,0 +1,342 @@
+"""A cluster whose store has lost its disk is there again, from a copy of its log that was made while it ran."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+import psutil
+import pytest
+from redis import Redis
+
+from fairlog.local.store import EmbeddedStore
+from recovery.archive.archive import archive, open_log
+from recovery.archive.backup import BadBackup, backup, restore
+from recovery.archive.files import Unreachable
+from recovery.replay.rebuild import rebuild
+from recovery.replay.snapshot import positions
+from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.errors import UnreadableRecord
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from scheduler.store.codec import GENESIS_DIGEST, Record, encode
+from scheduler.store.eventlog import GENESIS, EventLog
+from scheduler.store.keys import Keys
+from tests.integration.cli_rig import Shell, tree_of, wait_until
+from tests.unit.recovery.archive.archived import RECORDS, assert_whole, forget_files, in_stream, put_records, staying
+
+
+def _log(store: EmbeddedStore, cluster: str) -> EventLog:
+    return EventLog(Redis.from_url(store.url), Keys(cluster))
+
+
+@pytest.fixture
+def written(store: EmbeddedStore) -> EventLog:
+    """A log with a company, a worker and an app, the app's name in letters that need more than a byte."""
+    turn = Turn(ClusterState(), 1_000)
+    turn.take(RegisterCompany(company="acme"), "c1")
+    turn.take(RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384), "c2")
+    turn.take(SubmitApp(app="a", company="acme", user="ann", name="größer", command=("true",)), "c3")
+    turn.settle()
+    records: list[Record] = []
+    for seq, (event, cause) in enumerate(turn.entries, start=1):
+        previous = records[-1].digest if records else GENESIS_DIGEST
+        records.append(encode(event, seq=seq, at=1_000, turn=1, cause=cause, previous=previous))
+    log = _log(store, "first")
+    log.commit(GENESIS, records)
+    return log
+
+
+def test_a_restored_log_is_the_same_log_and_folds_to_the_same_state(
+    written: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    file = f"file://{tmp_path}/b.gz"
+    header = backup(written, file).header
+    assert (header.seq, header.digest) == written.head()
+    copy = _log(store, "second")
+    restore(copy, file)
+    assert list(copy.read()) == list(written.read())
+    assert rebuild(copy)[0].digest() == rebuild(written)[0].digest()
+    assert [path.name for path in tmp_path.iterdir()] == ["b.gz"]
+
+
+def _without_last_line(lines: list[bytes]) -> list[bytes]:
+    return lines[:-1]
+
+
+def _without_second_entry(lines: list[bytes]) -> list[bytes]:
+    return lines[:2] + lines[3:]
+
+
+def _altered(lines: list[bytes]) -> list[bytes]:
+    return [line.replace(b"acme", b"evil") for line in lines]
+
+
+def _other_header(lines: list[bytes]) -> list[bytes]:
+    return [lines[0].replace(b"backup 2", b"backup 9"), *lines[1:]]
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (_without_last_line, "is not whole: it ends at log position"),
+        (_without_second_entry, "cannot be read behind log position"),
+        (_altered, "cannot be read behind log position"),
+        (_other_header, "is not a backup that this version reads"),
+    ],
+)
+def test_a_damaged_backup_is_refused_and_leaves_nothing_behind(
+    written: EventLog,
+    store: EmbeddedStore,
+    tmp_path: Path,
+    damage: Callable[[list[bytes]], list[bytes]],
+    sentence: str,
+) -> None:
+    file = tmp_path / "b.gz"
+    backup(written, str(file))
+    file.write_bytes(gzip.compress(b"".join(damage(gzip.decompress(file.read_bytes()).splitlines(keepends=True)))))
+    before = written.store.dbsize()
+    with pytest.raises(BadBackup, match=sentence):
+        restore(_log(store, "second"), str(file))
+    assert written.store.dbsize() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", gzip.compress(b"x" * 999, mtime=0)[:-9]])
+def test_a_file_that_is_no_backup_is_refused(store: EmbeddedStore, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "b.gz").write_bytes(content)
+    with pytest.raises(BadBackup, match="is not a backup that this version reads"):
+        restore(_log(store, "second"), str(tmp_path / "b.gz"))
+
+
+def test_a_backup_that_was_cut_off_is_refused(written: EventLog, store: EmbeddedStore, tmp_path: Path) -> None:
+    file = tmp_path / "b.gz"
+    backup(written, str(file))
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BadBackup):
+        restore(_log(store, "second"), str(file))
+
+
+def test_a_cluster_that_has_a_log_is_not_overwritten_and_an_empty_one_not_backed_up(
+    written: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    backup(written, str(tmp_path / "b.gz"))
+    with pytest.raises(BadBackup, match="the cluster first has a log already"):
+        restore(written, str(tmp_path / "b.gz"))
+    with pytest.raises(BadBackup, match="the log of the cluster second is empty"):
+        backup(_log(store, "second"), str(tmp_path / "c.gz"))
+    assert not (tmp_path / "c.gz").exists()
+
+
+def test_a_backup_that_fails_leaves_the_one_before(written: EventLog, tmp_path: Path) -> None:
+    file = tmp_path / "b.gz"
+    backup(written, str(file))
+    before = file.read_bytes()
+    written.store.xdel(written.keys.log, "2-0")
+    with pytest.raises(Exception, match="log position 2"):
+        backup(written, str(file))
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@contextmanager
+def _load(shell: Shell) -> Iterator[None]:
+    """Apps that are submitted one after the other meanwhile."""
+    script = "while fairlog submit --company acme --user bob --cores 4 -- true; do :; done"
+    process = subprocess.Popen(
+        ["bash", "-c", f'fairlog() {{ "{sys.executable}" -m fairlog "$@"; }}\n{script}'],
+        env=shell.env,
+        cwd=shell.home,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made_while_it_ran(tmp_path: Path) -> None:
+    """It had archived most of its log by itself."""
+    shell = Shell(tmp_path / "home")
+    data, file, hold = tmp_path / "data", tmp_path / "b.gz", tmp_path / "hold"
+    shell.env["FAIRLOG_DATA"] = str(data)
+    hold.touch()
+    archive_settings = (f"archive_url=file://{tmp_path}/archive", "archive_after_events=8", "archive_retain_events=5")
+    try:
+        shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
+        shell.ok("company", "add", "acme")
+        done = shell.submit("--wait", "--", "true").split()[0]
+        held = shell.submit("--cores", "4", "--", "sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done").split()[0]
+        wait_until(lambda: shell.app(held)["state"] == "running", "the app to run")
+        with _load(shell):
+            shell.ok("settings", "set", *archive_settings)
+            wait_until(lambda: json.loads(shell.ok("archive", "--list", "--json")) != [], "old entries to be archived")
+            said = json.loads(shell.ok("backup", str(file), "--json"))
+            assert "has a log already" in shell.run("restore", str(file)).err
+            wait_until(lambda: shell.head() > said["seq"], "the log to grow beyond the backup")
+            up = psutil.Process(int(json.loads((data / "up.json").read_text())["pid"]))
+            tree = tree_of(up.pid)
+            up.kill()
+            psutil.wait_procs(tree, timeout=30)
+        shutil.rmtree(data / "store")
+        first, second, third = shell.ok("restore", str(file)).splitlines()
+        assert first == f"{said['seq']} log entries of the cluster default restored from {file}"
+        assert second == f"the first {said['archived']} of them are in the archive, not in the file"
+        assert re.fullmatch(r"the last one is of 20.* UTC; nothing that came later is in it", third)
+        shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
+        assert shell.app(done)["state"] == "finished"
+        last = json.loads(shell.ok("log", "--json", "--to", str(said["seq"])).splitlines()[-1])
+        assert (last["seq"], last["digest"]) == (said["seq"], said["digest"])
+        hold.unlink()
+        wait_until(lambda: shell.app(held)["state"] == "finished", "the app to finish")
+        assert "nothing deviates" in shell.ok("audit")
+    finally:
+        shell.run("down")
+
+
+@pytest.fixture
+def archived(connection: Redis) -> EventLog:
+    """A log most of which was archived, to a place in memory, with a snapshot."""
+    forget_files()
+    log = put_records(connection, Keys("first"), RECORDS)
+    segments = list(archive(log, "memory://archive", retain=40))
+    assert segments
+    return log
+
+
+def test_a_backup_lists_what_was_archived_and_holds_the_rest_and_the_snapshot(
+    archived: EventLog, store: EmbeddedStore
+) -> None:
+    copied = backup(archived, "memory://backups/b.gz")
+    begins = staying(40)[0]
+    assert copied.as_json() == {
+        "cluster": "first",
+        "seq": len(RECORDS),
+        "digest": RECORDS[-1].digest,
+        "at": RECORDS[-1].at,
+        "archived": begins - 1,
+        "snapshot": len(RECORDS),
+    }
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    assert restore(copy, "memory://backups/b.gz") == copied
+    assert_whole(copy)
+    assert in_stream(copy) == in_stream(archived) == staying(40)
+    assert positions(copy) == [len(RECORDS)]
+    assert copy.store.ttl(copy.keys.log) == copy.store.ttl(copy.keys.snapshot(len(RECORDS))) == -1
+    assert list(copy.store.scan_iter("*restoring*")) == []
+
+
+def test_a_whole_backup_needs_no_archive(archived: EventLog, store: EmbeddedStore, tmp_path: Path) -> None:
+    copied = backup(archived, str(tmp_path / "b.gz"), whole=True)
+    forget_files()
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    assert restore(copy, str(tmp_path / "b.gz")) == copied
+    assert in_stream(copy) == list(range(1, len(RECORDS) + 1))
+    assert_whole(copy)
+
+
+def test_without_the_archive_that_it_goes_with_nothing_is_backed_up_or_restored(
+    archived: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "b.gz")
+    backup(archived, file)
+    fsspec.filesystem("memory").mv("/archive", "/elsewhere", recursive=True)
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    last = staying(40)[0] - 1
+    missing = f"the archived entries 1 to {last} are missing: there is no memory://archive/first/"
+    with pytest.raises(BadBackup, match=missing):
+        restore(copy, file)
+    with pytest.raises(BadBackup, match=missing):
+        backup(archived, str(tmp_path / "c.gz"))
+    assert [path.name for path in tmp_path.iterdir()] == ["b.gz"]
+    assert not copy.store.exists(copy.keys.log, copy.keys.archive)
+    restore(copy, file, elsewhere="memory://elsewhere")
+    assert_whole(copy)
+
+
+def test_a_damaged_archive_is_found_out_before_anything_is_restored(archived: EventLog, store: EmbeddedStore) -> None:
+    backup(archived, "memory://b.gz")
+    memory = fsspec.filesystem("memory")
+    (segment,) = memory.ls("/archive/first", detail=False)
+    whole = memory.cat(segment)
+    memory.pipe(segment, whole[:-20])
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    with pytest.raises(
+        UnreadableRecord, match=r"in a segment that cannot be used: memory://archive/first/.* is damaged"
+    ):
+        restore(copy, "memory://b.gz")
+    assert not copy.store.exists(copy.keys.log, copy.keys.archive)
+    memory.pipe(segment, whole)
+    restore(copy, "memory://b.gz")
+    assert_whole(copy)
+
+
+def test_a_list_of_archived_segments_with_a_gap_is_refused(
+    archived: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.gz"
+    backup(archived, str(file))
+    header, *entries = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+    said = json.loads(header)
+    said["archive"][0]["first"] += 1
+    file.write_bytes(gzip.compress(json.dumps(said).encode() + b"\n" + b"".join(entries)))
+    with pytest.raises(BadBackup, match=r"has a gap: .* does not follow entry 0"):
+        restore(_log(store, "second"), str(file))
+
+
+def test_a_backup_goes_on_while_the_log_is_archived(archived: EventLog, store: EmbeddedStore) -> None:
+    def meanwhile(records: Iterable[Record]) -> Iterator[Record]:
+        for record in records:
+            if record.seq == staying(40)[0]:
+                list(archive(archived, "memory://archive", retain=1))
+            yield record
+
+    backup(archived, "memory://b.gz", watched=meanwhile)
+    copy = open_log(_log(store, "second").store, Keys("second"))
+    restore(copy, "memory://b.gz")
+    assert_whole(copy)
+
+
+def test_a_snapshot_that_cannot_be_used_is_not_backed_up(archived: EventLog) -> None:
+    archived.store.lset(archived.keys.snapshot(len(RECORDS)), 1, "damaged")
+    assert backup(archived, "memory://b.gz").header.snapshot is None
+
+
+def test_a_backup_of_the_first_format_is_still_read(store: EmbeddedStore, tmp_path: Path) -> None:
+    lines: list[object] = [
+        {"format": "fairlog backup 1", "cluster": "old", "seq": len(RECORDS), "digest": RECORDS[-1].digest},
+        *(list(record[1:]) for record in RECORDS),
+    ]
+    (tmp_path / "b.gz").write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    copy = _log(store, "second")
+    assert restore(copy, str(tmp_path / "b.gz")).at == RECORDS[-1].at
+    assert_whole(copy)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("/nowhere/b.gz", "/nowhere/b.gz cannot be {}: "),
+        ("", "a place without a name cannot be {}: "),
+        ("nowhere://x/b.gz", "nowhere://x/b.gz cannot be reached: Protocol not known: nowhere"),
+        ("file://b.gz", "file://b.gz names no file of this machine: that is written file:///FOLDER/FILE"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_sentence(
+    written: EventLog, store: EmbeddedStore, url: str, sentence: str
+) -> None:
+    with pytest.raises(Unreachable) as caught:
+        backup(written, url)
+    assert str(caught.value).startswith(sentence.format("written"))
+    with pytest.raises(Unreachable) as caught:
+        restore(_log(store, "second"), url)
+    assert str(caught.value).startswith(sentence.format("read"))

@@ -1,0 +1,276 @@
+"""Masters as processes: one serves, the others follow the log and take over, whatever becomes of the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+
+from fairlog.local.store import EmbeddedStore
+from recovery.failover.follower import Follower
+from recovery.failover.lease import Lease, Member, members
+from recovery.failover.master import Master
+from recovery.replay.rebuild import rebuild
+from scheduler.model.commands import RegisterCompany
+from scheduler.model.errors import InvariantViolated, UnreadableRecord
+from scheduler.model.events import AppAdmitted
+from scheduler.service.client import Client
+from scheduler.service.scheduler import Scheduler
+from scheduler.store.codec import encode
+from scheduler.store.eventlog import GENESIS, EventLog
+from scheduler.store.keys import Keys
+from tests.integration.servers import a_standby_waits
+from tests.integration.workers.worker_rig import wait_until
+
+ROOT = Path(__file__).parents[3]
+SLACK_S = 2.0
+"""What a busy machine may take beyond what is promised; the benchmark measures the promise itself."""
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys(f"test-{uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def client(connection: Redis, keys: Keys) -> Client:
+    return Client(connection, keys.cluster, timeout_s=20)
+
+
+@pytest.fixture
+def start(store: EmbeddedStore, keys: Keys) -> Iterator[Start]:
+    """Starts master processes, which end with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "fairlog", "master", "--store", store.url, "--cluster", keys.cluster]
+        process = subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.DEVNULL)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def serving_pid(client: Client) -> int | None:
+    serving, _ = members(client.store, client.keys)
+    return serving.pid if serving else None
+
+
+def two_masters(start: Start, client: Client, *options: str) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+    """The one that serves, and the one that stands by with the state ready."""
+    first = start(*options)
+    wait_until(lambda: serving_pid(client) == first.pid, "the first master")
+    second = start(*options)
+    wait_until(lambda: len(members(client.store, client.keys)[1]) == 1, "the standby")
+    client.send(RegisterCompany(company="acme"))
+    return first, second
+
+
+def test_a_standby_hears_that_the_lease_was_given_back_however_long_it_would_wait(
+    connection: Redis, keys: Keys, log: EventLog
+) -> None:
+    first, second = (Lease(connection, keys, Member(name, 1, "there"), 60_000) for name in ("m1", "m2"))
+    assert first.take()
+    assert not second.take()
+    assert 0 < second.left_ms <= 60_000
+    first.release()
+    assert log.follow(GENESIS, wait_ms=60_000, bell=second.bell) == []
+    assert second.take()
+    assert not first.take()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(log.follow, GENESIS, wait_ms=60_000, bell=first.bell)
+        wait_until(lambda: a_standby_waits(connection), "it to wait")
+        second.release()
+        assert waiting.result(5) == []
+
+
+def elections(log: EventLog) -> int:
+    return sum(record.type == "MasterElected" for record in log.read())
+
+
+def test_a_killed_master_is_followed_by_another_within_its_lease(
+    start: Start, client: Client, connection: Redis, keys: Keys
+) -> None:
+    first, second = two_masters(start, client, "--lease", "1")
+    first.kill()
+    killed = time.monotonic()
+    client.send(RegisterCompany(company="next"))
+    assert time.monotonic() - killed < 1.5 + SLACK_S
+    assert serving_pid(client) == second.pid
+    assert elections(EventLog(connection, keys)) == 2
+
+
+def test_an_idle_master_keeps_a_lease_of_one_second(
+    start: Start, client: Client, connection: Redis, keys: Keys
+) -> None:
+    first, _ = two_masters(start, client, "--lease", "1")
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        assert serving_pid(client) == first.pid
+    assert elections(EventLog(connection, keys)) == 1
+
+
+def test_a_master_that_is_told_to_stop_while_it_waits_hands_over_at_once(
+    start: Start, client: Client, connection: Redis, keys: Keys
+) -> None:
+    first, second = two_masters(start, client, "--lease", "60")
+    first.terminate()
+    stopped = time.monotonic()
+    client.send(RegisterCompany(company="next"))
+    assert time.monotonic() - stopped < 0.2 + SLACK_S
+    assert first.wait(10) == 0
+    assert serving_pid(client) == second.pid
+    assert elections(EventLog(connection, keys)) == 2
+
+
+def test_a_master_that_was_stopped_past_its_lease_stands_by_and_commits_nothing(
+    start: Start, client: Client, connection: Redis, keys: Keys
+) -> None:
+    first, second = two_masters(start, client, "--lease", "1")
+    os.kill(first.pid, signal.SIGSTOP)
+    client.send(RegisterCompany(company="next"))
+    log = EventLog(connection, keys)
+    before = log.head()
+    os.kill(first.pid, signal.SIGCONT)
+    wait_until(lambda: a_standby_waits(connection), "it to stand by")
+    assert (log.head(), serving_pid(client)) == (before, second.pid)
+    second.terminate()
+    client.send(RegisterCompany(company="third"))
+    wait_until(lambda: serving_pid(client) == first.pid, "it to serve again")
+    client.send(RegisterCompany(company="fourth"))
+    assert elections(log) == 3
+
+
+def test_a_lease_below_a_second_is_refused(start: Start) -> None:
+    assert start("--lease", "0.5").wait(10) == 2
+
+
+def test_a_lease_that_another_clock_has_made_longer_than_it_was_taken_for_is_free(
+    connection: Redis, keys: Keys
+) -> None:
+    """The store has failed over, and the new primary's clock is behind."""
+    holder, other = (Lease(connection, keys, Member(name, 1, "there"), 3000) for name in ("m1", "m2"))
+    assert holder.take()
+    assert not other.take()
+    connection.pexpire(keys.lease, 600_000)
+    assert other.take()
+    assert not holder.take()
+
+
+@pytest.fixture
+def log(connection: Redis, keys: Keys) -> EventLog:
+    return EventLog(connection, keys)
+
+
+@pytest.fixture
+def scheduler(log: EventLog) -> Scheduler:
+    made = Scheduler(log, "first", lambda: rebuild(log))
+    made.take_over()
+    return made
+
+
+def test_a_follower_has_the_state_at_the_end_of_the_log(scheduler: Scheduler, client: Client, log: EventLog) -> None:
+    follower = Follower(log)
+    assert follower.follow(1)
+    assert not follower.follow(1)
+    client.notify(*(RegisterCompany(company=f"c{number}") for number in range(9)))
+    scheduler.turn()
+    assert follower.follow(1)
+    assert (follower.position, follower.state.digest()) == (log.head(), scheduler.state.digest())
+    client.notify(RegisterCompany(company="last"))
+    scheduler.turn()
+    state, position = follower.give()
+    assert (position, state.digest()) == (log.head(), scheduler.state.digest())
+    assert follower.position == GENESIS
+
+
+def test_what_was_followed_is_given_as_it_is_and_not_folded_again(
+    scheduler: Scheduler, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = Follower(log)
+    follower.follow(1)
+    monkeypatch.setattr("recovery.failover.follower.rebuild", None)
+    assert follower.give()[0].digest() == scheduler.state.digest()
+
+
+def cut_off(log: EventLog, entries: int) -> None:
+    """The log loses its last entries and its memory of them, as by a store that failed over."""
+    held: Any = log.store.xrange(log.keys.log)
+    log.store.delete(log.keys.log)
+    for entry, fields in held[:-entries]:
+        log.store.xadd(log.keys.log, fields, id=entry)
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 3])
+def test_a_follower_that_saw_a_tail_which_is_gone_folds_the_log_anew(
+    scheduler: Scheduler, client: Client, log: EventLog, written_since: int
+) -> None:
+    client.notify(RegisterCompany(company="a"), RegisterCompany(company="b"))
+    scheduler.turn()
+    follower = Follower(log)
+    follower.follow(1)
+    cut_off(log, 2)
+    second = Scheduler(log, "second", lambda: rebuild(log))
+    if written_since:
+        second.take_over()
+        client.notify(*(RegisterCompany(company=f"other{number}") for number in range(written_since - 1)))
+        second.turn()
+        follower.follow(1)
+    state, position = follower.give()
+    assert (position, state.digest()) == (log.head(), rebuild(log)[0].digest())
+    assert "a" not in state.companies
+
+
+def test_a_master_goes_on_from_where_it_is_when_the_log_has_moved_on_under_it(
+    scheduler: Scheduler, client: Client, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Master(log, Member("other", 2, "there"))
+    other.follower.follow(1)
+    monkeypatch.setattr("recovery.failover.follower.rebuild", None)
+    reads = other.scheduler._stored_grants
+
+    def read_late() -> Any:
+        """The first time, the one in office commits a turn meanwhile."""
+        monkeypatch.setattr(other.scheduler, "_stored_grants", reads)
+        client.notify(RegisterCompany(company="late"))
+        scheduler.turn()
+        return reads()
+
+    monkeypatch.setattr(other.scheduler, "_stored_grants", read_late)
+    other.scheduler.take_over()
+    assert "late" in other.scheduler.state.companies
+    assert (other.scheduler.position, other.scheduler.state.master) == (log.head(), "other")
+    assert elections(log) == 2
+
+
+def test_a_log_that_cannot_be_read_stops_the_follower_at_its_position(scheduler: Scheduler, log: EventLog) -> None:
+    log.store.xadd(log.keys.log, {"type": "Nonsense"}, id="3-0")
+    assert scheduler.position.seq == 2
+    for _ in range(2):
+        with pytest.raises(UnreadableRecord, match=r"^log position 3: "):
+            Follower(log).follow(1)
+
+
+def test_a_log_that_contradicts_itself_stops_a_standby_at_its_position(
+    scheduler: Scheduler, log: EventLog, store: EmbeddedStore, keys: Keys
+) -> None:
+    admitted = AppAdmitted(app="nobody", company="acme", user="ann", share="0/1")
+    log.commit(scheduler.position, [encode(admitted, seq=3, at=1, turn=3, cause="", previous=log.head().digest)])
+    log.store.set(keys.lease, "held by another")
+    with Redis.from_url(store.url) as own, pytest.raises(InvariantViolated, match=r"^log position 3: "):
+        Master(EventLog(own, keys), Member("standby", 2, "there")).run()

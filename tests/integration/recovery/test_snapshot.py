@@ -1,0 +1,264 @@
+"""Snapshots on real servers: written by a standby, used if the log agrees, passed over with the reason if not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import structlog
+from redis import Redis
+from structlog.testing import capture_logs
+
+from fairlog.local.store import EmbeddedStore
+from recovery.failover.lease import Member
+from recovery.failover.master import Master
+from recovery.failover.snapshotter import Snapshotter
+from recovery.replay import snapshot as snapshots
+from recovery.replay.rebuild import rebuild
+from recovery.replay.snapshot import Snapshot, positions
+from scheduler.model.commands import RegisterCompany
+from scheduler.service.client import Client
+from scheduler.store.codec import encode
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.keys import Keys
+from tests.integration.workers.worker_rig import wait_until
+from tests.property.histories import played, seeded
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys(f"test-{uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def log(connection: Redis, keys: Keys) -> EventLog:
+    """A log of some hundred entries."""
+    made = EventLog(connection, keys)
+    position = GENESIS
+    for event, at, cause in played(seeded(11, 120)).log:
+        record = encode(event, seq=position.seq + 1, at=at, turn=1, cause=cause, previous=position.digest)
+        made.commit(position, [record])
+        position = Position(record.seq, record.digest)
+    return made
+
+
+def take(log: EventLog, at: int | None = None) -> Snapshot:
+    return snapshots.write(log, *rebuild(log, to=at, whole=True))
+
+
+def reasons(logged: list[Any]) -> list[str]:
+    return [entry["reason"] for entry in logged if entry["event"] == "a snapshot is passed over"]
+
+
+def test_a_snapshot_and_the_tail_give_what_the_whole_log_gives(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "PART_BYTES", 1000)
+    whole, position = rebuild(log, whole=True)
+    for cut in random.Random(3).sample(range(50, position.seq + 1), 8):
+        assert take(log, cut).parts > 1
+        lengths = {len(part) for part in log.store.lrange(log.keys.snapshot(cut), 1, -1)}
+        assert max(lengths) <= 1000
+        reads: list[int] = []
+        monkeypatch.setattr(log, "facts", lambda after, to, reads=reads: _noted(log, after, to, reads))
+        state, end = rebuild(log)
+        assert (end, state.digest()) == (position, whole.digest())
+        assert reads == list(range(cut + 1, position.seq + 1))
+
+
+def _noted(log: EventLog, after: Position, to: int | None, reads: list[int]) -> Any:
+    for fact in EventLog.facts(log, after, to=to):
+        reads.append(fact.seq)
+        yield fact
+
+
+def test_the_two_that_were_written_last_are_kept(log: EventLog) -> None:
+    for at in (40, 20, 30, 30, 10):
+        take(log, at)
+    assert positions(log) == [10, 30]
+    assert sorted(log.store.keys(log.keys.snapshot(0)[:-1] + "*")) == [
+        log.keys.snapshot(seq).encode() for seq in (10, 30)
+    ]
+    assert log.store.ttl(log.keys.snapshot(10)) == -1
+
+
+def test_one_beyond_the_position_that_is_asked_for_is_not_used(log: EventLog) -> None:
+    take(log, 10)
+    take(log, 50)
+    assert rebuild(log, to=30)[0].digest() == rebuild(log, to=30, whole=True)[0].digest()
+
+
+def lose(log: EventLog, key: str) -> None:
+    log.store.delete(key)
+
+
+def shorten(log: EventLog, key: str) -> None:
+    log.store.rpop(key)
+
+
+def alter(log: EventLog, key: str) -> None:
+    part: Any = log.store.lindex(key, 1)
+    log.store.lset(key, 1, part[:-1] + bytes([part[-1] ^ 1]))
+
+
+def unname(log: EventLog, key: str) -> None:
+    log.store.lset(key, 0, "{")
+
+
+def claim_another_digest(log: EventLog, key: str) -> None:
+    head: Any = log.store.lindex(key, 0)
+    log.store.lset(key, 0, json.dumps({**json.loads(head), "digest": "0" * 32}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lose, "it is missing"),
+        (shorten, "parts of it are missing"),
+        (alter, "its parts were altered"),
+        (unname, "its first part does not say what it is"),
+        (claim_another_digest, "it was taken where the log had the digest 0000"),
+    ],
+)
+def test_a_bad_one_is_passed_over_for_the_one_before_and_then_for_the_whole_log_saying_so(
+    log: EventLog, damage: Any, why: str
+) -> None:
+    whole, position = rebuild(log, whole=True)
+    take(log, 20)
+    take(log, 30)
+    damage(log, log.keys.snapshot(30))
+    with capture_logs() as logged:
+        state, end = rebuild(log)
+    assert (end, state.digest()) == (position, whole.digest())
+    (reason,) = reasons(logged)
+    assert reason.startswith(f"the snapshot at log position 30 cannot be used: {why}")
+    damage(log, log.keys.snapshot(20))
+    with capture_logs() as logged:
+        state, end = rebuild(log)
+    assert (end, state.digest()) == (position, whole.digest())
+    assert len(reasons(logged)) == 2
+
+
+def test_a_verb_says_on_stderr_that_one_is_passed_over_since_its_stdout_is_its_answer(
+    log: EventLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take(log, 20)
+    lose(log, log.keys.snapshot(20))
+    structlog.reset_defaults()
+    rebuild(log)
+    printed = capsys.readouterr()
+    assert (printed.out, "a snapshot is passed over" in printed.err) == ("", True)
+
+
+def test_one_of_a_tail_that_the_log_has_lost_is_passed_over(log: EventLog) -> None:
+    take(log, 20)
+    take(log)
+    entries: Any = log.store.xrange(log.keys.log)
+    log.store.delete(log.keys.log)
+    for entry, fields in entries[:-3]:
+        log.store.xadd(log.keys.log, fields, id=entry)
+    with capture_logs() as logged:
+        state, end = rebuild(log)
+    assert end == log.head()
+    assert state.digest() == rebuild(log, whole=True)[0].digest()
+    assert "and the log has no such entry" in reasons(logged)[0]
+
+
+def test_one_of_a_lost_tail_makes_room_for_the_next_before_a_good_one_does(log: EventLog) -> None:
+    take(log, 20)
+    take(log)
+    entries: Any = log.store.xrange(log.keys.log)
+    log.store.delete(log.keys.log)
+    for entry, fields in entries[:-3]:
+        log.store.xadd(log.keys.log, fields, id=entry)
+    take(log, 30)
+    assert positions(log) == [30, 20]
+
+
+def test_one_that_a_program_with_other_facts_wrote_is_passed_over(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = take(log, 20)
+    monkeypatch.setattr("scheduler.rules.snapshot_rows._COLUMNS", {})
+    with capture_logs() as logged:
+        rebuild(log)
+    (reason,) = reasons(logged)
+    assert reason.startswith(f"the snapshot at log position {taken.seq} cannot be used: it cannot be read")
+    assert reason.endswith("it was written by a program that knows other facts")
+
+
+def standby(store: EmbeddedStore, keys: Keys, *, every: int) -> Master:
+    log = EventLog(Redis.from_url(store.url), keys)
+    return Master(log, Member("standby", 2, "there"), snapshot_every=every)
+
+
+def test_a_standby_writes_one_whenever_so_many_events_have_been_added(
+    log: EventLog, store: EmbeddedStore, keys: Keys
+) -> None:
+    log.store.set(keys.lease, "held by another")
+    waiting = standby(store, keys, every=100)
+    while not positions(log):
+        waiting._stand_by()
+    assert positions(log) == [log.head().seq]
+    other = standby(store, keys, every=100)
+    for _ in range(3):
+        other._stand_by()
+    assert positions(log) == [log.head().seq]
+    assert other.follower.position == log.head()
+    assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest()
+
+
+def test_a_master_alone_writes_one_as_well_and_its_turns_go_on(log: EventLog, store: EmbeddedStore, keys: Keys) -> None:
+    alone = standby(store, keys, every=100)
+    assert alone.lease.take()
+    alone.scheduler.take_over()
+    alone.answer()
+    begun_at = log.head().seq
+    client = Client(log.store, keys.cluster)
+    number = 0
+    while not positions(log):
+        number += 1
+        client.notify(RegisterCompany(company=f"company-{number}"))
+        alone.answer()
+    assert positions(log) == [begun_at]
+    assert log.head().seq >= begun_at + number
+    assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest() == alone.scheduler.state.digest()
+    wait_until(lambda: not _child_of(alone), "the child to be buried")
+
+
+def _child_of(master: Master) -> object:
+    master.snapshotter.tend()
+    return master.snapshotter._child
+
+
+def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_used(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(*_: Any) -> Any:
+        log.store.rpush(f"{log.keys.snapshotting}:draft", b"half")
+        signal.pause()
+
+    monkeypatch.setattr("recovery.failover.snapshotter.write", stuck)
+    snapshotter = Snapshotter(log, 10)
+    state, position = rebuild(log)
+    snapshotter.begin(state, position)
+    wait_until(lambda: log.store.exists(f"{log.keys.snapshotting}:draft"), "the half of it")
+    assert not snapshotter.is_due(position.seq + 1000)
+    assert snapshotter._child is not None
+    os.kill(snapshotter._child._pid, signal.SIGKILL)
+
+    def is_due_again() -> bool:
+        snapshotter.tend()
+        return snapshotter.is_due(position.seq + 1)
+
+    with capture_logs() as logged:
+        wait_until(is_due_again, "word of its end")
+    assert [entry["exit_code"] for entry in logged] == [-signal.SIGKILL]
+    assert (positions(log), reasons(logged)) == ([], [])
+    monkeypatch.undo()
+    snapshotter.begin(state, position)
+    wait_until(lambda: snapshotter._child and snapshotter._child.exit_code() == 0, "its end")
+    assert positions(log) == [position.seq]

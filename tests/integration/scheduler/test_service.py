@@ -1,0 +1,611 @@
+"""The log and the service on real servers: the fence, the doorbell, answers, dead letters, tampering."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from fairlog.local.store import EmbeddedStore
+from recovery.failover.lease import Member, members
+from recovery.failover.master import Master, run_master
+from recovery.replay.rebuild import rebuild
+from scheduler.model.commands import (
+    Command,
+    ConfigureCluster,
+    EndedExecutor,
+    KillApp,
+    LoseWorker,
+    RegisterCompany,
+    RegisterWorker,
+    SubmitApp,
+    write_command,
+)
+from scheduler.model.errors import (
+    Deposed,
+    DuplicateApp,
+    InternalError,
+    InvalidCommand,
+    NoMaster,
+    UnknownCompany,
+    UnreadableRecord,
+    UnsuitableStore,
+)
+from scheduler.model.events import Event
+from scheduler.rules import turn as turn_module
+from scheduler.rules.decide import decide
+from scheduler.service.client import Client
+from scheduler.service.scheduler import Scheduler
+from scheduler.store.codec import Record, chain_digest, encode
+from scheduler.store.connection import check_store
+from scheduler.store.doorbell import DoorbellWorker, bell_id, queue_key
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
+from tests.integration.workers.worker_rig import wait_until
+
+ACME = RegisterCompany(company="acme")
+WORKER = RegisterWorker(worker="w1", node="n", host="h", cores=16, memory_mb=32768)
+
+
+def submission(app: str, **more: Any) -> SubmitApp:
+    return SubmitApp(**{"app": app, "company": "acme", "user": "ann", "command": ("true",), **more})
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys(f"test-{uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def log(connection: Redis, keys: Keys) -> EventLog:
+    return EventLog(connection, keys)
+
+
+@pytest.fixture
+def scheduler(connection: Redis, keys: Keys) -> Scheduler:
+    return master(connection, keys, "first")
+
+
+@pytest.fixture
+def client(connection: Redis, keys: Keys) -> Client:
+    return Client(connection, keys.cluster, timeout_s=5)
+
+
+@pytest.fixture
+def serving(store: EmbeddedStore, keys: Keys) -> Iterator[Master]:
+    """A master that serves in a thread of its own until the test ends."""
+    running = Master(EventLog(Redis.from_url(store.url), keys), Member("serving", 1, "here"))
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    yield running
+    running.worker.stop()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def master(connection: Redis, keys: Keys, name: str) -> Scheduler:
+    log = EventLog(connection, keys)
+    made = Scheduler(log, name, lambda: rebuild(log))
+    made.take_over()
+    return made
+
+
+def types(log: EventLog) -> list[str]:
+    return [record.type for record in log.read()]
+
+
+def answer(client: Client, identity: str) -> dict[str, Any]:
+    text: Any = client.store.lpop(client.keys.reply(identity))
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def ask(client: Client, *commands: Command) -> list[str]:
+    """Put commands into the inbox, each with an answer of its own; their ids."""
+    identities = [uuid4().hex for _ in commands]
+    for identity, command in zip(identities, commands, strict=True):
+        client._put((identity, "command", write_command(command), identity))
+    return identities
+
+
+def test_the_first_master_writes_down_its_election_and_the_rules_in_force(scheduler: Scheduler, log: EventLog) -> None:
+    assert types(log) == ["MasterElected", "ClusterConfigured"]
+    assert scheduler.position == log.head()
+
+
+def test_a_turn_takes_all_inputs_then_admits_then_places(scheduler: Scheduler, client: Client, log: EventLog) -> None:
+    client.notify(ACME, WORKER, submission("a"), submission("b"))
+    assert scheduler.turn() == 4
+    records = list(log.read())[2:]
+    assert [record.type for record in records] == [
+        *("CompanyRegistered", "WorkerRegistered", "AppRegistered", "AppRegistered"),
+        *("AppAdmitted", "AppAdmitted"),
+        *("ExecutorAllocated", "ExecutorAllocated"),
+    ]
+    assert {record.turn for record in records} == {3}
+    assert client.store.xlen(client.keys.inbox) == 0
+
+
+def test_a_turn_comes_without_any_input_when_a_time_that_a_rule_waits_for_has_come(
+    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Semantics T1: once for each such time."""
+    patience = ConfigureCluster(settings={"quota_patience_s": 0})
+    small = RegisterCompany(company="acme", cores=8, memory_mb=8192)
+    ask(client, patience, small, WORKER, submission("a1"), submission("a2"))
+    scheduler.turn()
+    settled: list[int] = []
+    settle = turn_module.Turn.settle
+
+    def noted(turn: turn_module.Turn) -> None:
+        settled.append(turn.at)
+        settle(turn)
+
+    monkeypatch.setattr(turn_module.Turn, "settle", noted)
+    due = scheduler.state.next_moment(0)
+    assert due == scheduler.state.at + 1
+    wait_until(lambda: scheduler.turn() == 0 and bool(settled), "the turn")
+    for _ in range(3):
+        scheduler.turn()
+    assert len(settled) == 1
+    assert settled[0] >= due
+
+
+def test_an_answer_says_where_the_command_stands_in_the_log_or_why_it_was_refused(
+    scheduler: Scheduler, client: Client
+) -> None:
+    good, bad = ask(client, ACME, submission("a", company="nobody"))
+    scheduler.turn()
+    assert answer(client, good) == {"id": good, "seq": 3}
+    refusal = answer(client, bad)
+    assert refusal["error"] == "UnknownCompany"
+    assert "nobody" in refusal["message"]
+
+
+def test_refused_commands_leave_the_log_as_it_was(scheduler: Scheduler, client: Client, log: EventLog) -> None:
+    before = log.head()
+    ask(client, submission("a"), KillApp(app="a"), ConfigureCluster(settings={"placement": "sideways"}))
+    scheduler.turn()
+    assert log.head() == before
+
+
+def test_a_command_that_comes_twice_is_carried_out_once_and_answered_twice(
+    scheduler: Scheduler, client: Client, log: EventLog
+) -> None:
+    client._put(("same", "command", write_command(ACME), "same"))
+    scheduler.turn()
+    client._put(("same", "command", write_command(ACME), "same"))
+    scheduler.turn()
+    assert types(log).count("CompanyRegistered") == 1
+    assert answer(client, "same") == answer(client, "same") == {"id": "same", "seq": 3}
+
+
+def test_a_client_that_waits_does_not_put_its_command_in_twice(
+    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.service.client.RESEND_S", 0.05)
+    client.timeout_s = 0.3
+    with pytest.raises(NoMaster):
+        client.send(KillApp(app="a"), command_id="same")
+    assert client.store.xlen(client.keys.inbox) == 1
+    scheduler.turn()
+    assert answer(client, "same")["error"] == "UnknownApp"
+    with pytest.raises(NoMaster):
+        client.send(KillApp(app="a"), command_id="same")
+    assert client.store.xlen(client.keys.inbox) == 1
+
+
+def test_what_a_lost_turn_left_undone_is_made_up_for_when_the_log_is_folded_again(
+    scheduler: Scheduler, client: Client, keys: Keys
+) -> None:
+    """A commit that landed after it was given up: the executor is gone, what it had begun is still begun."""
+    client.notify(ACME, WORKER, submission("a"), submission("b", cores=16, env=("TOKEN",)))
+    client.store.hset(keys.secrets("b"), "TOKEN", "hidden")
+    scheduler.turn()
+    assert scheduler.worklist.fill("a", 1, worker="w1", executor="a.0")
+    assert scheduler.worklist.take("a", 1, worker="w1", executor="a.0") == [0]
+    log = EventLog(scheduler.store, keys)
+    state, position = rebuild(log)
+    late = turn_module.Turn(state, state.at)
+    late.take(EndedExecutor(executor="a.0", reason="failed", exit_code=1))
+    late.take(KillApp(app="b"))
+    records: list[Record] = []
+    for seq, (event, _) in enumerate(late.entries, start=late.first):
+        digest = records[-1].digest if records else position.digest
+        records.append(encode(event, seq=seq, at=late.at, turn=late.first, cause="", previous=digest))
+    log.commit(position, records)
+    client.notify(RegisterCompany(company="other"))
+    scheduler.turn()
+    assert scheduler.worklist.progress("a").running == 0
+    assert not client.store.exists(keys.secrets("b"))
+
+
+def test_command_ids_are_known_to_the_next_master(scheduler: Scheduler, client: Client, keys: Keys) -> None:
+    client._put(("same", "command", write_command(ACME), "same"))
+    scheduler.turn()
+    second = master(scheduler.store, keys, "second")
+    client._put(("same", "command", write_command(ACME), "same"))
+    second.turn()
+    assert types(second.log).count("CompanyRegistered") == 1
+
+
+def test_what_cannot_be_read_in_the_inbox_is_refused_and_holds_nobody_up(scheduler: Scheduler, client: Client) -> None:
+    for body in ("{", '{"type":"Format"}', '{"type":"KillApp"}', '{"type":"KillApp","app":7}', ""):
+        client._put((body or "empty", "command", body, body or "empty"))
+    client.store.xadd(client.keys.inbox, {b"\xff": b"\xfe"})
+    (good,) = ask(client, ACME)
+    scheduler.turn()
+    assert answer(client, "{")["error"] == "InvalidCommand"
+    assert answer(client, '{"type":"KillApp"}')["error"] == "InvalidCommand"
+    assert answer(client, good)["seq"] == 3
+
+
+def test_a_deposed_master_cannot_append_and_finds_out_at_its_next_commit(
+    scheduler: Scheduler, client: Client, keys: Keys
+) -> None:
+    master(scheduler.store, keys, "second")
+    ask(client, ACME)
+    with pytest.raises(Deposed, match="second"):
+        scheduler.turn()
+    assert types(scheduler.log) == ["MasterElected", "ClusterConfigured", "MasterElected"]
+    assert client.store.xlen(client.keys.inbox) == 1
+
+
+def test_a_master_that_folded_a_tail_that_is_gone_folds_again(scheduler: Scheduler, client: Client, keys: Keys) -> None:
+    """A store that lost its tail with its last-generated id (a failed-over replica): the digest tells."""
+    ask(client, ACME)
+    scheduler.turn()
+    dumped: Any = scheduler.store.xrange(keys.log)
+    scheduler.store.delete(keys.log)
+    for entry, fields in dumped[:-1]:
+        scheduler.store.xadd(keys.log, fields, id=entry)
+    (good,) = ask(client, RegisterCompany(company="other"))
+    scheduler.turn()
+    assert answer(client, good)["seq"] == 3
+    assert list(scheduler.state.companies) == ["other"]
+
+
+def test_a_command_that_makes_a_turn_raise_is_put_aside_and_the_others_are_carried_out(
+    scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide_or_break(state: Any, command: Command) -> list[Event]:
+        if isinstance(command, RegisterCompany) and command.company == "poison":
+            state.companies.clear()
+            raise ZeroDivisionError("planted")
+        return decide(state, command)
+
+    monkeypatch.setattr(turn_module, "decide", decide_or_break)
+    first, poison, last = ask(client, ACME, RegisterCompany(company="poison"), RegisterCompany(company="other"))
+    scheduler.turn()
+    assert answer(client, poison)["error"] == InternalError.__name__
+    assert answer(client, first)["seq"] == 3
+    assert answer(client, last)["seq"] == 4
+    letters: Any = client.store.xrange(client.keys.dead)
+    ((_, letter),) = letters
+    assert letter[b"id"].decode() == poison
+    assert b"ZeroDivisionError: planted" in letter[b"traceback"]
+    assert client.store.xlen(client.keys.inbox) == 0
+
+
+def test_a_deposed_master_that_meets_a_poisoned_command_appends_nothing(
+    scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide_or_break(state: Any, command: Command) -> list[Event]:
+        if isinstance(command, RegisterCompany) and command.company == "poison":
+            raise ZeroDivisionError("planted")
+        return decide(state, command)
+
+    master(scheduler.store, keys, "second")
+    monkeypatch.setattr(turn_module, "decide", decide_or_break)
+    ask(client, ACME, RegisterCompany(company="poison"))
+    before = scheduler.log.head()
+    with pytest.raises(Deposed, match="second"):
+        scheduler.turn()
+    assert scheduler.log.head() == before
+
+
+def test_grants_are_written_with_the_commit_and_taken_back_with_it(scheduler: Scheduler, client: Client) -> None:
+    client.notify(ACME, WORKER, submission("a", env=("TOKEN",), tasks=3))
+    scheduler.turn()
+    granted: Any = client.store.hgetall(client.keys.grants("w1"))
+    (grant,) = [json.loads(text) for text in granted.values()]
+    assert (grant["executor"], grant["cores"], grant["tasks"], grant["env"]) == ("a.0", 8, 3, ["TOKEN"])
+    client.notify(LoseWorker(worker="w1"))
+    scheduler.turn()
+    assert not client.store.exists(client.keys.grants("w1"))
+    assert client.store.zscore(client.keys.heartbeats, "w1") is None
+
+
+def test_a_new_master_brings_grants_in_line_with_the_log(scheduler: Scheduler, client: Client, keys: Keys) -> None:
+    client.notify(ACME, WORKER, submission("a"))
+    scheduler.turn()
+    due = client.store.hgetall(keys.grants("w1"))
+    client.store.hset(keys.grants("w1"), "stray.0", "{}")
+    client.store.hdel(keys.grants("w1"), "a.0")
+    client.store.hset(keys.grants("gone"), "stray.1", "{}")
+    client.store.zadd(keys.heartbeats, {"gone": 1})
+    master(client.store, keys, "second")
+    assert client.store.hgetall(keys.grants("w1")) == due
+    assert not client.store.exists(keys.grants("gone"))
+
+
+def test_nobody_is_declared_lost_before_a_full_timeout_has_passed_since_the_master_took_over(
+    scheduler: Scheduler, client: Client, log: EventLog
+) -> None:
+    client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 1}))
+    scheduler.turn()
+    now = scheduler._store_time_ms()
+    client.store.zadd(client.keys.heartbeats, {"w1": now - 60_000})
+    scheduler._watching_since_ms = scheduler._looked_at_ms = now
+    scheduler.turn()
+    assert "WorkerRemoved" not in types(log)
+    scheduler._watching_since_ms = now - 1_001
+    scheduler.turn()
+    assert types(log)[-1] == "WorkerRemoved"
+
+
+def test_a_master_that_was_paused_gives_every_worker_a_full_timeout(
+    scheduler: Scheduler, client: Client, log: EventLog
+) -> None:
+    client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 1}))
+    scheduler.turn()
+    now = scheduler._store_time_ms()
+    client.store.zadd(client.keys.heartbeats, {"w1": now - 60_000})
+    scheduler._watching_since_ms = now - 60_000
+    scheduler._looked_at_ms = now - 50_000
+    scheduler.turn()
+    assert "WorkerRemoved" not in types(log)
+
+
+def test_a_short_pause_counts_where_workers_may_be_silent_for_a_short_time_only(
+    scheduler: Scheduler, client: Client
+) -> None:
+    """Semantics W2: the store hung for less than three seconds, and nobody could beat meanwhile."""
+    client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 3}))
+    scheduler.turn()
+    now = scheduler._store_time_ms()
+    client.store.zadd(client.keys.heartbeats, {"w1": now - 3_100})
+    scheduler._watching_since_ms = now - 60_000
+    scheduler._looked_at_ms = now - 2_500
+    assert scheduler._lost_workers(now, 1) == []
+    client.store.zadd(client.keys.heartbeats, {"w1": now - 3_100})
+    assert [lost.worker for lost in scheduler._lost_workers(now + 1_000, 1)] == []
+    scheduler._watching_since_ms = now - 60_000
+    assert [lost.worker for lost in scheduler._lost_workers(now + 2_000, 1)] == ["w1"]
+
+
+def test_a_worker_whose_last_heartbeat_another_clock_has_set_ahead_is_missed_in_time(
+    scheduler: Scheduler, client: Client
+) -> None:
+    """The store failed over to one whose clock is an hour behind; both ends of the age are its raw time (W2)."""
+    client.notify(WORKER)
+    scheduler.turn()
+    now = scheduler._store_time_ms()
+    client.store.zadd(client.keys.heartbeats, {"w1": now + 3_600_000})
+    scheduler._looked_at_ms = now + 3_600_000
+    assert scheduler._lost_workers(now, 0) == []
+    beaten: Any = client.store.zscore(client.keys.heartbeats, "w1")
+    assert beaten == now
+    for later in range(now, now + 16_000, 1_000):
+        assert scheduler._lost_workers(later, 0) == []
+    assert [lost.worker for lost in scheduler._lost_workers(now + 16_000, 1)] == ["w1"]
+
+
+def test_a_master_that_was_stopped_behind_its_commit_tells_nobody_anything(
+    scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was committed, but by the time that this one hears of it another master serves."""
+    monkeypatch.setattr("scheduler.service.scheduler.ASLEEP_S", 0)
+    client.notify(ACME, WORKER)
+    scheduler.turn()
+    bell = queue_key(keys.worker_queue("w1"))
+    client._put(("one", "command", write_command(submission("a")), "one"))
+    assert scheduler._step() == 1
+    master(client.store, keys, "second")
+    client.store.delete(bell)
+    with pytest.raises(Deposed):
+        scheduler.turn()
+    assert not client.store.exists(keys.reply("one"), bell)
+    assert "a" in scheduler.state.apps
+
+
+def test_many_commands_ring_once_and_one_that_comes_after_the_ring_was_taken_rings_again(
+    connection: Redis, keys: Keys, client: Client
+) -> None:
+    looked: list[int] = []
+    bell = DoorbellWorker(keys.master_queue, connection, lambda: looked.append(1))
+    bell.save_bell()
+    client.notify(*(RegisterCompany(company=f"c{number}") for number in range(50)))
+    client.notify(ACME)
+    assert connection.llen(queue_key(keys.master_queue)) == 1
+    assert bell.wait_for_ring()
+    client.notify(ACME)
+    assert connection.llen(queue_key(keys.master_queue)) == 1
+
+
+def test_a_ring_is_an_rq_job_that_rq_can_read(connection: Redis, keys: Keys, client: Client) -> None:
+    DoorbellWorker(keys.master_queue, connection, lambda: None).save_bell()
+    client.notify(ACME)
+    queue = Queue(keys.master_queue, connection=connection, serializer=JSONSerializer)
+    (job,) = queue.jobs
+    assert job.id == bell_id(keys.master_queue)
+    assert job.func_name == "scheduler.store.doorbell.ring"
+    assert job.timeout == -1
+
+
+def test_a_foreign_job_on_the_queue_is_refused_and_never_run(connection: Redis, keys: Keys, tmp_path: Any) -> None:
+    bell = DoorbellWorker(keys.master_queue, connection, lambda: None)
+    bell.save_bell()
+    mark = tmp_path / "ran"
+    queue = Queue(keys.master_queue, connection=connection, serializer=JSONSerializer)
+    job = queue.enqueue("pathlib.Path.touch", str(mark))
+    assert bell.wait_for_ring()
+    assert not mark.exists()
+    assert not Job.exists(job.id, connection=connection)
+
+
+@pytest.mark.usefixtures("serving")
+def test_a_client_gets_its_receipt_its_refusal_and_its_view(client: Client) -> None:
+    assert client.send(ACME).seq == 3
+    with pytest.raises(UnknownCompany, match="'nobody'"):
+        client.send(submission("a", company="nobody"))
+    accepted, refused = client.send_many([submission("a"), submission("a")])
+    assert not isinstance(accepted, Exception)
+    assert isinstance(refused, DuplicateApp)
+    assert [app["app"] for app in client.view("apps")] == ["a"]
+    with pytest.raises(InvalidCommand, match="no view is called"):
+        client.view("weather")
+
+
+@pytest.mark.usefixtures("serving")
+def test_the_values_of_variables_stay_out_of_the_log_and_go_with_a_refusal(client: Client) -> None:
+    client.send(ACME)
+    client.submit(submission("a", env=("TOKEN",)), {"TOKEN": "hush-hush"})
+    assert client.store.ttl(client.keys.secrets("a")) == -1
+    log: Any = client.store.xrange(client.keys.log)
+    assert b"hush-hush" not in repr(log).encode()
+    with pytest.raises(UnknownCompany):
+        client.submit(submission("b", company="nobody", env=("TOKEN",)), {"TOKEN": "hush-hush"})
+    assert not client.store.exists(client.keys.secrets("b"))
+    client.send(KillApp(app="a"))
+    assert client.send(RegisterCompany(company="next")).seq
+    assert not client.store.exists(client.keys.secrets("a"))
+
+
+def test_without_a_master_a_client_says_so(client: Client) -> None:
+    client.timeout_s = 0.2
+    with pytest.raises(NoMaster, match=r"no master answered within 0.2 s"):
+        client.send(ACME)
+
+
+def test_a_second_master_waits_and_takes_over_when_the_first_one_leaves(
+    store: EmbeddedStore, keys: Keys, serving: Master, client: Client
+) -> None:
+    client.send(ACME)
+    standby = Master(EventLog(Redis.from_url(store.url), keys), Member("standby", 2, "there"))
+    thread = threading.Thread(target=standby.run)
+    thread.start()
+    try:
+        client.send(RegisterCompany(company="while one serves"))
+        assert types(serving.log).count("MasterElected") == 1
+        serving.worker.stop()
+        wait_until(lambda: types(serving.log).count("MasterElected") == 2, "the second master takes over")
+        client.send(RegisterCompany(company="after the hand-over"))
+        serving_now, _ = members(client.store, keys)
+        assert serving_now is not None
+        assert serving_now.id == "standby"
+    finally:
+        standby.worker.stop()
+        thread.join(timeout=10)
+
+
+def rewrite(log: EventLog, seq: int, **changes: str) -> None:
+    """Change fields of one entry behind everybody's back."""
+    entries: Any = log.store.xrange(log.keys.log)
+    log.store.delete(log.keys.log)
+    for entry, fields in entries:
+        if entry == f"{seq}-0".encode():
+            fields |= {name.encode(): value.encode() for name, value in changes.items()}
+        log.store.xadd(log.keys.log, fields, id=entry)
+
+
+@pytest.fixture
+def written(scheduler: Scheduler, client: Client) -> EventLog:
+    """A log of six entries."""
+    client.notify(ACME, RegisterCompany(company="b"), RegisterCompany(company="c"), WORKER)
+    scheduler.turn()
+    return scheduler.log
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("data", '{"company":"bcme"}'), ("at", "7"), ("cause", "x"), ("v", "0"), ("digest", "0" * 32)]
+)
+def test_an_altered_entry_stops_the_master_at_its_position(
+    written: EventLog, store: EmbeddedStore, keys: Keys, field: str, value: str
+) -> None:
+    rewrite(written, 4, **{field: value})
+    with pytest.raises(UnreadableRecord, match=r"^log position 4: "):
+        run_master(store.url, keys.cluster)
+
+
+def test_a_removed_entry_stops_the_master_at_its_position(written: EventLog, store: EmbeddedStore, keys: Keys) -> None:
+    written.store.xdel(keys.log, "3-0")
+    with pytest.raises(UnreadableRecord, match=r"^log position 3: the entry is missing"):
+        run_master(store.url, keys.cluster)
+
+
+def test_a_tail_that_was_cut_off_stops_the_master_at_its_position(
+    written: EventLog, store: EmbeddedStore, keys: Keys
+) -> None:
+    written.store.xdel(keys.log, "5-0", "6-0")
+    with pytest.raises(UnreadableRecord, match=r"^log position 5: the tail was cut off"):
+        run_master(store.url, keys.cluster)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"type": "CompanyPainted"}, "an event of the unknown type 'CompanyPainted'"),
+        ({"v": "2"}, "version 2 was written by a newer program"),
+        ({"data": '{"company":7}'}, "holds data that cannot be read"),
+    ],
+)
+def test_an_entry_that_is_chained_but_not_understood_stops_the_master_at_its_position(
+    written: EventLog, store: EmbeddedStore, keys: Keys, changes: dict[str, str], why: str
+) -> None:
+    records = list(written.read())
+    fields = {**records[5]._asdict(), **changes}
+    digest = chain_digest(
+        records[4].digest,
+        6,
+        fields["type"],
+        int(fields["v"]),
+        fields["at"],
+        fields["turn"],
+        fields["cause"],
+        fields["data"],
+    )
+    rewrite(written, 6, **changes, digest=digest)
+    with pytest.raises(UnreadableRecord, match=f"^log position 6: .*{why}"):
+        run_master(store.url, keys.cluster)
+
+
+def test_a_commit_survives_a_store_that_forgot_its_scripts(scheduler: Scheduler, client: Client) -> None:
+    (first,) = ask(client, ACME)
+    client.store.script_flush()
+    scheduler.turn()
+    assert answer(client, first)["seq"] == 3
+
+
+@pytest.mark.parametrize(("setting", "value"), [("appendfsync", "everysec"), ("maxmemory-policy", "allkeys-lru")])
+def test_a_store_that_would_break_the_promises_is_refused_with_the_reason(
+    connection: Redis, setting: str, value: str
+) -> None:
+    due = str(connection.config_get(setting)[setting])
+    connection.config_set(setting, value)
+    try:
+        with pytest.raises(UnsuitableStore, match=f"the store has {setting} {value}; fairlog needs `{setting} {due}`"):
+            check_store(connection)
+        check_store(connection, unsafe=True)
+    finally:
+        connection.config_set(setting, due)
+    check_store(connection)
+
+
+def test_the_master_sleeps_no_longer_than_until_the_next_time_that_a_rule_waits_for(
+    scheduler: Scheduler, client: Client
+) -> None:
+    """Semantics T1."""
+    assert scheduler.quiet_s() == float("inf")
+    elastic = submission("e", elastic=(1, 4), tasks=100)
+    ask(client, ConfigureCluster(settings={"elastic_step_ms": 400}), ACME, WORKER, elastic)
+    scheduler.turn()
+    assert 0 < scheduler.quiet_s() <= 0.4

@@ -1,0 +1,521 @@
+"""Workers with a real master: they converge on what the log grants, whatever dies on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import psutil
+import pytest
+from redis import Redis
+
+import workers.agent
+from fairlog.local.store import EmbeddedStore
+from recovery.failover.master import run_master
+from scheduler.model.commands import ConfigureCluster, KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
+from scheduler.service.client import Client
+from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.eventlog import EventLog
+from scheduler.store.keys import Keys
+from scheduler.store.task_queue import Worklist
+from tests.integration.cli_rig import is_gone
+from tests.integration.forked import Forked
+from tests.integration.workers.worker_rig import processes_of, wait_until
+from workers.agent import Agent
+from workers.offer import Offer, WorkerBusy, make_offers
+from workers.rundir import ExitNote, RunDir
+
+SLEEP = ("sleep", "600")
+STUBBORN = ("/bin/sh", "-c", "trap '' TERM; exec sleep 600")
+ROOT = Path(__file__).parents[3]
+
+
+class Cluster:
+    """A real master and agents as processes on one store."""
+
+    def __init__(self, store: EmbeddedStore, folder: Path) -> None:
+        self.store = store
+        self.folder = folder
+        self.name = f"agents-{uuid4().hex[:8]}"
+        self.keys = Keys(self.name)
+        self.connection = Redis.from_url(store.url)
+        self.client = Client(self.connection, self.name, timeout_s=60)
+        self.work = Worklist(self.connection, self.name)
+        self.processes: list[subprocess.Popen[bytes] | Forked] = []
+
+    def __enter__(self) -> Self:
+        self.fork(partial(run_master, self.store.url, self.name))
+        try:
+            self.client.send(RegisterCompany(company="acme"))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            environment = {**os.environ, "FAIRLOG_STORE": self.store.url}
+            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environment)
+        self.processes.append(process)
+        return process
+
+    def fork(self, program: Callable[[], None], *arguments: str) -> Forked:
+        forked = Forked(program, *arguments, log=self.folder / "log", environment={"FAIRLOG_STORE": self.store.url})
+        self.processes.append(forked)
+        return forked
+
+    def offer(self, worker: str = "w1", *, cores: int = 8, outlive_agent: bool = False) -> Offer:
+        return Offer(
+            worker=worker,
+            node="here",
+            host="here",
+            cores=cores,
+            memory_mb=cores * 1024,
+            run_dir=self.folder / "run",
+            outlive_agent=outlive_agent,
+            grace_s=0.5,
+        )
+
+    def agent(self, offer: Offer | None = None) -> Forked:
+        offer = offer or self.offer()
+        process = self.fork(workers.agent.main, self.name, offer.model_dump_json())
+        wait_until(lambda: self.pid_of(offer.worker) == process.pid, f"the agent of {offer.worker}")
+        return process
+
+    def pid_of(self, worker: str) -> int | None:
+        about: Any = self.connection.hget(self.keys.agents, worker)
+        return int(json.loads(about)["pid"]) if about else None
+
+    def submit(self, command: Sequence[str], *, tasks: int = 4, cores: int = 4, retries: int = 0) -> str:
+        app = f"app-{uuid4().hex[:8]}"
+        self.client.send(
+            SubmitApp(
+                app=app, company="acme", user="ann", cores=cores, tasks=tasks, command=tuple(command), retries=retries
+            )
+        )
+        return app
+
+    def app(self, app: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.view("app", app=app)
+        return found
+
+    def end_of(self, app: str) -> dict[str, Any]:
+        wait_until(lambda: self.app(app)["state"] in {"finished", "failed", "killed"}, f"the end of {app}")
+        return self.app(app)
+
+    def granted_cores(self) -> int:
+        return sum(worker["grantedCores"] for worker in self.client.view("workers"))
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in reversed(self.processes):
+            process.wait(60)
+        self.client.store.close()
+
+
+def ring(cluster: Cluster) -> None:
+    """Ring for the agent of w1 and return when it has taken the ring."""
+    queue = cluster.keys.worker_queue("w1")
+    cluster.connection.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
+    wait_until(lambda: not cluster.connection.exists(queue_key(queue)), "the agent to take the ring")
+
+
+@pytest.fixture
+def cluster(store: EmbeddedStore, tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(store, tmp_path) as running:
+        yield running
+
+
+def test_an_app_goes_from_submit_to_finished(cluster: Cluster) -> None:
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", "echo $FAIRLOG_TASK_INDEX"), tasks=20)
+    assert cluster.end_of(app)["state"] == "finished"
+    assert [cluster.work.output(app, task) for task in range(20)] == [b"%d\n" % task for task in range(20)]
+
+
+def test_an_ended_app_leaves_nothing_of_rqs_behind_and_no_core_held(cluster: Cluster) -> None:
+    cluster.agent()
+    app = cluster.submit(("true",), tasks=30)
+    cluster.end_of(app)
+    wait_until(lambda: not cluster.granted_cores(), "the return of the grants")
+    wait_until(lambda: app not in cluster.work.open_apps(), "the app to be forgotten")
+    assert not [key for key in cluster.connection.keys("rq:*") if app.encode() in key]
+    files = cluster.folder / "run" / "w1" / "executors"
+    wait_until(lambda: not list(files.iterdir()), "the executor to be forgotten")
+
+
+def test_an_app_whose_command_does_not_exist_fails_saying_so(cluster: Cluster) -> None:
+    cluster.agent()
+    ended = cluster.end_of(cluster.submit(("no-such-program",), retries=3))
+    assert (ended["state"], ended["detail"]) == ("failed", "command 'no-such-program' does not exist on worker w1")
+
+
+def test_killing_an_app_stops_its_processes_and_then_returns_its_cores(cluster: Cluster) -> None:
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", "setsid sleep 600 & sleep 600"))
+    wait_until(lambda: len(processes_of(app)) >= 8, "four tasks and what they start")
+    cluster.client.send(KillApp(app=app))
+    wait_until(lambda: not cluster.granted_cores(), "the return of the grants")
+    assert not processes_of(app)
+
+
+def test_an_app_killed_before_its_worker_has_seen_it_holds_no_core(cluster: Cluster) -> None:
+    agent = cluster.agent()
+    os.kill(agent.pid, signal.SIGSTOP)
+    app = cluster.submit(SLEEP)
+    wait_until(cluster.granted_cores, "the grant")
+    cluster.client.send(KillApp(app=app))
+    os.kill(agent.pid, signal.SIGCONT)
+    wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
+
+
+def test_a_killed_executor_is_replaced_and_its_tasks_run_again_without_using_up_retries(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.agent()
+    go = tmp_path / "go"
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    psutil.Process(processes_of(app)[0]).parent().kill()  # type: ignore[union-attr]
+    wait_until(lambda: len(cluster.app(app)["executors"]) == 1 and f"{app}.1" in str(cluster.app(app)), "another one")
+    go.touch()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert {state.executor for state in cluster.work.states(app)} == {f"{app}.1"}
+    assert {state.attempts for state in cluster.work.states(app)} == {2}
+
+
+def test_executors_outlive_their_agent_and_its_successor_does_not_miss_their_end(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
+    go = tmp_path / "go"
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    agent.kill()
+    agent.wait()
+    cluster.agent(offer)
+    go.touch()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert {state.attempts for state in cluster.work.states(app)} == {1}
+    wait_until(lambda: not cluster.granted_cores(), "the report of the end")
+
+
+def test_what_ended_while_there_was_no_agent_is_reported_by_the_next(cluster: Cluster, tmp_path: Path) -> None:
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    agent.kill()
+    agent.wait()
+    (tmp_path / "go").touch()
+    cluster.end_of(app)
+    wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the note of the end")
+    assert cluster.granted_cores() == 4
+    cluster.agent(offer)
+    wait_until(lambda: not cluster.granted_cores(), "the report of the end")
+
+
+def test_executors_that_do_not_outlive_their_agent_end_with_it_and_run_again(cluster: Cluster, tmp_path: Path) -> None:
+    agent = cluster.agent()
+    go = tmp_path / "go"
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    agent.kill()
+    agent.wait()
+    wait_until(lambda: not processes_of(app), "the end of the tasks", within_s=5)
+    cluster.agent()
+    go.touch()
+    assert cluster.end_of(app)["state"] == "finished"
+
+
+def test_a_worker_declared_lost_stops_what_it_runs_before_it_offers_anything(cluster: Cluster) -> None:
+    cluster.agent()
+    app = cluster.submit(STUBBORN, tasks=1)
+    wait_until(lambda: len(processes_of(app)) == 1, "the task")
+    [before] = processes_of(app)
+    seen = {before}
+    cluster.client.send(LoseWorker(worker="w1"))
+
+    def runs_again() -> bool:
+        now = processes_of(app)
+        seen.update(now)
+        assert len(now) < 2
+        return bool(set(now) - {before})
+
+    wait_until(runs_again, "the task to run again")
+    assert len(seen) == 2
+    wait_until(lambda: cluster.app(app)["executors"], "the executor")
+    assert cluster.app(app)["executors"][0]["executor"] == f"{app}.1"
+    assert (cluster.folder / "log").read_text().count("the worker is out of the cluster") == 1
+
+
+class LateAgent(Agent):
+    """Offers its worker just when the log has lost it."""
+
+    def _register(self) -> bool:
+        self._client.send(LoseWorker(worker=self.offer.worker))
+        return super()._register()
+
+
+def test_a_worker_that_is_lost_while_it_is_offered_starts_nothing_beside_what_it_has_lost(cluster: Cluster) -> None:
+    first = cluster.agent()
+    app = cluster.submit(STUBBORN, tasks=1)
+    wait_until(lambda: len(processes_of(app)) == 1, "the task")
+    first.kill()
+    first.wait()
+    agent = LateAgent(cluster.store.url, cluster.name, cluster.offer())
+    agent.tick()
+    assert [executor["executor"] for executor in cluster.app(app)["executors"]] == [f"{app}.1"]
+    files = RunDir(agent.offer.run_dir, agent.offer.worker)
+    assert [holder.executor for holder in files.known()] == [f"{app}.0"]
+    agent.close()
+
+
+def test_a_silent_worker_is_lost_its_task_runs_elsewhere_and_it_stops_its_own_before_it_offers_anything(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Semantics W2 and W4, with a worker that is really silent."""
+    cluster.client.send(ConfigureCluster(settings={"worker_timeout_s": 4}))
+    agents = {name: cluster.agent(cluster.offer(name, cores=4)) for name in ("w1", "w2")}
+    folder = tmp_path / "said"
+    folder.mkdir()
+    says = "while :; do date +%s%3N >> $FAIRLOG_EXECUTOR_ID; sleep 0.05; done"
+    app = cluster.submit(("/bin/sh", "-c", f"cd {folder}; {says}"), tasks=1)
+    wait_until(lambda: list(folder.iterdir()), "the task")
+    [first] = cluster.app(app)["executors"]
+    log = EventLog(cluster.connection, cluster.keys)
+    head = log.head()
+    os.kill(agents[first["worker"]].pid, signal.SIGSTOP)
+    wait_until(lambda: len(list(folder.iterdir())) > 1, "the task elsewhere")
+    os.kill(agents[first["worker"]].pid, signal.SIGCONT)
+    wait_until(lambda: len(cluster.client.view("workers")) == 2, "the worker to come back")
+    since = [(record.type, record.at) for record in log.read(head)]
+    offered_again = dict(since)["WorkerRegistered"]
+    assert int((folder / first["executor"]).read_text().splitlines()[-1]) <= offered_again
+    assert [name for name, _ in since].index("ExecutorAllocated") > [name for name, _ in since].index("WorkerRemoved")
+    assert first["executor"] not in {executor["executor"] for executor in cluster.app(app)["executors"]}
+
+
+def test_a_grant_that_was_never_rung_for_is_started_all_the_same(cluster: Cluster) -> None:
+    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
+    agent.tick()
+    app = cluster.submit(("true",))
+    wait_until(lambda: cluster.connection.delete(queue_key(cluster.keys.worker_queue("w1"))), "the ring")
+    agent.tick()
+    assert cluster.end_of(app)["state"] == "finished"
+    agent.close()
+
+
+def test_a_grant_that_is_revoked_while_its_ring_is_under_way_is_not_started(cluster: Cluster, tmp_path: Path) -> None:
+    agent = cluster.agent()
+    os.kill(agent.pid, signal.SIGSTOP)
+    app = cluster.submit(("touch", str(tmp_path / "begun")))
+    wait_until(lambda: cluster.connection.hlen(cluster.keys.grants("w1")), "the grant")
+    cluster.client.send(KillApp(app=app))
+    os.kill(agent.pid, signal.SIGCONT)
+    wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
+    assert not (tmp_path / "begun").exists()
+    assert cluster.work.states(app) == []
+
+
+def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_heard(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.agent()
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    master = cluster.processes[0]
+    os.kill(master.pid, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the end of the executor")
+    for _ in range(3):
+        ring(cluster)
+    inbox: Any = cluster.connection.xrange(cluster.keys.inbox)
+    os.kill(master.pid, signal.SIGCONT)
+    assert not any(b'"StartedExecutor"' in fields[b"command"] for _, fields in inbox)
+    assert cluster.end_of(app)["state"] == "finished"
+
+
+def test_the_end_of_an_app_is_said_again_if_the_store_has_lost_it(cluster: Cluster, tmp_path: Path) -> None:
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
+    app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    agent.kill()
+    agent.wait()
+    master = cluster.processes[0]
+    os.kill(master.pid, signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    wait_until(lambda: list((tmp_path / "run" / "w1" / "executors").glob("*.exit")), "the note of the end")
+    assert cluster.connection.xtrim(cluster.keys.inbox, maxlen=0) >= 1
+    cluster.connection.delete(cluster.keys.tasks(app), cluster.keys.begun(app))
+    os.kill(master.pid, signal.SIGCONT)
+    cluster.agent(offer)
+    assert cluster.end_of(app)["state"] == "finished"
+
+
+def test_an_executor_that_found_no_task_left_is_replaced_if_the_store_has_lost_what_it_did(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    before = Agent(cluster.store.url, cluster.name, cluster.offer())
+    before.tick()
+    before.close()
+    app = cluster.submit(("true",))
+    wait_until(cluster.granted_cores, "the grant")
+    files = RunDir(tmp_path / "run", "w1")
+    os.close(files.claim_executor(f"{app}.0") or -1)
+    files.write_exit(f"{app}.0", ExitNote(app=app, reason="exited", exit_code=0, done=True))
+    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
+
+    def ends() -> bool:
+        agent.tick()
+        return bool(cluster.app(app)["state"] == "finished")
+
+    wait_until(ends, f"the end of {app}")
+    agent.close()
+    assert {state.executor for state in cluster.work.states(app)} == {f"{app}.1"}
+
+
+def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_started_again(
+    cluster: Cluster,
+) -> None:
+    agent = cluster.agent()
+    app = cluster.submit(SLEEP)
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    cluster.client.send(RemoveWorker(worker="w1", force=True))
+    wait_until(lambda: not processes_of(app), "the end of the tasks")
+    beats = cluster.connection.hlen(cluster.keys.agents)
+    for _ in range(2):
+        ring(cluster)
+    assert beats == 0
+    assert cluster.client.view("workers") == []
+    agent.terminate()
+    agent.wait()
+    cluster.agent()
+    wait_until(lambda: len(processes_of(app)) == 4, "the tasks to run again")
+
+
+def test_an_executor_of_another_size_than_the_log_grants_is_stopped_and_replaced(cluster: Cluster) -> None:
+    """A failover lost its grant, and the log has since granted another one of that id."""
+    cluster.agent()
+    app = cluster.submit(SLEEP)
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    grants, executor = cluster.keys.grants("w1"), f"{app}.0"
+    stored: Any = cluster.connection.hget(grants, executor)
+    cluster.connection.hset(grants, executor, json.dumps({**json.loads(stored), "cores": 2}))
+    wait_until(lambda: [each["executor"] for each in cluster.app(app)["executors"]] == [f"{app}.1"], "another executor")
+
+
+def test_a_restart_of_the_store_loses_neither_tasks_nor_the_worker(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path / "data") as store, Cluster(store, tmp_path) as cluster:
+        cluster.agent()
+        app = cluster.submit(("/bin/sh", "-c", f"sleep 1; echo x >> {tmp_path}/runs"), tasks=6)
+        wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+        store.stop()
+        store.start()
+        assert cluster.end_of(app)["state"] == "finished"
+        assert (tmp_path / "runs").read_text() == "x\n" * 6
+        wait_until(lambda: not cluster.granted_cores(), "the report of the end")
+
+
+def test_several_workers_on_one_node_share_an_apps_executors(cluster: Cluster) -> None:
+    cluster.agent(cluster.offer("w1", cores=4))
+    cluster.agent(cluster.offer("w2", cores=4))
+    app = cluster.submit(SLEEP, cores=8, tasks=8)
+    wait_until(lambda: len(processes_of(app)) == 8, "eight tasks")
+    assert {executor["worker"] for executor in cluster.app(app)["executors"]} == {"w1", "w2"}
+
+
+def test_one_command_runs_several_agents_which_end_with_it(cluster: Cluster) -> None:
+    offers = [cluster.offer(f"many-{n}", cores=4) for n in (1, 2)]
+    script = (
+        "from workers.agent import run_agent; from workers.offer import Offer; "
+        f"run_agent({cluster.store.url!r}, {cluster.name!r}, "
+        f"[Offer.model_validate_json(text) for text in {[offer.model_dump_json() for offer in offers]!r}])"
+    )
+    several = cluster.start("-c", script)
+    wait_until(lambda: all(cluster.pid_of(offer.worker) for offer in offers), "both agents")
+    first = cluster.pid_of("many-1")
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: cluster.pid_of("many-1") not in {first, None}, "the first agent's successor")
+    agents = [psutil.Process(cluster.pid_of(offer.worker)) for offer in offers]
+    several.kill()
+    wait_until(lambda: all(map(is_gone, agents)), "the end of both agents")
+
+
+def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedStore, tmp_path: Path) -> None:
+    offer = make_offers(worker="w1", cores=4, memory_mb=4096, run_dir=tmp_path)[0]
+    agent = Agent(store.url, "twice", offer)
+    with pytest.raises(WorkerBusy, match="worker 'w1' already has an agent here"):
+        Agent(store.url, "twice", offer)
+    agent.close()
+    Agent(store.url, "twice", offer).close()
+
+
+def test_a_second_agent_of_a_worker_is_refused_whatever_its_folder_while_the_first_one_lives(cluster: Cluster) -> None:
+    first = cluster.agent()
+    elsewhere = cluster.offer().model_copy(update={"run_dir": cluster.folder / "elsewhere"})
+    second = Agent(cluster.store.url, cluster.name, elsewhere)
+    with pytest.raises(WorkerBusy, match=rf"worker 'w1' already has an agent here \(process {first.pid}\)"):
+        second.serve()
+    assert cluster.pid_of("w1") == first.pid
+    first.kill()
+    first.wait()
+    cluster.agent(elsewhere)
+
+
+def test_an_agent_that_drains_lets_everything_end_and_takes_its_worker_out(cluster: Cluster) -> None:
+    agent = cluster.agent(cluster.offer().model_copy(update={"drain": True, "outlive_agent": True}))
+    hold = cluster.folder / "hold"
+    hold.touch()
+    app = cluster.submit(("/bin/sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done"))
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    agent.terminate()
+    wait_until(lambda: cluster.client.view("workers")[0]["status"] == "draining", "the drain")
+    assert agent.poll() is None
+    hold.unlink()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert agent.wait(60) == 0
+    assert cluster.client.view("workers") == []
+
+
+def test_an_agent_that_drains_ends_at_once_when_it_is_told_again(cluster: Cluster) -> None:
+    agent = cluster.agent(cluster.offer().model_copy(update={"drain": True}))
+    app = cluster.submit(SLEEP)
+    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    agent.terminate()
+    wait_until(lambda: cluster.client.view("workers")[0]["status"] == "draining", "the drain")
+    agent.terminate()
+    agent.wait(60)
+    assert not processes_of(app)
+
+
+def test_what_lies_in_the_current_folder_is_not_taken_for_our_modules(cluster: Cluster) -> None:
+    trap = cluster.folder / "trap"
+    for package in ("workers", "scheduler"):
+        (trap / package).mkdir(parents=True)
+        (trap / package / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    offers = [cluster.offer(f"safe-{n}", cores=4) for n in (1, 2)]
+    script = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); os.chdir({str(trap)!r}); "
+        "from workers.agent import run_agent; from workers.offer import Offer; "
+        f"run_agent({cluster.store.url!r}, {cluster.name!r}, "
+        f"[Offer.model_validate_json(text) for text in {[offer.model_dump_json() for offer in offers]!r}])"
+    )
+    cluster.start("-P", "-c", script)
+    wait_until(lambda: all(cluster.pid_of(offer.worker) for offer in offers), "both agents")
+    assert cluster.end_of(cluster.submit(("/bin/true",)))["state"] == "finished"

@@ -1,0 +1,391 @@
+"""Executors as real processes on a real store: what tasks see, how they end, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from rq import Queue
+from rq.serializers import JSONSerializer
+
+from fairlog.local.store import EmbeddedStore
+from tests.integration.workers.worker_rig import WORKER, Rig, processes_of, wait_until
+from workers.nursery import Nursery
+from workers.rundir import RunDir
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    files = RunDir(tmp_path_factory.mktemp("nursery"), WORKER)
+    files.make()
+    nursery = Nursery(files, outlive_agent=False)
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def rig(store: EmbeddedStore, tmp_path: Path, nursery: Nursery) -> Iterator[Rig]:
+    rig = Rig(store.url, tmp_path / "run", shared=nursery)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def lone_rig(store: EmbeddedStore, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(store.url, tmp_path / "run")
+    yield rig
+    rig.close()
+
+
+def shell(script: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", script)
+
+
+def outputs(rig: Rig, tasks: int) -> list[str]:
+    return [rig.work.output(rig.app, task).decode() for task in range(tasks)]
+
+
+def test_every_task_runs_once_with_its_own_index_and_the_last_one_ends_the_app(rig: Rig) -> None:
+    grant = rig.grant(shell("echo $FAIRLOG_TASK_INDEX/$FAIRLOG_TASK_COUNT"), tasks=7, cores=3)
+    note = rig.run(grant)
+    assert (note.reason, note.exit_code, note.done) == ("exited", 0, True)
+    assert outputs(rig, 7) == [f"{task}/7\n" for task in range(7)]
+    assert [state.attempts for state in rig.work.states(rig.app)] == [1] * 7
+    assert [command for command in rig.inbox() if "EndApp" in command] == [
+        f'{{"type":"EndApp","app":"{rig.app}","reason":"finished"}}'
+    ]
+
+
+def test_an_executor_and_its_tasks_are_one_process_group(rig: Rig) -> None:
+    grant = rig.grant((sys.executable, "-c", "import os; print(os.getpgrp())"), tasks=2)
+    pid = rig.launch(grant)
+    rig.end_of(grant)
+    assert outputs(rig, 2) == [f"{pid}\n"] * 2
+
+
+def test_several_executors_share_the_tasks_of_one_app(rig: Rig) -> None:
+    grants = [rig.grant(shell("sleep 0.05; echo done"), number=n, tasks=30) for n in range(3)]
+    for grant in grants:
+        rig.launch(grant)
+    for grant in grants:
+        assert rig.end_of(grant).done
+    states = rig.work.states(rig.app)
+    assert {state.state for state in states} == {"succeeded"}
+    assert len({state.executor for state in states}) == 3
+    assert all(state.attempts == 1 for state in states)
+
+
+def test_an_executor_of_a_fresh_interpreter_does_the_same_work(rig: Rig) -> None:
+    note = rig.run(rig.grant(shell("echo hello")), launcher="fresh")
+    assert note.done
+    assert outputs(rig, 1) == ["hello\n"]
+
+
+def test_a_task_sees_the_submitters_variables_and_its_executors_size(rig: Rig) -> None:
+    names = ("SECRET", "FAIRLOG_APP_ID", "FAIRLOG_EXECUTOR_ID", "FAIRLOG_CORES", "FAIRLOG_MEMORY_MB")
+    grant = rig.grant(shell("; ".join(f"echo ${name}" for name in names)), memory_mb=768)
+    rig.connection.hset(rig.keys.secrets(rig.app), "SECRET", "a=b c")
+    rig.run(grant)
+    assert outputs(rig, 1) == [f"a=b c\n{rig.app}\n{grant.executor}\n2\n768\n"]
+
+
+def test_a_task_does_not_see_the_environment_of_the_agent(lone_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTS_OWN", "private")
+    lone_rig.run(lone_rig.grant(shell("env")))
+    printed = outputs(lone_rig, 1)[0]
+    assert "AGENTS_OWN" not in printed
+    assert "PATH=" in printed
+
+
+def test_standard_output_and_errors_are_kept_together_and_whole_at_the_worker(rig: Rig) -> None:
+    rig.run(rig.grant(shell("echo out; echo err >&2; yes | head -c 100000; echo; echo end")))
+    whole = rig.files.log_file(rig.app, 0).read_bytes()
+    assert whole.startswith(b"out\nerr\n")
+    assert len(whole) > 100_000
+    assert rig.work.output(rig.app, 0) == whole[-64 * 1024 :]
+
+
+def test_a_running_tasks_output_can_be_read(rig: Rig) -> None:
+    grant = rig.grant(shell("echo first; sleep 60"))
+    rig.launch(grant)
+    wait_until(lambda: outputs(rig, 1) == ["first\n"], "the output of the running task")
+
+
+def test_a_task_runs_in_the_apps_directory(rig: Rig, tmp_path: Path) -> None:
+    rig.run(rig.grant(shell("pwd"), cwd=str(tmp_path)))
+    assert outputs(rig, 1) == [f"{tmp_path}\n"]
+
+
+def test_a_missing_directory_fails_the_task_with_a_sentence(rig: Rig) -> None:
+    rig.run(rig.grant(shell("pwd"), cwd="/no/such/place"))
+    assert rig.work.states(rig.app)[0].message == f"directory '/no/such/place' does not exist on worker {WORKER}"
+
+
+def test_a_failing_task_fails_the_app_with_its_exit_code(rig: Rig) -> None:
+    note = rig.run(rig.grant(shell("exit 3")))
+    state = rig.work.states(rig.app)[0]
+    assert (state.state, state.exit_code, state.message) == ("failed", 3, "task 0 ended with exit code 3")
+    assert note.reason == "exited"
+    assert '"reason":"failed","detail":"task 0 ended with exit code 3"' in rig.inbox()[-1]
+
+
+def test_a_task_ended_by_a_signal_has_the_shells_exit_code_for_it(rig: Rig) -> None:
+    rig.run(rig.grant(shell("kill -SEGV $$")))
+    state = rig.work.states(rig.app)[0]
+    assert (state.exit_code, state.message) == (128 + signal.SIGSEGV, "task 0 was ended by SIGSEGV")
+
+
+def test_a_failed_task_is_tried_again_as_often_as_retries_allow(rig: Rig, tmp_path: Path) -> None:
+    counter = tmp_path / "runs"
+    rig.run(rig.grant(shell(f"echo x >> {counter}; test $(wc -l < {counter}) = 3"), retries=2))
+    state = rig.work.states(rig.app)[0]
+    assert (state.state, state.attempts) == ("succeeded", 3)
+
+
+def test_retries_run_out(rig: Rig) -> None:
+    rig.run(rig.grant(shell("exit 1"), retries=2))
+    state = rig.work.states(rig.app)[0]
+    assert (state.state, state.attempts) == ("failed", 3)
+
+
+@pytest.mark.parametrize("command", ["no-such-program", "/no/such/program", "./nor-this"])
+def test_a_command_that_does_not_exist_fails_at_once_whatever_the_retries(rig: Rig, command: str) -> None:
+    rig.run(rig.grant((command, "-v"), retries=5, tasks=3))
+    state = rig.work.states(rig.app)[0]
+    assert (state.state, state.attempts, state.exit_code) == ("failed", 1, 127)
+    assert state.message == f"command '{command}' does not exist on worker {WORKER}"
+    assert f'"detail":"{state.message}"' in rig.inbox()[-1]
+    assert outputs(rig, 1) == [f"fairlog: {state.message}\n"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("#!/bin/sh\n", 0o600, "Permission denied"),
+        ("neither program nor script\n", 0o700, "Exec format error"),
+        ("#!/no/such/shell\n", 0o700, "the interpreter that it names does not exist"),
+    ],
+)
+def test_a_command_that_cannot_be_executed_fails_saying_why(
+    rig: Rig, tmp_path: Path, text: str, mode: int, why: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(text)
+    program.chmod(mode)
+    rig.run(rig.grant((str(program),), retries=5))
+    state = rig.work.states(rig.app)[0]
+    assert (state.attempts, state.exit_code) == (1, 126)
+    assert state.message == f"command '{program}' cannot be run on worker {WORKER}: {why}"
+
+
+def test_a_task_over_its_time_limit_is_stopped_even_if_it_ignores_being_asked(rig: Rig) -> None:
+    rig.run(rig.grant(shell("trap '' TERM; echo begun; while :; do sleep 1; done"), time_limit_s=1))
+    state = rig.work.states(rig.app)[0]
+    assert state.message == "task 0 ran longer than its time limit of 1 s"
+    assert outputs(rig, 1) == [f"begun\nfairlog: {state.message}\n"]
+    assert not processes_of(rig.app)
+
+
+HOG = "import time; block = bytearray({mb} << 20); time.sleep(60)"
+
+
+def test_tasks_above_the_granted_memory_are_stopped_largest_first(rig: Rig) -> None:
+    script = f"import os; mb = 300 if os.environ['FAIRLOG_TASK_INDEX'] == '1' else 30; {HOG.format(mb='+mb')}"
+    rig.run(rig.grant((sys.executable, "-c", script), tasks=2, memory_mb=256))
+    state = rig.work.states(rig.app)[1]
+    assert state.state == "failed"
+    assert state.message.startswith("task group used ")
+    assert state.message.endswith(f"MiB, above the 256 MiB granted to executor {rig.app}.0")
+    assert not processes_of(rig.app)
+
+
+def test_memory_that_forked_processes_share_counts_once(rig: Rig) -> None:
+    script = "import os, time; block = bytearray(150 << 20); [os.fork() for _ in 'ab']; time.sleep(1.5)"
+    rig.run(rig.grant((sys.executable, "-c", script), memory_mb=300))
+    assert rig.work.states(rig.app)[0].state == "succeeded"
+
+
+def test_what_a_task_leaves_running_ends_with_it(rig: Rig) -> None:
+    leave = "setsid sleep 600 & sleep 600 & echo left"
+    rig.launch(rig.grant(shell(f"test $FAIRLOG_TASK_INDEX = 1 && exec sleep 601; {leave}"), tasks=2, cores=1))
+    wait_until(lambda: rig.work.progress(rig.app)[2:4] == (1, 1), "the second task to begin")
+    wait_until(lambda: len(processes_of(rig.app)) == 1, "only the second task to be left")
+    assert outputs(rig, 1) == ["left\n"]
+
+
+def test_being_stopped_reaches_everything_and_puts_the_tasks_back(rig: Rig) -> None:
+    grant = rig.grant(shell("trap '' TERM; setsid sleep 600 & while :; do sleep 1; done"), tasks=5)
+    pid = rig.launch(grant)
+    wait_until(lambda: len(processes_of(rig.app)) >= 4, "two tasks and what they start")
+    os.kill(pid, signal.SIGTERM)
+    note = rig.end_of(grant)
+    assert (note.reason, note.done) == ("killed", False)
+    assert not processes_of(rig.app)
+    assert rig.work.progress(rig.app)[1:3] == (5, 0)
+
+
+def test_a_stopped_task_gets_the_grace_period_to_end_by_itself(rig: Rig, tmp_path: Path) -> None:
+    farewell = tmp_path / "farewell"
+    grant = rig.grant(shell(f"trap 'echo bye > {farewell}; exit' TERM; echo ready; while :; do sleep 0.05; done"))
+    pid = rig.launch(grant)
+    wait_until(lambda: outputs(rig, 1) == ["ready\n"], "the task's trap")
+    os.kill(pid, signal.SIGTERM)
+    rig.end_of(grant)
+    assert farewell.read_text() == "bye\n"
+
+
+def test_a_killed_executor_leaves_no_process_and_is_said_to_have_failed(rig: Rig) -> None:
+    grant = rig.grant(shell("setsid sleep 600 & sleep 600"), tasks=2)
+    pid = rig.launch(grant)
+    wait_until(lambda: len(processes_of(rig.app)) >= 6, "two tasks and what they start")
+    os.kill(pid, signal.SIGKILL)
+    note = rig.end_of(grant)
+    assert (note.reason, note.exit_code, note.done) == ("failed", 137, False)
+    assert not processes_of(rig.app)
+
+
+def test_executors_end_with_a_nursery_that_is_killed(lone_rig: Rig) -> None:
+    grant = lone_rig.grant(shell("setsid sleep 600 & sleep 600"), tasks=2)
+    pid = lone_rig.launch(grant)
+    wait_until(lambda: len(processes_of(lone_rig.app)) >= 6, "two tasks and what they start")
+    psutil.Process(pid).parent().kill()  # type: ignore[union-attr]
+    assert lone_rig.end_of(grant).reason == "killed"
+    assert not processes_of(lone_rig.app)
+
+
+def test_an_agent_shows_life_while_its_nursery_takes_long(lone_rig: Rig) -> None:
+    first = lone_rig.launch(lone_rig.grant(shell("sleep 600")))
+    nursery = psutil.Process(first).parent()
+    assert nursery is not None
+    nursery.suspend()
+    shown: list[int] = []
+
+    def show() -> None:
+        shown.append(1)
+        if len(shown) == 2:
+            nursery.resume()
+
+    second = lone_rig.nursery.launch(lone_rig.spec(lone_rig.grant(shell("sleep 600"), number=1)), meanwhile=show)
+    assert len(shown) == 2
+    assert second is not None
+    assert psutil.Process(second).parent() == nursery
+
+
+def test_executors_end_at_once_when_their_agent_lets_go(lone_rig: Rig) -> None:
+    grant = lone_rig.grant(shell("trap '' TERM; setsid sleep 600 & sleep 600"), tasks=2)
+    lone_rig.launch(grant)
+    wait_until(lambda: len(processes_of(lone_rig.app)) >= 6, "two tasks and what they start")
+    lone_rig.nursery.close()
+    assert lone_rig.end_of(grant).reason == "killed"
+    assert not processes_of(lone_rig.app)
+
+
+def test_executors_that_outlive_their_agent_finish_their_work(store: EmbeddedStore, tmp_path: Path) -> None:
+    rig = Rig(store.url, tmp_path / "run", outlive_agent=True)
+    grant = rig.grant(shell("sleep 1; echo survived"))
+    rig.launch(grant)
+    wait_until(lambda: processes_of(rig.app), "the task")
+    rig.nursery.close()
+    assert rig.end_of(grant).done
+    assert outputs(rig, 1) == ["survived\n"]
+    rig.close()
+
+
+def test_an_executor_whose_grant_is_gone_begins_nothing_more(rig: Rig) -> None:
+    grant = rig.grant(shell("sleep 0.3"), tasks=100, cores=1)
+    rig.launch(grant)
+    wait_until(lambda: rig.work.progress(rig.app).succeeded, "the first task")
+    rig.connection.hdel(rig.keys.grants(WORKER), grant.executor)
+    assert rig.end_of(grant).reason == "killed"
+    assert rig.work.progress(rig.app).running == 0
+    assert rig.work.progress(rig.app).queued > 90
+
+
+def test_an_executor_that_was_never_granted_begins_nothing(rig: Rig) -> None:
+    grant = rig.grant(shell("echo hello"))
+    rig.connection.hset(rig.keys.grants(WORKER), grant.executor, "")
+    assert rig.run(grant).reason == "killed"
+    assert rig.work.progress(rig.app).tasks == 0
+
+
+def test_a_second_executor_of_the_same_id_is_not_started(rig: Rig) -> None:
+    grant = rig.grant(shell("sleep 600"))
+    assert rig.launch(grant)
+    assert rig.launch(grant) == 0
+
+
+def test_a_foreign_job_in_the_apps_queue_is_refused_and_removed(lone_rig: Rig, tmp_path: Path) -> None:
+    queue = Queue(lone_rig.keys.app_queue(lone_rig.app), connection=lone_rig.connection, serializer=JSONSerializer)
+    foreign = queue.enqueue("os.mkdir", str(tmp_path / "made"))
+    assert lone_rig.run(lone_rig.grant(shell("echo hello"), tasks=2)).done
+    assert not (tmp_path / "made").exists()
+    assert not lone_rig.connection.exists(foreign.key)
+    assert f"job={foreign.id}" in lone_rig.files.program_log().read_text()
+
+
+def test_an_executor_that_finds_all_tasks_done_says_so_again(rig: Rig) -> None:
+    rig.run(rig.grant(shell("true"), number=0))
+    said = len(rig.inbox())
+    rig.run(rig.grant(shell("true"), number=1))
+    assert '"reason":"finished"' in rig.inbox()[-1]
+    assert len(rig.inbox()) == said + 1
+
+
+def test_an_executor_of_an_elastic_app_stays_without_a_task_and_says_how_much_work_there_is(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Semantics L6."""
+    flag = tmp_path / "go"
+    said: list[str] = []
+    grants = []
+    for number, idle in ((0, ""), (1, ',"idle":true')):
+        grant = rig.grant(shell(f"while ! test -e {flag}; do sleep 0.02; done"), number=number, cores=1)
+        rig.launch(grant.model_copy(update={"stays": True, "elastic": True}))
+        word = '{"type":"ReportBacklog","executor":"%s","waiting":0,"running":1%s}'
+        said.append(word % (grant.executor, idle))
+        wait_until(lambda: rig.inbox() == said, "its word")
+        grants.append(grant)
+    flag.touch()
+    for grant in grants:
+        rig.end_of(grant)
+    assert [text for text in rig.inbox() if "EndApp" not in text][:2] == said
+
+
+def test_an_executor_registers_one_rq_worker_and_takes_it_out_again(rig: Rig) -> None:
+    grant = rig.grant(shell("sleep 600"), cores=8, tasks=8)
+    pid = rig.launch(grant)
+    place = f"rq:workers:{rig.keys.app_queue(rig.app)}"
+    wait_until(lambda: rig.connection.scard(place) == 1, "the RQ worker")
+    os.kill(pid, signal.SIGTERM)
+    rig.end_of(grant)
+    assert rig.connection.scard(place) == 0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
+def test_pinned_executors_get_distinct_cpus(rig: Rig) -> None:
+    script = "import os, time; print(sorted(os.sched_getaffinity(0)), flush=True); time.sleep(60)"
+    for number in range(2):
+        rig.launch(rig.grant((sys.executable, "-c", script), number=number, cores=1, tasks=2), pin=True)
+    wait_until(lambda: all(outputs(rig, 2)), "both tasks' CPUs")
+    first, second = outputs(rig, 2)
+    assert first != second
+
+
+def test_a_restart_of_the_store_stops_no_task(tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path / "data") as own:
+        rig = Rig(own.url, tmp_path / "run")
+        grant = rig.grant(shell(f"sleep 1.5; echo x >> {tmp_path}/runs"), tasks=4)
+        rig.launch(grant)
+        wait_until(lambda: len(processes_of(rig.app)) >= 2, "the first tasks")
+        own.stop()
+        wait_until((tmp_path / "runs").exists, "a task to end while the store is away")
+        own.start()
+        assert rig.end_of(grant).done
+        assert rig.work.progress(rig.app).succeeded == 4
+        assert (tmp_path / "runs").read_text() == "x\n" * 4
+        rig.close()

@@ -1,0 +1,102 @@
+"""`compose.yaml`: valid by the Compose specification, and what the promises need of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypedDict, cast
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+
+
+class _Healthcheck(TypedDict):
+    test: list[str]
+
+
+class _Condition(TypedDict):
+    condition: str
+
+
+class _Service(TypedDict, total=False):
+    command: list[str]
+    healthcheck: _Healthcheck
+    restart: str
+    volumes: list[str]
+    depends_on: dict[str, _Condition]
+    environment: dict[str, str]
+
+
+class _Compose(TypedDict):
+    services: dict[str, _Service]
+    volumes: dict[str, None]
+
+
+@pytest.fixture(scope="module")
+def compose() -> _Compose:
+    return cast("_Compose", yaml.safe_load((ROOT / "compose.yaml").read_text()))
+
+
+def _check(file: Path) -> subprocess.CompletedProcess[str]:
+    """Hold `file` against the Compose specification's schema, which `check-jsonschema` carries: no network is asked."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_compose_file_is_valid_by_the_compose_specifications_schema() -> None:
+    checked = _check(ROOT / "compose.yaml")
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_schema_refuses_what_the_specification_does_not_know(tmp_path: Path) -> None:
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text((ROOT / "compose.yaml").read_text().replace("condition: service_healthy", "condition: perhaps"))
+    checked = _check(wrong)
+    assert checked.returncode == 1
+    assert "perhaps" in checked.stdout
+
+
+def test_it_runs_one_store_two_masters_and_three_workers(compose: _Compose) -> None:
+    verbs = [service["command"][0] for service in compose["services"].values()]
+    assert sorted(verbs) == ["master"] * 2 + ["valkey-server"] + ["worker"] * 3
+
+
+def test_every_service_is_health_checked_and_started_again(compose: _Compose) -> None:
+    for name, service in compose["services"].items():
+        assert service["healthcheck"]["test"], name
+        assert service["restart"] == "unless-stopped", name
+
+
+def test_a_master_is_healthy_while_it_is_at_work_and_a_worker_while_it_may_be_granted_something(
+    compose: _Compose,
+) -> None:
+    checks = {"master": ["CMD", "fairlog", "status", "--live"], "worker": ["CMD", "fairlog", "status", "--ready"]}
+    for name, service in compose["services"].items():
+        if name != "store":
+            assert service["healthcheck"]["test"] == checks[service["command"][0]], name
+
+
+def test_the_store_forces_every_write_to_disk_and_evicts_nothing(compose: _Compose) -> None:
+    arguments = compose["services"]["store"]["command"][1:]
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert options["--appendonly"] == "yes"
+    assert options["--appendfsync"] == "always"
+    assert options["--no-appendfsync-on-rewrite"] == "no"
+    assert options["--maxmemory-policy"] == "noeviction"
+
+
+def test_the_stores_data_lies_on_a_volume_and_each_workers_on_its_own(compose: _Compose) -> None:
+    mounted = [volume for service in compose["services"].values() for volume in service.get("volumes", [])]
+    names = [volume.split(":")[0] for volume in mounted]
+    assert sorted(names) == sorted(compose["volumes"])
+    assert "store:/data" in mounted
+
+
+def test_masters_and_workers_wait_for_a_store_that_answers_and_use_it(compose: _Compose) -> None:
+    for name, service in compose["services"].items():
+        if name != "store":
+            assert service["depends_on"]["store"]["condition"] == "service_healthy", name
+            assert service["environment"]["FAIRLOG_STORE"].startswith("redis://store:"), name

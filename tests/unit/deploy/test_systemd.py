@@ -1,0 +1,72 @@
+"""`deploy/systemd`: units that systemd takes as they are, and what the promises need of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from fairlog.cli.main import cli
+from fairlog.cli.target import Place
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "systemd"
+UNITS = sorted(FOLDER.glob("*.service"))
+OURS = [unit for unit in UNITS if unit.stem != "fairlog-store"]
+
+
+def _service(unit: Path) -> dict[str, str]:
+    """The settings of the section [Service]; of one that stands there twice, the last."""
+    section = unit.read_text().partition("[Service]\n")[2].partition("\n[")[0].replace("\\\n", "")
+    lines = [line for line in section.splitlines() if line and not line.startswith("#")]
+    return {line.partition("=")[0]: line.partition("=")[2] for line in lines}
+
+
+def _verify(*units: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_there_is_a_unit_for_the_store_for_a_master_and_for_a_worker() -> None:
+    assert [unit.stem for unit in UNITS] == ["fairlog-master", "fairlog-store", "fairlog-worker"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_finds_nothing_wrong_with_them_and_would_say_so(tmp_path: Path) -> None:
+    checked = _verify(*UNITS)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    wrong = tmp_path / "wrong.service"
+    wrong.write_text(UNITS[0].read_text().replace("Type=notify", "Type=perhaps"))
+    assert "perhaps" in _verify(wrong).stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_each_says_when_it_is_ready_and_is_started_again_whenever_it_ends(unit: Path) -> None:
+    service = _service(unit)
+    assert (service["Type"], service["Restart"], service["User"]) == ("notify", "always", "fairlog")
+    assert "\nStartLimitIntervalSec=0\n" in unit.read_text(), "after five times in ten seconds systemd gives up"
+
+
+@pytest.mark.parametrize("unit", OURS, ids=lambda unit: unit.stem)
+def test_masters_and_workers_are_watched_and_run_a_verb_that_there_is(unit: Path) -> None:
+    service = _service(unit)
+    assert int(service["WatchdogSec"]) == 30
+    words = service["ExecStart"].replace(" $FAIRLOG_WORKER_OPTIONS", " --cores 4 --drain").split()
+    assert words[:2] == ["/usr/bin/env", "fairlog"]
+    verb = cli.get_command(click.Context(cli), words[2])
+    assert verb is not None
+    verb.make_context(words[2], words[3:], obj=Place())
+
+
+def test_a_worker_that_stops_leaves_its_executors_running() -> None:
+    assert _service(FOLDER / "fairlog-worker.service")["KillMode"] == "process"
+
+
+def test_the_store_forces_every_write_to_disk_evicts_nothing_and_is_reached_from_here_alone() -> None:
+    started = _service(FOLDER / "fairlog-store.service")["ExecStart"]
+    wanted = ("--supervised systemd", "--bind 127.0.0.1", "--appendonly yes", "--appendfsync always")
+    for option in (*wanted, "--no-appendfsync-on-rewrite no", "--maxmemory-policy noeviction"):
+        assert f" {option} " in started

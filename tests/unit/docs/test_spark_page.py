@@ -1,0 +1,31 @@
+"""The page for people who come from Spark names nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from scheduler.model.events import ClusterConfigured
+from scheduler.rules.fleet import WORKER_SELECTIONS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+
+DEPLOY = """recoveryMode recoveryMode.factory recoveryDirectory recoveryCompressionCodec recoveryTimeout zookeeper.url
+zookeeper.dir retainedApplications retainedDrivers maxExecutorRetries spreadOutDrivers spreadOutApps
+workerSelectionPolicy defaultCores maxDrivers appNumberModulo appIdPattern driverIdPattern"""
+"""What Spark 4 reads as `spark.deploy.*`, one by one."""
+
+
+def test_every_property_of_sparks_own_master_is_on_the_page() -> None:
+    assert [name for name in DEPLOY.split() if f"`spark.deploy.{name}`" not in PAGE] == []
+
+
+def test_every_setting_on_the_page_exists() -> None:
+    rows = [row.split("|")[2] for row in PAGE.splitlines() if row.startswith("| ") and "setting" in row.split("|")[2]]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+_[a-z_]+)`", row)}
+    assert named
+    assert named <= set(ClusterConfigured.__struct_fields__)
+
+
+def test_every_order_of_workers_is_on_the_page() -> None:
+    assert [order for order in WORKER_SELECTIONS if f"`{order}`" not in PAGE] == []

@@ -1,0 +1,242 @@
+"""The group of verbs: each has help and stands in the README, help needs no store, completion answers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from msgspec import structs
+
+from fairlog.cli.main import VERBS, cli
+from fairlog.cli.verbs.cluster import _shown
+from scheduler.model.events import ClusterConfigured
+
+ROOT = Path(__file__).parents[4]
+VECTORS = json.loads((ROOT / "tests" / "vectors" / "tenant_admission.json").read_text())
+SCENARIO = {name: VECTORS["cases"][0][name] for name in ("settings", "commands")}
+
+
+def run(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"}).invoke(cli, arguments, input=text)
+
+
+def _commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    context = click.Context(group)
+    found: list[tuple[str, ...]] = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found.append((*path, name))
+        if isinstance(command, click.Group):
+            found += _commands(command, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("path", _commands(cli), ids=" ".join)
+def test_every_verb_has_help(path: tuple[str, ...]) -> None:
+    answer = run(*path, "--help")
+    assert answer.exit_code == 0
+    assert re.search(r"Usage: .*\n\n  [A-Z].*\.", answer.output)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_list_of_verbs_says_what_the_verbs_own_help_says_first(verb: str) -> None:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    assert inspect.cleandoc(command.help or "").split("\n")[0] == VERBS[verb][1]
+
+
+def test_every_verb_has_a_line_in_the_readme_and_the_readme_names_no_other() -> None:
+    table = re.search(r"\| verb \|.*?\n\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert table is not None
+    assert re.findall(r"^\| `(\w+)` \|", table[0], re.MULTILINE) == list(VERBS)
+
+
+def test_the_readme_says_how_completion_is_switched_on() -> None:
+    assert 'eval "$(_FAIRLOG_COMPLETE=bash_source fairlog)"' in (ROOT / "README.md").read_text()
+
+
+def test_the_group_says_its_version() -> None:
+    answer = run("--version")
+    assert (answer.exit_code, answer.output) == (0, f"fairlog {version('fairlog')}\n")
+
+
+def test_the_readme_lists_every_setting_with_its_default() -> None:
+    listed: dict[str, str] = {}
+    for names, defaults in re.findall(
+        r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", (ROOT / "README.md").read_text(), re.MULTILINE
+    ):
+        values = defaults.replace("`", "").split(", ")
+        listed.update(zip(re.findall(r"\w+", names), values, strict=False))
+    defaults = structs.asdict(ClusterConfigured())
+    assert {name: listed.get(name) for name in defaults} == {name: _shown(value) for name, value in defaults.items()}
+
+
+def test_help_lists_every_verb_in_order() -> None:
+    listed = re.findall(r"^  (\w+)  ", run("--help").output.partition("Verbs:")[2], re.MULTILINE)
+    assert listed == list(VERBS)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["nonsense"]])
+def test_help_and_wrong_usage_load_neither_the_stores_library_nor_pydantic(arguments: list[str]) -> None:
+    program = (
+        "import sys\nfrom fairlog.cli.main import cli\n"
+        f"try: cli.main({arguments!r})\nexcept SystemExit: pass\n"
+        "print([name for name in ('redis', 'rq', 'pydantic', 'rich', 'structlog') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_asks_the_cluster_loads_neither_rq_nor_rich() -> None:
+    program = (
+        "import sys, fairlog.cli.verbs.cluster, fairlog.cli.session;"
+        "print({'rq', 'rich', 'structlog'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "word", "offered"),
+    [("fairlog su", "1", {"submit"}), ("fairlog company ", "2", {"add", "set", "remove", "list"})],
+)
+def test_the_shell_completes_verbs(typed: str, word: str, offered: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlog"],
+        cwd=ROOT,
+        env={**os.environ, "_FAIRLOG_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": word},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == offered
+
+
+def test_without_any_cluster_a_verb_says_how_to_get_one() -> None:
+    answer = run("apps")
+    assert answer.exit_code == 1
+    assert answer.output == (
+        "Error: no cluster is known: start one with `fairlog up`, or name a store by --store or FAIRLOG_STORE\n"
+    )
+
+
+def test_a_data_folder_on_which_nothing_runs_is_named() -> None:
+    answer = run("--data", "/nowhere/else", "apps")
+    assert answer.exit_code == 1
+    assert answer.output == (
+        "Error: no `fairlog up` is running on the data in /nowhere/else: "
+        "start it with `fairlog up --data /nowhere/else`\n"
+    )
+
+
+def test_down_without_a_running_up_fails() -> None:
+    answer = run("down")
+    assert (answer.exit_code, answer.output) == (1, "Error: no `fairlog up` is running\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["submit", "--company", "c", "--", "true"],
+        ["submit", "--user", "u", "--", "true"],
+        ["submit", "--company", "c", "--user", "u"],
+        ["submit", "--company", "c", "--user", "u", "--memory-per-task", "12X", "--", "true"],
+        ["submit", "--company", "c", "--user", "u", "--time-limit", "soon", "--", "true"],
+        ["submit", "--company", "c", "--user", "u", "--kind", "stream", "--", "true"],
+        ["submit", "--company", "c", "--user", "u", "--env", "A", "--", "true"],
+        ["up", "--store", "redis://localhost"],
+        ["up", "--masters", "0"],
+        ["worker", "--cores", "0"],
+        ["worker", "--memory", "0"],
+        ["master", "--lease", "nan"],
+        ["kill"],
+        ["log", "--from", "0"],
+        ["nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_sentence_and_exits_with_2(arguments: list[str]) -> None:
+    answer = run(*arguments)
+    assert answer.exit_code == 2
+    assert re.fullmatch(r"Error: .+; see `fairlog.* --help`\n", answer.output)
+
+
+@pytest.mark.parametrize("path", [(), ("company",)], ids=" ".join)
+def test_a_group_without_a_verb_shows_its_help_and_exits_with_2(path: tuple[str, ...]) -> None:
+    answer = run(*path)
+    assert (answer.exit_code, answer.output) == (2, run(*path, "--help").output)
+
+
+@pytest.mark.parametrize(("name", "shown"), [("a\nb", r"'a\\nb'"), ("", "''")])
+def test_a_worker_of_an_unfit_name_is_refused_before_it_connects(name: str, shown: str) -> None:
+    answer = run("--store", "redis://127.0.0.1:1/0", "worker", "--id", name)
+    assert answer.exit_code == 1
+    assert re.fullmatch(rf"Error: the worker id must be .+, not {shown}\n", answer.output)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://localhost:1", "does not answer"),
+        ("unix:///nowhere.sock", "does not answer"),
+        ("http://localhost", "must begin with"),
+        ("redis://localhost:99999", "Port out of range"),
+    ],
+)
+@pytest.mark.parametrize("verb", [["status"], ["apps"], ["submit", "--company", "c", "--user", "u", "--", "true"]])
+def test_a_store_that_is_not_there_is_one_sentence(verb: list[str], url: str, why: str) -> None:
+    answer = run("--store", url, *verb)
+    assert answer.exit_code == 1
+    assert re.fullmatch(r"Error: .+\n", answer.output)
+    assert why in answer.output
+
+
+def test_the_store_can_be_named_before_the_verb_and_behind_it() -> None:
+    before, behind = run("--store", "unix:///a", "apps"), run("--store", "unix:///b", "apps", "--store", "unix:///a")
+    assert before.output == behind.output
+    assert "unix:///a" in before.output
+
+
+def test_a_scenario_gives_what_its_case_expects(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.json"
+    file.write_text(json.dumps(SCENARIO))
+    answer = run("simulate", str(file), "--json")
+    assert answer.exit_code == 0
+    assert json.loads(answer.output) == VECTORS["cases"][0]["expected"]
+    assert run("simulate", "-", "--json", text=json.dumps(SCENARIO)).output == answer.output
+
+
+def test_a_scenarios_table_has_a_line_for_each_decision() -> None:
+    lines = run("simulate", "-", text=json.dumps(SCENARIO)).output.splitlines()
+    decided = [line for line in lines if re.search(r"\d  (admitted|allocated) ", line)]
+    assert len(decided) == len(VECTORS["cases"][0]["expected"]["decisions"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"commands": [1]}',
+        '{"commands": [{"op": "fly"}]}',
+        '{"commands": [{"op": "submit"}]}',
+        '{"settings": {"nope": 1}, "commands": []}',
+        '{"commands": [{"op": "kill", "app": "x"}]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_malformed_scenario_is_one_sentence(text: str) -> None:
+    answer = run("simulate", "-", text=text)
+    assert answer.exit_code == 1
+    assert re.fullmatch(r"Error: .+\n", answer.output)

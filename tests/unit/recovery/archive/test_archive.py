@@ -1,0 +1,409 @@
+"""Entries that are old move to segments, and whoever reads the log does not notice, whatever comes in between."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import fakeredis
+import fsspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from fairlog.cli.follow import follow
+from recovery.archive import archive as archiving
+from recovery.archive.archive import CannotArchive, archive, listed, open_log
+from recovery.archive.files import Unreachable
+from recovery.archive.segment import Segment, check, get
+from recovery.failover.follower import Follower
+from recovery.replay.chain import read_lines
+from recovery.replay.rebuild import rebuild
+from recovery.replay.snapshot import positions
+from scheduler.model.errors import InvalidSetting, UnreadableRecord
+from scheduler.model.events import ClusterConfigured
+from scheduler.rules.validate import changed_settings
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+from tests.unit.recovery.archive.archived import (
+    KEYS,
+    RECORDS,
+    Crash,
+    Fuse,
+    FusedFiles,
+    FusedStore,
+    assert_whole,
+    commit,
+    files,
+    forget_files,
+    in_stream,
+    staying,
+)
+from witness.audit.audit import audit
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+URL = "memory://shared/archive"
+END = RECORDS[-1].seq
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(archiving, "SEGMENT_EVENTS", 60)
+    forget_files()
+    yield
+    forget_files()
+
+
+@pytest.fixture
+def log(fake: Redis) -> EventLog:
+    return commit(fake)
+
+
+def move(log: EventLog, retain: int = 50, url: str = URL) -> list[Segment]:
+    return list(archive(log, url, retain=retain))
+
+
+def test_what_is_older_than_what_is_retained_moves_and_everything_reads_as_before(log: EventLog) -> None:
+    segments = move(log)
+    assert in_stream(log) == staying(50)
+    assert [segment.first for segment in segments] == [1, *(segment.last + 1 for segment in segments[:-1])]
+    assert segments[-1].last + 1 == staying(50)[0]
+    assert all(60 <= segment.last - segment.first + 1 < 70 for segment in segments[:-1])
+    assert listed(log.store, log.keys) == segments
+    assert sorted(files(URL)) == [segment.name for segment in segments]
+    last = segments[0].last
+    assert segments[0].name == f"000000000001-{last:012}-{RECORDS[last - 1].digest[:8]}.jsonl.zst"
+    assert_whole(log)
+
+
+def test_nothing_moves_twice_and_what_was_added_moves_later(fake: Redis) -> None:
+    log = commit(fake, RECORDS[:200])
+    first = move(log)
+    assert move(log) == []
+    commit(fake)
+    second = move(log)
+    assert second[0].first == first[-1].last + 1
+    assert listed(fake, KEYS) == first + second
+    assert_whole(log)
+
+
+@pytest.mark.parametrize("retain", [0, 1])
+def test_the_last_turn_stays_whatever_is_retained(log: EventLog, retain: int) -> None:
+    move(log, retain)
+    assert in_stream(log) == staying(1)
+    assert_whole(log)
+    assert log.head() == (END, RECORDS[-1].digest)
+
+
+def test_a_log_that_is_not_longer_than_what_is_retained_is_left_alone(log: EventLog) -> None:
+    assert move(log, END) == []
+    assert move(log, 1_000_000) == []
+    assert positions(log) == []
+    assert list(files(URL)) == []
+
+
+def test_a_snapshot_that_can_be_used_lies_behind_all_that_moves_taken_if_there_is_none(log: EventLog) -> None:
+    move(log, 50)
+    assert positions(log) == [END]
+    log.store.lset(KEYS.snapshot(END), 1, "damaged")
+    with capture_logs() as logged:
+        move(log, 10)
+    assert logged[0]["reason"].startswith(f"the snapshot at log position {END} cannot be used")
+    assert positions(log) == [END]
+    with capture_logs() as logged:
+        rebuild(log)
+    assert logged == []
+
+
+def test_a_state_that_no_snapshot_holds_any_more_is_folded_from_the_archive(log: EventLog) -> None:
+    whole = rebuild(log, whole=True)[0].digest()
+    move(log)
+    log.store.delete(KEYS.snapshots)
+    assert rebuild(log)[0].digest() == whole
+
+
+def test_a_snapshot_at_a_position_that_was_archived_can_still_be_used(fake: Redis) -> None:
+    log = commit(fake, RECORDS[:150])
+    move(log)
+    commit(fake)
+    move(log, 20)
+    assert positions(log) == [END, 150]
+    fake.delete(KEYS.snapshot(END))
+    with capture_logs() as logged:
+        assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest()
+    assert [entry["reason"] for entry in logged] == [
+        f"the snapshot at log position {END} cannot be used: it is missing"
+    ]
+
+
+@given(st.data())
+@settings(max_examples=15)
+def test_any_range_of_the_log_is_read_alike_wherever_it_was_cut(data: st.DataObject) -> None:
+    forget_files()
+    log = EventLog(fakeredis.FakeRedis(server=fakeredis.FakeServer()), KEYS)
+    lengths = sorted(data.draw(st.lists(st.integers(1, END), max_size=2), label="length of the log"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archiving, "SEGMENT_EVENTS", data.draw(st.integers(7, 150), label="events of a segment"))
+        patch.setattr(archiving, "SEGMENT_BYTES", data.draw(st.sampled_from([2_000, 1 << 20]), label="bytes of one"))
+        patch.setattr(archiving, "PAGE", data.draw(st.integers(5, 90), label="entries of a page"))
+        for length in [*lengths, END]:
+            log = commit(log.store, RECORDS[: max(length, log.head().seq)])
+            move(log, data.draw(st.integers(0, END), label="retained"))
+        assert list(log.read()) == RECORDS
+        for _ in range(4):
+            first, last = sorted(data.draw(st.tuples(st.integers(0, END), st.integers(0, END)), label="range"))
+            after = log.at(first) or GENESIS
+            assert after == ((first, RECORDS[first - 1].digest) if first else GENESIS)
+            assert list(log.read(after, to=last)) == RECORDS[first:last]
+            followed = [fact.digest for fact in log.follow(after, wait_ms=1)]
+            assert followed == [record.digest for record in RECORDS[first : first + len(followed)]]
+            assert followed or first == END
+
+
+def test_whoever_follows_from_an_old_position_comes_to_the_new_ones_without_a_gap(log: EventLog) -> None:
+    move(log)
+    followed = follow(log, GENESIS, wait_s=0.01)
+    assert [next(followed) for _ in RECORDS] == RECORDS
+    assert next(followed) is None
+
+
+def test_a_reader_that_is_overtaken_by_the_archiver_reads_on_in_the_archive(log: EventLog) -> None:
+    reading = log.read()
+    read = [next(reading)]
+    log_of_another = open_log(log.store, KEYS)
+    follower = Follower(log_of_another)
+    move(log_of_another, 5)
+    assert [*read, *reading] == RECORDS
+    while follower.follow(1):
+        pass
+    assert follower.position == log.head()
+
+
+def test_the_segments_are_an_export_that_the_audit_reads(log: EventLog) -> None:
+    exported = [line + b"\n" for segment in move(log) for line in get(segment)]
+    assert list(read_lines(exported)) == RECORDS[: staying(50)[0] - 1]
+    assert audit(read_lines(exported)) == []
+
+
+SHORT = RECORDS[:80]
+
+
+def interrupted(at: int) -> tuple[FusedStore, Fuse]:
+    """A store with a short log, and a fuse for the process that archives it."""
+    forget_files()
+    store = FusedStore(server=fakeredis.FakeServer())
+    commit(store, SHORT)
+    return store, Fuse(at)
+
+
+def run_fused(store: FusedStore, fuse: Fuse) -> None:
+    log = open_log(store, KEYS)
+    store.fuse = FusedFiles.fuse = fuse
+    try:
+        move(log, 10, "fused://archive")
+    finally:
+        store.fuse = FusedFiles.fuse = None
+
+
+def steps() -> int:
+    """How many steps it takes to archive the log."""
+    store, fuse = interrupted(0)
+    run_fused(store, fuse)
+    return fuse.steps
+
+
+def test_after_a_crash_at_any_step_the_log_is_whole_and_the_next_run_finishes() -> None:
+    number = steps()
+    assert number > 40
+    for at in range(1, number + 1):
+        store, fuse = interrupted(at)
+        with pytest.raises(Crash):
+            run_fused(store, fuse)
+        log = open_log(store, KEYS)
+        assert list(log.read()) == SHORT, f"after a crash at step {at}"
+        move(log, 10, "fused://archive")
+        assert list(log.read()) == SHORT, f"archived again after a crash at step {at}"
+        assert in_stream(log) == staying(10, SHORT)
+        segments = listed(store, KEYS)
+        assert [each.first for each in segments] == [1, *(each.last + 1 for each in segments[:-1])]
+        assert set(files("fused://archive")) == {each.name for each in segments}, f"left by a crash at step {at}"
+
+
+def test_one_that_stalls_at_any_step_while_another_archives_does_no_harm() -> None:
+    number = steps()
+    for at in range(1, number + 1):
+        store, fuse = interrupted(at)
+
+        def overtake(store: FusedStore = store, fuse: Fuse = fuse) -> None:
+            store.fuse = FusedFiles.fuse = None
+            move(open_log(store, KEYS), 5, "fused://archive")
+            store.fuse = FusedFiles.fuse = fuse
+
+        fuse.trip = overtake
+        run_fused(store, fuse)
+        log = open_log(store, KEYS)
+        assert list(log.read()) == SHORT, f"stalled at step {at}"
+        assert in_stream(log) == staying(5, SHORT)
+        for segment in listed(store, KEYS):
+            check(segment)
+
+
+def test_two_at_once_share_the_work(log: EventLog) -> None:
+    one, other = archive(log, URL, retain=10), archive(open_log(log.store, KEYS), URL, retain=10)
+    moved = [next(one), next(other), next(one), next(other), *one, *other]
+    assert moved == listed(log.store, KEYS)
+    assert_whole(log)
+
+
+def damaged(log: EventLog, number: int, change: Any) -> Segment:
+    """The segment of that number, its file changed."""
+    segment = move(log)[number]
+    system, place = fsspec.core.url_to_fs(segment.url)
+    content = system.cat_file(place)
+    system.rm_file(place)
+    if (changed := change(content)) is not None:
+        system.pipe_file(place, changed)
+    return segment
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda _: None, "cannot be read: it is not there"),
+        (lambda content: content[:-9], "is damaged: "),
+        (lambda content: content[:60] + bytes([content[60] ^ 4]) + content[61:], "is damaged: "),
+        (lambda _: b"", "is damaged: "),
+        (lambda _: b"no segment at all", "is damaged: "),
+    ],
+)
+def test_a_segment_that_is_missing_or_damaged_is_named_with_its_positions(log: EventLog, change: Any, why: str) -> None:
+    segment = damaged(log, 1, change)
+    _, first, last, *_ = segment
+    sentence = (
+        f"log position {first}: entries {first} to {last} lie in a segment that cannot be used: {segment.url} {why}"
+    )
+    read: list[int] = []
+    with pytest.raises(UnreadableRecord) as caught:
+        read.extend(record.seq for record in open_log(log.store, KEYS).read())
+    assert str(caught.value).startswith(sentence)
+    with pytest.raises(UnreadableRecord):
+        list(open_log(log.store, KEYS).entries())
+    assert list(open_log(log.store, KEYS).read(Position(last, segment.digest))) == RECORDS[last:]
+
+
+def test_a_segment_of_another_history_is_refused_though_its_file_is_sound(log: EventLog) -> None:
+    segment = damaged(log, 1, lambda _: None)
+    fsspec.core.url_to_fs(segment.url)[0].mv(listed(log.store, KEYS)[0].url, segment.url)
+    with pytest.raises(UnreadableRecord, match=rf"entries {segment.first} to .* is damaged"):
+        list(log.read(Position(segment.first - 1, segment.before)))
+
+
+def test_what_reads_back_otherwise_than_it_was_written_is_not_trimmed(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = FusedFiles.cp_file
+
+    def torn(self: FusedFiles, there: str, to: str, **options: Any) -> None:
+        whole(self, there, to, **options)
+        self.pipe_file(to, self.cat_file(to)[:-5])
+
+    monkeypatch.setattr(FusedFiles, "cp_file", torn)
+    with pytest.raises(UnreadableRecord, match=r"entries 1 to \d+ .*: fused://archive/prod/.* is damaged"):
+        move(log, url="fused://archive")
+    assert in_stream(log) == list(range(1, END + 1))
+    assert listed(log.store, KEYS) == []
+    monkeypatch.undo()
+    monkeypatch.setattr(archiving, "SEGMENT_EVENTS", 60)
+    move(log, url="fused://archive")
+    assert_whole(log)
+
+
+def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
+    move(log, END - 60)
+    begins = in_stream(log)[0]
+    log.store.xdel(KEYS.log, "100-0")
+    log.store.delete(KEYS.snapshots)
+    with pytest.raises(UnreadableRecord, match="log position 100: the entry is missing"):
+        move(log)
+    assert in_stream(log)[0] == begins
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("", "nothing says where to: name a URL, or set it by `fairlog settings set archive_url=URL`"),
+        ("nowhere://x", "nowhere://x/prod cannot be reached: Protocol not known: nowhere"),
+        (
+            "s3://me:secret@x",
+            "the archive's URL is written into the log: leave passwords and options to the environment",
+        ),
+        ("file:///proc/fairlog", "file:///proc/fairlog/prod cannot be written: No such file or directory"),
+        ("file:///dev/null/x", "file:///dev/null/x/prod cannot be written: Not a directory"),
+        (
+            "memory",
+            "the archive's URL is one of a folder, like file:///mnt/archive or s3://bucket/folder, not 'memory'",
+        ),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_said_and_nothing_moves(log: EventLog, url: str, sentence: str) -> None:
+    with pytest.raises((CannotArchive, Unreachable)) as caught:
+        move(log, url=url)
+    assert str(caught.value).replace("it is not there", "No such file or directory") == sentence
+    assert in_stream(log) == list(range(1, END + 1))
+
+
+@pytest.mark.parametrize("missing", ["zstandard", "fsspec"])
+def test_what_is_not_installed_is_named_with_how_to_install_it(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    move(log, 200)
+    monkeypatch.setitem(sys.modules, missing, None)
+    sentence = rf"needs {missing}, which is not installed: pip install 'fairlog\[archive\]'"
+    with pytest.raises(Unreachable, match=sentence):
+        move(log)
+    with pytest.raises(UnreadableRecord, match=rf"entries 1 to \d+ .* {sentence}"):
+        list(open_log(log.store, KEYS).read())
+
+
+def test_an_archive_that_was_moved_is_read_where_the_reader_is_told(log: EventLog) -> None:
+    move(log)
+    system = fsspec.filesystem("memory")
+    system.mv("/shared/archive", "/elsewhere", recursive=True)
+    with pytest.raises(UnreadableRecord, match="it is not there"):
+        list(open_log(log.store, KEYS).read())
+    assert_whole(open_log(log.store, KEYS, elsewhere="memory://elsewhere"))
+
+
+def test_clusters_that_share_a_place_keep_out_of_each_others_way(log: EventLog) -> None:
+    before = {segment.url for segment in move(log)}
+    other = fakeredis.FakeRedis(server=fakeredis.FakeServer())
+    assert {segment.url for segment in move(commit(other, RECORDS[:130]))} - before
+    assert_whole(log)
+
+
+@pytest.mark.parametrize(
+    "value", ["file:///mnt/archive", "s3://bucket/folder", "memory://x", "sftp://ann@host/folder", ""]
+)
+def test_the_url_of_an_archive_is_a_setting(value: str) -> None:
+    assert changed_settings(ClusterConfigured(), {"archive_url": value}).archive_url == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["/mnt", "file://mnt", "s3://key:secret@bucket/x", "https://host/x?token=secret", "x y://z", "s3://", "s3://a b"],
+)
+def test_an_url_that_is_none_or_holds_a_secret_is_refused_and_not_repeated(value: str) -> None:
+    with pytest.raises(InvalidSetting, match="the archive's URL is") as caught:
+        changed_settings(ClusterConfigured(), {"archive_url": value})
+    assert "secret" not in str(caught.value)
+
+
+def test_the_list_of_segments_says_all_that_is_needed_to_trust_one(log: EventLog) -> None:
+    before, segment, *_ = move(log)
+    entry: Any = log.store.lindex(KEYS.archive, 1)
+    assert json.loads(entry) == segment._asdict()
+    assert (segment.before, segment.digest) == (before.digest, RECORDS[segment.last - 1].digest)

@@ -1,0 +1,81 @@
+"""The archiving that the settings ask for: when it is due, and that one at a time is enough."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+from redis.exceptions import ConnectionError as StoreConnectionError
+
+from recovery.archive import archiver
+from recovery.archive.archiver import CLAIMED_S, Archiver, claim, is_due, run
+from scheduler.model.events import ClusterConfigured
+from scheduler.store.connection import connect
+from scheduler.store.eventlog import EventLog
+from tests.property.given import Cluster, recorded
+from tests.unit.recovery.archive.archived import KEYS, forget_files, in_stream, put_records
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+SETTINGS: dict[str, Any] = {"archive_url": "memory://archive", "archive_after_events": 20, "archive_retain_events": 10}
+
+
+def history() -> Cluster:
+    """A cluster of forty companies."""
+    cluster = Cluster()
+    for number in range(40):
+        cluster.company(f"c{number}")
+    return cluster
+
+
+RECORDS = recorded(history())
+
+
+@pytest.fixture
+def log(fake: Redis) -> Iterator[EventLog]:
+    forget_files()
+    yield put_records(fake, KEYS, RECORDS)
+    forget_files()
+
+
+def test_it_is_due_once_as_many_events_as_the_settings_say_lie_there_beyond_those_that_stay(log: EventLog) -> None:
+    settings = ClusterConfigured(**SETTINGS)
+    assert [head for head in range(28, 32) if is_due(log, settings, head)] == [30, 31]
+    assert not is_due(log, replace(settings, archive_after_events=0), 1_000)
+    nowhere = replace(settings, archive_url="")
+    assert not is_due(log, nowhere, 1_000)
+    assert is_due(log, nowhere, 1_000, "memory://elsewhere")
+
+
+def test_what_was_due_is_not_due_any_more_once_it_was_moved(log: EventLog) -> None:
+    settings = ClusterConfigured(**SETTINGS)
+    assert is_due(log, settings, len(RECORDS))
+    run(log, os.getppid(), settings.archive_url, settings.archive_retain_events)
+    assert in_stream(log) == [record.seq for record in RECORDS[-10:]]
+    assert not is_due(log, settings, len(RECORDS))
+
+
+def test_it_is_left_to_one_at_a_time_but_not_for_ever(log: EventLog) -> None:
+    assert claim(log)
+    assert not claim(log)
+    assert 0 < log.store.ttl(KEYS.archiving) <= CLAIMED_S
+
+
+def test_it_ends_with_the_master_that_started_it(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archiver, "CLAIM_EVERY", 5)
+    gone = -1
+    with pytest.raises(SystemExit):
+        run(log, gone, "memory://archive", 10)
+    assert list(log.read()) == RECORDS
+
+
+def test_a_master_that_is_not_told_to_archive_asks_the_store_nothing() -> None:
+    tended = Archiver(EventLog(connect("unix:///nowhere"), KEYS), "unix:///nowhere")
+    tended.tend(ClusterConfigured(), 1_000_000)
+    tended.stop()
+    with pytest.raises(StoreConnectionError):
+        tended.tend(ClusterConfigured(archive_url="memory://archive", archive_after_events=1), 1_000_000)

@@ -1,0 +1,118 @@
+"""The rules of docs/semantics.md and the code that implements them know each other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.model.events import ClusterConfigured
+
+ROOT = Path(__file__).parents[4]
+RULES = (ROOT / "docs" / "semantics.md").read_text()
+SOURCES = {
+    file.relative_to(ROOT): file.read_text()
+    for package in ("scheduler", "workers", "recovery", "witness", "fairlog")
+    for file in sorted((ROOT / package).rglob("*.py"))
+}
+
+
+def stated(page: str) -> list[str]:
+    """The numbers of the rules that the page states, in its order; several may share a line."""
+    return re.findall(r"(?:^|(?<=\. ))([A-Z][0-9]+)\. (?=\S)", page, re.MULTILINE)
+
+
+def cited(text: str) -> list[str]:
+    """The numbers that a docstring cites; `S1-S3` is all three of them."""
+    found = []
+    for letter, first, last in re.findall(r"\b([A-Z])([0-9]{1,2})(?:-\1([0-9]{1,2}))?\b", text):
+        found += [f"{letter}{number}" for number in range(int(first), int(last or first) + 1)]
+    return found
+
+
+def docstrings_of_functions(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """Those of attributes too, which stand behind an assignment."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+
+
+def uncited(page: str, sources: list[str]) -> list[str]:
+    """The rules of the page that no function cites."""
+    numbers = {number for source in sources for text in docstrings_of_functions(source) for number in cited(text)}
+    return [rule for rule in stated(page) if rule not in numbers]
+
+
+def unheard_of(page: str, sources: list[str]) -> list[str]:
+    """The numbers cited anywhere that the page does not state."""
+    rules = stated(page)
+    numbers = [number for source in sources for text in docstrings(source) for number in cited(text)]
+    return sorted({number for number in numbers if number not in rules})
+
+
+def test_the_page_states_every_rule_once_and_leaves_out_no_number() -> None:
+    rules = stated(RULES)
+    letters = "".join(dict.fromkeys(rule[0] for rule in rules))
+    assert letters == "TACUFOSPDWL"
+    last = [sum(rule[0] == letter for rule in rules) for letter in letters]
+    assert rules == [f"{letter}{n + 1}" for letter, number in zip(letters, last, strict=True) for n in range(number)]
+    assert len(rules) == 54
+
+
+def test_every_rule_is_cited_by_a_function() -> None:
+    assert uncited(RULES, list(SOURCES.values())) == []
+
+
+def test_every_rule_that_is_cited_exists() -> None:
+    assert {file: found for file, source in SOURCES.items() if (found := unheard_of(RULES, [source]))} == {}
+
+
+def test_every_setting_has_its_rule() -> None:
+    table = RULES[RULES.index("## Settings") : RULES.index("## T:")]
+    assert [name for name in ClusterConfigured.__struct_fields__ if f"`{name}`" not in table] == []
+
+
+def test_the_check_finds_a_new_rule_that_nobody_has_cited_yet() -> None:
+    assert uncited(RULES + "\nL7. A new rule.", list(SOURCES.values())) == ["L7"]
+
+
+def test_the_check_finds_a_rule_that_lost_its_only_citation() -> None:
+    without = [source.replace("(semantics U4)", "") for source in SOURCES.values()]
+    assert uncited(RULES, without) == ["U4"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "def f():\n    x = 'semantics F2'",
+        "def f():\n    return 1  # semantics F2",
+        '"""A module on semantics F2."""',
+        'X = 1\n"""An attribute by semantics F2."""',
+        'def f():\n    """Not F20 nor XF2, and semantics F alone says nothing."""',
+    ],
+)
+def test_the_check_finds_a_rule_that_no_function_cites(source: str) -> None:
+    assert uncited("F1. `fifo`. F2. `sql-first`.", ['def f():\n    """Semantics F1."""', source]) == ["F2"]
+
+
+def test_the_check_knows_the_ways_to_cite() -> None:
+    page = "\n".join(f"S{n}. A rule." for n in range(1, 8))
+    source = (
+        'def f():\n    """By semantics S1-S3 and (S4, S5)."""\nasync def g():\n    """Ties by S6.\n\n    And S7."""'
+    )
+    assert uncited(page, [source]) == []
+
+
+def test_the_check_finds_a_citation_of_no_rule() -> None:
+    source = '"""Semantics Z1."""\ndef f():\n    """Semantics C1, C9."""\nX = 1\n"""By P8."""'
+    assert unheard_of("C1. A rule.", [source]) == ["C9", "P8", "Z1"]

@@ -1,0 +1,155 @@
+"""What is not as the command behind it would have caused it is named where it stands, though the chain is whole."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from fairlog.cli.sources import exported
+from scheduler.model.commands import (
+    ChangeCompany,
+    DecommissionWorker,
+    EndedDriver,
+    EndedExecutor,
+    LoseWorker,
+    RemoveCompany,
+    RemoveWorker,
+    ScaleApp,
+    StartedExecutor,
+    SubmitApp,
+)
+from scheduler.model.events import EVENT_TYPES
+from scheduler.store.codec import Record
+from tests.property.given import Cluster, recorded
+from tests.unit.recorded import rechained
+from witness.audit.audit import audit
+
+GOLDEN = Path(__file__).parents[3] / "golden"
+
+
+def golden() -> dict[str, list[Record]]:
+    """Recorded histories by the types that they hold."""
+    logs: dict[str, list[Record]] = {}
+    for file in sorted(GOLDEN.glob("*.jsonl")):
+        with file.open("rb") as lines:
+            log = list(exported(lines))
+        logs |= {record.type: log for record in log}
+    return logs
+
+
+def lively() -> list[Record]:
+    """A cluster in which executors, drivers and workers end, one way or another, and take something along."""
+    cluster = Cluster({"max_executor_failures": 1})
+    cluster.company("acme", 128, 262144)
+    for name in ("w1", "w2", "w3", "w4"):
+        cluster.worker(name, 16)
+    cluster.turn(SubmitApp(app="d1", company="acme", user="ann", driver=True, command=("true",)))
+    cluster.submit("a1", 24)
+    cluster.submit("a2", 6, per_task_mb=None)
+    cluster.submit("a3", 8)
+    cluster.turn(ChangeCompany(company="acme", cores=96, memory_mb=131072))
+    cluster.turn(ScaleApp(app="a3", executors=1))
+    cluster.turn(StartedExecutor(executor="a1.0"))
+    cluster.ended("a1.0", done=True)
+    cluster.turn(EndedExecutor(executor="a1.1", reason="exited"))
+    cluster.turn(DecommissionWorker(worker="w2"))
+    cluster.turn(LoseWorker(worker="w3", last_seen=5))
+    cluster.turn(EndedDriver(driver="d1.driver-0", reason="failed", exit_code=3, detail="it was stopped by signal 9"))
+    cluster.ended("a2.1", failed=True)
+    cluster.turn(RemoveWorker(worker="w4"))
+    for executor in list(cluster.state.workers["w4"].executors):
+        cluster.ended(executor, done=True)
+    cluster.company("bolt")
+    cluster.turn(RemoveCompany(company="bolt"))
+    return recorded(cluster)
+
+
+LOG = lively()
+
+
+def position(kind: str, said: dict[str, object]) -> int:
+    """Where the log has an entry of that type that says so."""
+    places = [r.seq for r in LOG if r.type == kind and said.items() <= json.loads(r.data).items()]
+    return places[0]
+
+
+LOGS = {record.type: LOG for record in LOG} | golden()
+
+
+def test_a_lively_log_has_no_deviation() -> None:
+    assert audit(LOG) == []
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_an_entry_that_was_doubled_is_named_at_its_own_position_whatever_it_is(kind: str) -> None:
+    log = LOGS[kind]
+    places = [number for number, record in enumerate(log, start=1) if record.type == kind]
+    for seq in {places[0], places[len(places) // 2], places[-1]}:
+        found = audit(rechained([*log[:seq], log[seq - 1], *log[seq:]]))
+        assert found, seq
+        assert found[0].seq == seq + 1, found[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "rule"),
+    [
+        ("ExecutorRemoved", {"reason": "lost"}, "W2"),
+        ("AppRemoved", {"app": "d1"}, "D3"),
+        ("AppRemoved", {"app": "a2"}, "W5"),
+        ("AppChanged", {"app": "a1"}, "S6"),
+        ("WorkerRemoved", {"reason": "removed"}, "W3"),
+        ("ExecutorRemoved", {"reason": "killed"}, "W6"),
+    ],
+)
+def test_what_a_command_took_along_and_is_left_out_is_missed_where_it_was(
+    kind: str, said: dict[str, object], rule: str
+) -> None:
+    seq = position(kind, said)
+    found = audit(rechained([record for record in LOG if record.seq != seq]))
+    assert (found[0].seq, found[0].rule) == (seq, rule)
+    assert found[0].due.startswith(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "changes", "rule"),
+    [
+        ("AppRegistered", {"app": "a2"}, {"requested_cores": 16}, "A1"),
+        ("AppRegistered", {"app": "a2"}, {"requested_memory_mb": 512}, "A2"),
+        ("AppRegistered", {"app": "a2"}, {"cores": 200, "requested_cores": 200, "requested_memory_mb": 102400}, "C4"),
+        ("AppRegistered", {"app": "a2"}, {"company": "nobody"}, "O2"),
+        ("ExecutorRemoved", {"reason": "lost"}, {"reason": "killed"}, "W2"),
+        ("AppRemoved", {"app": "d1"}, {"reason": "finished"}, "D3"),
+        ("WorkerRemoved", {"reason": "removed"}, {"last_seen": 7}, "W3"),
+        ("WorkerChanged", {"status": "leaving"}, {"cores": 2}, "O2"),
+        ("CompanyChanged", {}, {"cores": 1}, "O2"),
+    ],
+)
+def test_what_came_of_a_command_and_was_edited_is_named(
+    kind: str, said: dict[str, object], changes: dict[str, object], rule: str
+) -> None:
+    seq = position(kind, said)
+    log = list(LOG)
+    data = {**json.loads(log[seq - 1].data), **changes}
+    log[seq - 1] = log[seq - 1]._replace(data=json.dumps(data, separators=(",", ":")))
+    found = audit(rechained(log))
+    assert (found[0].seq, found[0].rule) == (seq, rule)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ("ExecutorRemoved", "AppChanged"),
+        ("ExecutorRemoved", "AppRemoved"),
+        ("DriverRemoved", "AppRemoved"),
+        ("ExecutorRemoved", "WorkerRemoved"),
+        ("AppChanged", "WorkerRemoved"),
+    ],
+)
+def test_what_came_of_one_command_and_was_exchanged_is_named_where_it_begins(kind: tuple[str, str]) -> None:
+    one = next(n for n, (r, s) in enumerate(pairwise(LOG)) if (r.type, s.type) == kind and r.cause)
+    log = [*LOG[:one], LOG[one + 1], LOG[one], *LOG[one + 2 :]]
+    found = audit(rechained(log))
+    assert found[0].seq == one + 1
