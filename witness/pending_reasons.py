@@ -82,10 +82,10 @@ def _no_worker() -> Told:
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
     """The company's cap (C4), or that it may not borrow now (C6), its reservation (C7), the user's queue (F1, F2)."""
-    spec, cap, queue = app.spec, company.cap, company.users[app.spec.user]
+    spec, cap, queue = app.spec, company.limit, company.users[app.spec.user]
     if not cap.admits(app.queued.request):
         borrows = spec.company in state.queue.borrowers
-        others = borrows and any(one.cap.lets_through() for one in _others(state, spec.company))
+        others = borrows and any(one.limit.lets_through() for one in _others(state, spec.company))
         if not borrows or others or is_full(state):
             return Wait("cap", "C6" if borrows else "C4", partial(_capped, state, company, app, others=others))
     reserver = cap.reserver() if cap.reservations else None
@@ -122,7 +122,7 @@ def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: boo
 
 
 def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
-    since = company.cap.reserved[reserver.app][0]
+    since = company.limit.reserved[reserver.app][0]
     text = f"app {reserver.app} of the company was held back since {_time(since)}, so long that its room is reserved"
     return text, {"app": reserver.app, "heldBackSince": since}
 
@@ -157,7 +157,7 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
     """The companies that take part (C1), whose turn it is first, each with what decides: its share, or its use."""
     key = COMPANY_POLICIES[state.settings.company_policy].key
-    taking = [queue for queue in state.queue.companies.values() if queue.cap.lets_through()]
+    taking = [queue for queue in state.queue.companies.values() if queue.limit.lets_through()]
     keyed = sorted(((key(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
     return [(queue, str(key[1])) for key, queue in keyed]
 
@@ -166,7 +166,7 @@ def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[User
     """The users of a company whose next app passes its cap, whose turn it is first, each with what decides."""
     state.queue.first()  # brings up to date what the users' keys are made of
     key, quota, policy = USER_POLICIES[state.settings.user_policy].key, company.tenant.quota, state.settings.user_policy
-    passing = [queue for queue in company.users.values() if queue.head and company.cap.admits(queue.head.request)]
+    passing = [queue for queue in company.users.values() if queue.head and company.limit.admits(queue.head.request)]
     keyed = sorted(((key(each.contender, quota, state.queue.basis), each) for each in passing), key=lambda one: one[0])
     return [(queue, "" if policy == "longest-wait" else str(key[1])) for key, queue in keyed]
 
@@ -294,7 +294,7 @@ def _before(words: str, told: Told) -> Told:
 
 
 def _preferring(state: ClusterState, app: App) -> Told:
-    hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.request.hosts or ())
+    hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.locations.hosts or ())
     since = min(wanted.since for wanted in app.wanted)
     text = (
         f"it waits for room on a host that its tasks prefer ({', '.join([*hosts][:_NAMED])}), since {_time(since)}, "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker
-from scheduler.model.events import Event
+from scheduler.model.events import ClusterConfigured, Event, ExecutorAllocated, MasterElected, RoomReserved
 from scheduler.rules.decide import admit, decide, placements
-from scheduler.rules.demand import due
+from scheduler.rules.demand import due, requests, with_request
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.state import ClusterState
 
@@ -42,6 +42,7 @@ class Turn:
         self.first = state.head + 1
         self.entries: list[Entry] = []
         self._taken = self._decommissions = 0
+        self._begun = False
 
     def take(self, command: Command, cause: str = "") -> list[Event]:
         """Fold what `command` causes and return it (semantics T2).
@@ -60,15 +61,50 @@ class Turn:
 
         Not in a turn that took nothing but decommissions: they start no placement (semantics W6).
         """
+        self._begin()
         if 0 < self._taken == self._decommissions:
             return
         for event in decisions(self.state, self.at):
-            self.record(event)
+            self.fold(event)
 
     def record(self, event: Event, cause: str = "") -> None:
-        """Fold one event."""
+        """Fold an event that came in, and what follows from it; an election comes before all else."""
+        if type(event) is not MasterElected:
+            self._begin()
+        if type(event) is ExecutorAllocated:
+            event = with_request(self.state, event)
+        for each in consequences(self.state, [event], self.at):
+            self.fold(each, cause)
+
+    def _begin(self) -> None:
+        """Reserve room for those who were held back for too long, before the turn changes anything (semantics C7)."""
+        if not self._begun:
+            self._begun = True
+            for event in reservations(self.state, self.at):
+                self.fold(event)
+
+    def fold(self, event: Event, cause: str = "") -> None:
+        """Fold this event and nothing else."""
         self.state.apply(event, at=self.at, cause=cause)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
+
+
+def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
+    """The reservations that are due at time `at` (ms) (semantics C7)."""
+    return [RoomReserved(app=app) for app in state.to_reserve(at)]
+
+
+def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
+    """Each event, and behind it what the rules make of it at once: pending requests (L1, L2), reservations (C7).
+
+    The caller folds each event before it asks for the next.
+    """
+    for event in events:
+        yield event
+        if (requested := requests(state, event, at)) is not None:
+            yield requested
+        elif type(event) is ClusterConfigured:
+            yield from reservations(state, at)
 
 
 def decisions(state: ClusterState, at: int, first: Stage = Stage.ADMISSIONS) -> Iterator[Event]:
@@ -76,11 +112,16 @@ def decisions(state: ClusterState, at: int, first: Stage = Stage.ADMISSIONS) -> 
 
     The caller folds each event before it asks for the next.
     """
+    return consequences(state, _decisions(state, at, first), at)
+
+
+def _decisions(state: ClusterState, at: int, first: Stage) -> Iterator[Event]:
     while first <= Stage.ADMISSIONS and (admitted := admit(state)) is not None:
         yield admitted
-    if first <= Stage.TIME and state.moments:
+    if first <= Stage.TIME:
         yield from due(state, at)
     if first <= Stage.DRIVERS:
         yield from place_drivers(state)
     for granted in placements(state, at):
-        yield from granted
+        for event in granted:
+            yield with_request(state, event)

@@ -42,7 +42,7 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A3"
     if due is None and is_full(state):
         return "A3"
-    if not queue.cap.admits(app.queued.request) and done.company not in state.queue.borrowers:
+    if not queue.limit.admits(app.queued.request) and done.company not in state.queue.borrowers:
         return "C4"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
 
@@ -52,7 +52,7 @@ def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
     settings = state.settings
     if due.company != done.company:
         return _COMPANY.get(settings.company_policy, "C3")
-    if due.app in state.queue.companies[due.company].cap.reserved:
+    if due.app in state.queue.companies[due.company].limit.reserved:
         return "C7"
     return _USER[settings.user_policy] if due.user != done.user else _APP[settings.app_policy]
 
