@@ -56,7 +56,7 @@ from scheduler.rules.entities import Allocation, App, Company, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
-from scheduler.rules.placement.executors import CLASSIC
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
@@ -145,7 +145,7 @@ class ClusterState:
             return app.left_cores > 0
         if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
             return False
-        unit = 1 if app.unit is None or self.settings.placement in CLASSIC else app.unit.cores
+        unit = 1 if app.unit is None or PLACEMENTS[self.settings.placement].one_a_worker else app.unit.cores
         return app.left_cores >= unit
 
     @property

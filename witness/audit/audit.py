@@ -17,13 +17,11 @@ from recovery.replay.chain import Entry, Fault, verified
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import (
     AppAdmitted,
-    AppChanged,
     CompanyRegistered,
     DriverAllocated,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
-    ExecutorRevoked,
     ExecutorsRequested,
     MasterElected,
     RoomReserved,
@@ -32,7 +30,7 @@ from scheduler.model.events import (
 )
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Stage, consequences, decisions, reservations
+from scheduler.rules.turn import STAGES, consequences, decision_of, decisions, reservations, stage_of
 from scheduler.store.codec import Fact, Record, told
 from witness.audit.inputs_check import Inputs, Odd
 from witness.audit.rule_of import broken
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from scheduler.store.eventlog import Position
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
+"""What no command brings about."""
 _CONSEQUENCES = (RoomReserved, ExecutorsRequested)
 """What stands behind an input, or at the beginning of a turn, because a rule makes it of what was there."""
 _REGARDED = frozenset({CompanyRegistered, *_DECIDED})
@@ -158,7 +157,7 @@ class Audit:
         """Fold the inputs, then hold each decision against the one that was due (semantics T2)."""
         yield from self._shape(turn)
         decided_from = len(turn)
-        while decided_from and not _is_input(turn[decided_from - 1]):
+        while decided_from and _is_decision(turn[decided_from - 1]):
             decided_from -= 1
         while decided_from < len(turn) and type(turn[decided_from].event) is ExecutorsRequested:
             decided_from += 1
@@ -319,7 +318,7 @@ class _Course:
         self.state, self.at = state, at
         self.due: Event | None = None
         self.departed = False
-        self.work_out_again(Stage.ADMISSIONS)
+        self.work_out_again(0)
 
     def go_on(self, done: Event, *, as_due: bool) -> None:
         """What is due once `done` was folded."""
@@ -329,7 +328,7 @@ class _Course:
         else:
             self.work_out_again(_stage(done))
 
-    def work_out_again(self, first: Stage) -> None:
+    def work_out_again(self, first: int) -> None:
         """What is due from that stage of the turn on, as the state is now."""
         self.departed = False
         self._course = decisions(self.state, self.at, first)
@@ -350,28 +349,14 @@ def words(event: Event | None) -> str:
     return " ".join([type(event).__name__, *said])
 
 
-def _stage(event: Event) -> Stage:
-    match event:
-        case AppAdmitted():
-            return Stage.ADMISSIONS
-        case ExecutorsRequested():
-            return Stage.EXECUTORS
-        case DriverAllocated():
-            return Stage.DRIVERS
-        case ExecutorAllocated():
-            return Stage.EXECUTORS
-        case _:
-            return Stage.TIME
+def _stage(event: Event) -> int:
+    """The stage of a decision; pending requests (L1) stand behind those of any stage, placement goes by them."""
+    return len(STAGES) - 1 if type(event) is ExecutorsRequested else stage_of(event)
 
 
-def _is_input(logged: Fact) -> bool:
-    """Whether a command or a lost worker brought it; an `AppChanged` without a cause may also be time's (L6)."""
+def _is_decision(logged: Fact) -> bool:
     kind = type(logged.event)
-    if kind in _DECIDED or kind is ExecutorsRequested:
-        return False
-    if kind is ExecutorRevoked:
-        return logged.event.reason != "idle"  # type: ignore[union-attr]  # it is one
-    return kind is not AppChanged or bool(logged.cause)
+    return kind in _DECIDED or kind is ExecutorsRequested or decision_of(logged.event, logged.cause) is not None
 
 
 def _only_decommissions(inputs: list[Fact], state: ClusterState) -> bool:
