@@ -29,11 +29,16 @@ from scheduler.model.events import (
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
+    ExecutorsRequested,
+    Locations,
     MasterElected,
+    RoomReserved,
+    Wanted,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
 )
+from scheduler.model.resources import Resources
 from scheduler.store import codec
 from scheduler.store.codec import FIELDS, GENESIS_DIGEST, Record, decode, encode, read_record
 
@@ -172,6 +177,9 @@ EVENTS: list[Event] = [
         archive_after_events=100_000,
         archive_retain_events=250_000,
     ),
+    ExecutorAllocated(app="a3", executor="a3.1", worker="w1", cores=4, memory_mb=2048, requested=Resources(12, 6144)),
+    RoomReserved(app="a1"),
+    ExecutorsRequested(app="a1", pending=(Wanted(Locations(("h1",), ("r1",)), 2, 5), Wanted(Locations(), 1, 7))),
 ]
 """An event of every type, in the order of the file."""
 
@@ -256,7 +264,7 @@ def test_the_fields_of_an_entry_are_always_these_in_this_order() -> None:
 def test_no_event_holds_a_float() -> None:
     """Schema 1: no floats."""
     for model in EVENT_TYPES.values():
-        assert "number" not in json.dumps(msgspec.json.schema(model)).replace("integer", "")
+        assert '"type": "number"' not in json.dumps(msgspec.json.schema(model))
 
 
 def test_an_entry_without_an_optional_field_is_read_with_its_default() -> None:
