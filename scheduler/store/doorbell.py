@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
+from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -31,7 +32,6 @@ from rq.utils import now, utcformat
 from rq.worker import SimpleWorker
 from rq.worker.base import WorkerStatus
 
-from scheduler.model.errors import FairlogError
 from scheduler.store.connection import ANSWER_S
 from scheduler.store.keys import bell_id, queue_key
 
@@ -85,10 +85,6 @@ def ring() -> None:
     _answer.get()()
 
 
-class LoopEnded(FairlogError):
-    """RQ's worker loop ended by itself. RQ has logged the exception that ended it."""
-
-
 class DoorbellWorker(SimpleWorker):
     """An RQ worker that executes the rings on its queue with `answer`; `leaving` is called when it was told to stop.
 
@@ -130,7 +126,8 @@ class DoorbellWorker(SimpleWorker):
         self._at_once = True
         self._rung = False
         """Whether the ring in hand came through the queue, rather than by the time."""
-        self._reason: FairlogError | RedisError | None = None
+        self.reason: BaseException | None = None
+        """The exception that ended RQ's loop."""
 
     @property
     def connection_timeout(self) -> int:
@@ -145,19 +142,19 @@ class DoorbellWorker(SimpleWorker):
     def work_until_stopped(self) -> None:
         """Have RQ's worker loop execute rings until told to stop; the first one is due at once.
 
-        Raises: what `answer` raises, redis-py's errors if the store is away, LoopEnded for any other exception.
+        Raises: what `answer` raises, redis-py's errors if the store is away.
         """
-        self._at_once, self._reason, self._next_heartbeat = True, None, 0.0
+        self._at_once, self.reason, self._next_heartbeat = True, None, 0.0
         self.connection.delete(self.key)  # our own from before an outage: the name is nobody else's
         token = _answer.set(self._answer)
         try:
             self.work(logging_level="ERROR")
         finally:
             _answer.reset(token)
-        if self._reason is not None:
-            raise self._reason
+        if self.reason is not None:
+            raise self.reason
         if not self._stop_requested:
-            raise LoopEnded("the worker loop ended by itself; the lines above say why")
+            raise RuntimeError("RQ's worker loop ended by itself; its log says why")
         self._leaving()
 
     def save_bell(self) -> None:
@@ -175,7 +172,7 @@ class DoorbellWorker(SimpleWorker):
     ) -> tuple[Job, Queue]:
         """The bell, once somebody has rung, something is due, or a job that is no ring was refused."""
         queue = self.queues[0]
-        with self._reason_kept():
+        with _ReasonKept(self):
             if self.get_state() != WorkerStatus.IDLE:
                 self.set_state(WorkerStatus.IDLE)
             self.heartbeat()
@@ -189,7 +186,7 @@ class DoorbellWorker(SimpleWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:  # noqa: ARG002 - RQ's
         """Execute the bell here. A ring by the time leaves the records alone: it is over before anybody looks."""
-        with self._reason_kept():
+        with _ReasonKept(self):
             if not self._rung:
                 job.perform()
                 return
@@ -201,7 +198,7 @@ class DoorbellWorker(SimpleWorker):
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
         """Renew the records in the store, every 10 seconds; RQ asks for it several times a job."""
         if time.monotonic() >= self._next_heartbeat:
-            with self._reason_kept():
+            with _ReasonKept(self):
                 self.save_bell()
                 super().heartbeat(timeout, pipeline)
             self._next_heartbeat = time.monotonic() + HEARTBEAT_S
@@ -284,14 +281,22 @@ class DoorbellWorker(SimpleWorker):
             record="removed" if known else "missing",
         )
 
-    @contextmanager
-    def _reason_kept(self) -> Iterator[None]:
-        """End RQ's loop for what the caller of `work_until_stopped` is to know; RQ would log it and keep it."""
-        try:
-            yield
-        except (FairlogError, RedisError) as reason:
-            self._reason = reason
-            raise StopRequested from reason
+
+class _ReasonKept:
+    """Ends RQ's loop for the caller of `work_until_stopped` to raise the exception; RQ would log it and keep it."""
+
+    def __init__(self, worker: DoorbellWorker) -> None:
+        self._worker = worker
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, StopRequested):
+            self._worker.reason = error
+            raise StopRequested from error
 
 
 def forget_queue(connection: Redis, queue: str) -> None:
@@ -300,4 +305,4 @@ def forget_queue(connection: Redis, queue: str) -> None:
     connection.srem(Queue.redis_queues_keys, queue_key(queue))
 
 
-__all__ = ["RING_LUA", "TICK_S", "DoorbellWorker", "LoopEnded", "bell_id", "forget_queue", "queue_key", "ring"]
+__all__ = ["RING_LUA", "TICK_S", "DoorbellWorker", "bell_id", "forget_queue", "queue_key", "ring"]
