@@ -4,7 +4,7 @@
 
 - Replay of logs of 10⁴, 10⁵ … EVENTS events (default 10⁶) of a busy cluster of 200 workers, on the embedded server.
   Each entry is read, verified in the chain, decoded and folded; then the resulting state is checked.
-- Audit of the longest log, as in `fairlog audit`: every decision is made again, ledgers and quotas are compared at every
+- Audit of the longest log, as in `fairlog audit`: every decision is made again, and the ledgers are compared at every
   position.
 - Writing a snapshot of 10,000 workers and 100,000 apps, and rebuilding the state from it.
 - Replay of as many events by the `eventsourcing` library.

@@ -52,7 +52,7 @@ def wait_for(condition: Callable[[], object], what: str, within_s: float = 300) 
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"{what} did not arrive within {within_s:.0f} s")
+            raise SystemExit(f"timed out after {within_s:.0f} s waiting for {what}")
         time.sleep(0.01)
 
 

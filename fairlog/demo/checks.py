@@ -75,8 +75,8 @@ def check_workers(state: ClusterState, seq: int) -> None:
         memory_mb = sum(executor.memory_mb for executor in worker.executors.values())
         if cores > worker.cores or memory_mb > worker.memory_mb:
             raise Broken(
-                f"log position {seq}: worker {worker.id} is granted {cores} cores and {memory_mb} MiB "
-                f"of {worker.cores} and {worker.memory_mb}"
+                f"log position {seq}: worker {worker.id} is granted {cores} cores and {memory_mb} MiB, "
+                f"but offers {worker.cores} cores and {worker.memory_mb} MiB"
             )
 
 
@@ -86,7 +86,7 @@ def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int) -> Non
         name: _share(state, name) for name, company in state.companies.items() if _fits(state, name, company)
     }
     if admitted.company not in taking_part:
-        raise Broken(f"log position {seq}: {admitted.app} was admitted past the quota of {admitted.company}")
+        raise Broken(f"log position {seq}: {admitted.app} was admitted beyond the quota of {admitted.company}")
     lowest = min(taking_part, key=lambda name: taking_part[name])
     if taking_part[lowest] < taking_part[admitted.company]:
         raise Broken(
@@ -100,7 +100,7 @@ def check_acknowledged(records: Sequence[Record], receipts: Sequence[Receipt]) -
     for receipt in receipts:
         found = records[receipt.seq - 1] if 0 < receipt.seq <= len(records) else None
         if found is None or found.cause != receipt.command_id:
-            raise Broken(f"command {receipt.command_id} was acknowledged, but log position {receipt.seq} lacks it")
+            raise Broken(f"command {receipt.command_id} was acknowledged, but is not at log position {receipt.seq}")
 
 
 def takeover_ms(records: Sequence[Record], head: int, killed_ms: int) -> int:

@@ -53,7 +53,7 @@ class Kills:
         Raises: Broken if all apps ended before both were killed.
         """
         if self._master is None or self._worker is None:
-            raise Broken("every app had ended before a master and a worker could be killed")
+            raise Broken("all apps ended before a master and a worker could be killed")
         return self._master, self._worker
 
     def _kill_master(self) -> None:

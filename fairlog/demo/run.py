@@ -156,7 +156,7 @@ def _watch(tree: Tree, client: Client, orders: Sequence[Order], kills: Kills) ->
                     return
             if elapsed_s > DEADLINE_S:
                 left = sorted(app["app"] for app in apps if not app["endedAt"])
-                raise Broken(f"after {DEADLINE_S:.0f} s these apps had not ended: {', '.join(left)}")
+                raise Broken(f"these apps did not end within {DEADLINE_S:.0f} s: {', '.join(left)}")
             time.sleep(_LOOK_S)
 
 

@@ -176,7 +176,7 @@ class Fleet:
         self._count(shape, -1)
 
     def _count(self, shape: Shape, change: int) -> None:
-        """Add `change` workers of `shape` to the counts by rank: the number of sizes that fit. Rank 0 is not usable."""
+        """Add `change` workers of `shape` to the counts by rank, the number of sizes that fit; rank 0 is not usable."""
         if shape[1] >= self._minimum.memory_mb:
             rank = bisect_right(self._ascending, shape[0])
             self._usable_by_rank[rank] += change

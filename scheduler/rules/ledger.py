@@ -29,8 +29,8 @@ class Balance:
 class Usage:
     """A company's decayed usage, in core-ms and MiB-ms, as of `at` (ms) (semantics C5).
 
-    Both sums are halved, rounded down, at every multiple of the half-life since the epoch. At such a time, the halved
-    value holds. The sums are integers, so one update equals several smaller ones.
+    Both sums are halved, rounded down, at every multiple of the half-life since the epoch; at that time itself they are
+    already halved. They are integers, so one update gives the same result as several smaller ones.
     """
 
     core_ms: int = 0

@@ -1,4 +1,4 @@
-"""Connect to the store, and check that its settings are durable."""
+"""Connect to the store, and check that its settings guarantee durability."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENTINEL = "redis+sentinel://"
 
 
 ANSWER_S = 10
-"""Answer timeout, on top of a command's own blocking time; after that the store counts as away."""
+"""Answer timeout, on top of a command's own blocking time; after that the store counts as unavailable."""
 
 
 AT_ONCE_BYTES = 1024 * 1024
@@ -40,7 +40,7 @@ def connect(url: str) -> Redis:
       is used until only one does.
 
     The client never retries a command. The log shows whether a commit with a lost answer took place; callers repeat
-    everything else. A server that does not answer within `ANSWER_S` counts as away.
+    everything else. A server that does not answer within `ANSWER_S` counts as unavailable.
 
     Raises: UnsuitableStore if the URL has none of these forms.
     """
@@ -85,8 +85,8 @@ def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
     sentinels = [(host, port) for host, _, port in (place.rpartition(":") for place in places.split(","))]
     if not service or not all(host and port.isdecimal() for host, port in sentinels):
         raise UnsuitableStore(
-            f"the URL of a store behind sentinels is {SENTINEL}[USER:PASSWORD@]HOST:PORT,HOST:PORT/SERVICE "
-            f"with the store's user and password, not {url!r}"
+            f"the URL of a store behind sentinels has the form {SENTINEL}[USER:PASSWORD@]HOST:PORT,HOST:PORT/SERVICE "
+            f"(user and password of the store), not {url!r}"
         )
     user, _, password = account.partition(":")
     asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
@@ -144,9 +144,9 @@ class _Servers(Sentinel):
             return found[0]
         if found:
             both = " and ".join(f"{host}:{port}" for host, port in found)
-            raise MasterNotFoundError(f"{both} each report to be the store's primary; make all but one replicas")
+            raise MasterNotFoundError(f"{both} each report the role of primary; make all but one of them replicas")
         why = f" ({'; '.join(silent)})" if silent else ""
-        raise MasterNotFoundError(f"none of {service_name} reports to be the store's primary{why}")
+        raise MasterNotFoundError(f"none of {service_name} reports the role of primary{why}")
 
 
 def check_store(store: Redis, *, unsafe: bool = False) -> None:
@@ -155,7 +155,7 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
     `unsafe` (for tests) checks the version only.
 
     Raises: UnsuitableStore naming the setting, its value and the required value; redis-py's errors if the store is
-    away.
+    unavailable.
     """
     info: Any = store.info("server")
     name, lowest = ("valkey", (7, 2)) if "valkey_version" in info else ("redis", (7, 0))

@@ -12,7 +12,7 @@ _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 class Keys:
     """The keys of the cluster `cluster`.
 
-    Raises: InvalidCommand unless the name is 1 to 63 letters, digits, `_`, `.` or `-`, the first a letter or digit.
+    Raises: InvalidCommand unless the name has 1 to 63 letters, digits, `_`, `.`, `-` and begins with a letter or digit.
     """
 
     def __init__(self, cluster: str = "default") -> None:

@@ -1,8 +1,8 @@
 """The task queues: per app, one RQ queue of its tasks, and the state of each task.
 
-Every operation is one Lua script and idempotent. After a crash at any point a task is in exactly one place: queued,
-running on one executor, or ended. The jobs are in none of RQ's registries, so RQ's clean-up, which runs late and marks
-abandoned jobs as failed, never touches them.
+Every state change of a task is one atomic Lua script that is safe to repeat. After a crash at any point a task is in
+exactly one place: queued, running on one executor, or ended. The jobs are in none of RQ's registries, so RQ's clean-up,
+which runs late and marks abandoned jobs as failed, never touches them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 Outcome = Literal["succeeded", "failed", "hopeless"]
-"""How a task ended. A failed task may be retried, a hopeless one is not."""
+"""How a task ended. A failed task may be retried; a hopeless task is not."""
 
 FUNCTION = "workers.tasks.run"
 """The function named in the jobs; never called, because executors read only the job ids."""

@@ -43,7 +43,7 @@ _CLASSES = {
 
 
 def passes(error: RedisError) -> bool:
-    """Whether the error is transient: the store is away, or refuses the command for now.
+    """Whether the error is transient: the store is unavailable, or refuses the command for now.
 
     After a connection error the command may have been executed; after any other error it was not.
     """

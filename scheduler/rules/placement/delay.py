@@ -43,7 +43,7 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
     2. prefers its rack, and the wait for a host is over;
     3. has no preference;
     4. both waits are over;
-    5. any.
+    5. any request.
     """
     tests: tuple[Callable[[Wanted], bool], ...] = (
         lambda wanted: worker.host in (wanted.request.hosts or ()),

@@ -68,6 +68,7 @@ def test_an_outage_is_said_once_however_long_it_is_and_its_end_once() -> None:
         outage.is_over()
         assert not outage
         outage.goes_on(StoreConnectionError("gone again"))
-    assert [entry["event"] for entry in logged] == ["the store is away", "the store is back", "the store is away"]
+    away, back = "the store is unavailable", "the store is available again"
+    assert [entry["event"] for entry in logged] == [away, back, away]
     assert {entry["master"] for entry in logged} == {"m1"}
     assert pauses == [*BACK_OFF_S, *(BACK_OFF_S[-1],) * 3]
