@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import repeat
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scheduler.model.resources import Resources
 
@@ -24,19 +24,32 @@ Shape = tuple[int, int]
 Candidates = Iterator[tuple[str, Shape]]
 """(worker, free resources), best first."""
 
-WORKER_SELECTIONS: dict[str, tuple[Literal["cores", "memory", "id"], bool]] = {
-    "cores-free-desc": ("cores", True),
-    "cores-free-asc": ("cores", False),
-    "memory-free-desc": ("memory", True),
-    "memory-free-asc": ("memory", False),
-    "worker-id": ("id", False),
+
+class WorkerSelection(NamedTuple):
+    """The order in which workers with room are tried (semantics P1)."""
+
+    name: str
+    by: Literal["cores", "memory", "id"]
+    """Sort key. Ties are broken by worker id in the same direction."""
+    largest_first: bool = False
+
+
+WORKER_SELECTIONS = {
+    selection.name: selection
+    for selection in (
+        WorkerSelection("cores-free-desc", "cores", largest_first=True),
+        WorkerSelection("cores-free-asc", "cores"),
+        WorkerSelection("memory-free-desc", "memory", largest_first=True),
+        WorkerSelection("memory-free-asc", "memory"),
+        WorkerSelection("worker-id", "id"),
+    )
 }
-"""Setting `worker_selection` -> (sort key, descending). Ties are broken by worker id in the same direction (P1)."""
+"""Setting `worker_selection` -> its order."""
 
 
 def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: str) -> Candidates:
     """The given workers with room for `size`, in the order of `Fleet.candidates` (semantics P1)."""
-    by, largest_first = WORKER_SELECTIONS[selection]
+    _, by, largest_first = WORKER_SELECTIONS[selection]
     fitting = [(worker, free) for worker, free in workers if free[0] >= size.cores and free[1] >= size.memory_mb]
     fitting.sort(key=lambda one: (0 if by == "id" else one[1][by == "memory"], one[0]), reverse=largest_first)
     return iter(fitting)
@@ -124,7 +137,7 @@ class Fleet:
         """
         if self._moved:
             self._settle()
-        by, largest_first = WORKER_SELECTIONS[selection]
+        _, by, largest_first = WORKER_SELECTIONS[selection]
         least, other_least = (memory_mb, cores) if by == "memory" else (cores, memory_mb)
         ranked = self._by_memory if by == "memory" else self._by_cores
         places = range(bisect_left(ranked, (least, 0)), len(ranked))
