@@ -64,7 +64,7 @@ EVENTS_PER_APP = SAVED_TOGETHER = 100
 
 
 class History:
-    """A cluster of `workers` with 16 cores each, kept at `queued` pending apps; the oldest admitted apps end first."""
+    """A cluster of `workers` 16-core workers and `queued` pending apps. The oldest admitted apps end first."""
 
     def __init__(self, *, workers: int, queued: int, retained: int = 10_000) -> None:
         self.state = ClusterState()

@@ -99,7 +99,7 @@ def fairlog_tasks(folder: Path, tasks: int, cores: int) -> dict[str, Any]:
 def plain_rq_tasks(folder: Path, tasks: int, processes: int) -> dict[str, Any]:
     """Run the tasks as plain RQ jobs on forking workers, timed from enqueueing to the last job's end.
 
-    Starting the workers is not counted, nor are the jobs that end meanwhile.
+    The start-up of the workers, and the jobs that end during it, do not count.
     """
     with EmbeddedStore(folder / "rq") as store, Redis.from_url(store.url) as connection:
         script = (

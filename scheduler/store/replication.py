@@ -4,8 +4,8 @@ Two failures make this necessary:
 
 - A primary that hung is replaced, then resumes. For a moment a replica still follows it and confirms its writes,
   although another replica has been promoted without them.
-- A restarted primary counts its replication offset from 0. Until the replicas have synchronised, the sentinels may
-  take the replica with the least data for the most advanced one.
+- A restarted primary counts its replication offset from 0. Until its replicas are in sync, the sentinels may promote
+  the replica with the least data.
 
 Any former primary or replica may become primary again, even after this master has been a standby for a long time.
 So all of them stay known.

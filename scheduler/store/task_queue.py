@@ -1,8 +1,8 @@
 """The task queues: per app, one RQ queue of its tasks, and the state of each task.
 
 Every state change of a task is one atomic Lua script that is safe to repeat. After a crash at any point a task is in
-exactly one place: queued, running on one executor, or ended. The jobs are in none of RQ's registries, so RQ's clean-up,
-which runs late and marks abandoned jobs as failed, never touches them.
+exactly one place: queued, running on one executor, or ended. The jobs are in none of RQ's registries, so that RQ's
+clean-up does not mark abandoned jobs as failed.
 """
 
 from __future__ import annotations

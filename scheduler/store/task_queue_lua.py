@@ -140,8 +140,8 @@ local running = redis.call('HLEN', begun)
 return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine, running}
 """
 )
-"""Counts completions and hands out tasks. `mine`, filled once the queue is empty, is every running task of the
-executor, including tasks handed out in an answer that was lost."""
+"""Counts completions and hands out tasks. Once the queue is empty, `mine` lists all running tasks of the executor. It
+includes tasks whose answer was lost."""
 
 RETURN = (
     """

@@ -23,7 +23,7 @@ def patient_until(wanted: Wanted, settings: ClusterConfigured, where: Topology) 
     """The times (ms) at which these requests stop waiting for a preferred host, and for its rack (semantics L5).
 
     The wait for a host lasts `locality_wait_host_ms` from the request, the wait for a rack another
-    `locality_wait_rack_ms`. A level without live workers, or without a preference, has no wait.
+    `locality_wait_rack_ms`. There is no wait for a level without a preference or without live workers.
     """
     for_host = wanted.since
     if any(host in where.by_host for host in wanted.request.hosts or ()):
