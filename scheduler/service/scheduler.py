@@ -42,6 +42,7 @@ from scheduler.model.events import (
     MasterElected,
 )
 from scheduler.model.grants import GrantChanges
+from scheduler.model.ids import number_of
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -283,12 +284,12 @@ class Scheduler:
 
     def _moment_has_come(self, now: int) -> bool:
         """Whether a time that a rule waits for has come since the last turn (semantics T1)."""
-        moment = self.state.next_moment(self._decided_at_ms)
+        moment = self.state.timers.next(self._decided_at_ms)
         return moment is not None and moment <= now
 
     def quiet_s(self) -> float:
         """For how long no time comes that a rule waits for (semantics T1), as of the last look at the store's clock."""
-        moment = self.state.next_moment(self._decided_at_ms)
+        moment = self.state.timers.next(self._decided_at_ms)
         return float("inf") if moment is None else (moment - self._looked_at_ms) / 1000
 
     def _look(self) -> _Look:
@@ -571,7 +572,7 @@ class Scheduler:
         begun = UnderWay(self.store, [("HVALS", self.keys.begun(app.spec.app)) for app in living]).answers()
         for app, holders in zip(living, begun, strict=True):
             gone = sorted({as_text(value) for value in holders} - app.executors.keys())
-            granted_once = [executor for executor in gone if int(executor.rpartition(".")[2]) < app.next_executor]
+            granted_once = [executor for executor in gone if number_of(executor) < app.next_executor]
             if granted_once:
                 self.worklist.put_back(app.spec.app, *granted_once)
         over = [name for name in open_apps if self._is_over(name)]
