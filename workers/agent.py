@@ -34,7 +34,8 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
 from scheduler.model.events import WorkerRemoved
-from scheduler.model.grants import Grant, diff, is_driver
+from scheduler.model.grants import Grant, diff
+from scheduler.model.ids import app_of, is_driver
 from scheduler.service.client import Client
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
@@ -229,7 +230,7 @@ class Agent:
         self._start(granted, revoked)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
-                self._ended[executor] = _Ended(ExitNote(app=executor.rpartition(".")[0], reason="killed"), 0)
+                self._ended[executor] = _Ended(ExitNote(app=app_of(executor), reason="killed"), 0)
         self._report({**granted, **revoked})
         self._unsaid = False
 

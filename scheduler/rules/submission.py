@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, QuotaExceeded
-from scheduler.model.events import AppRegistered, Sizing
+from scheduler.model.events import AppRegistered, Elastic, Sizing
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Company
 from scheduler.rules.placement.sizing import memory_for, requested_resources, resources_as_asked
@@ -48,6 +48,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         command = _elastic(state, command)
     more = _more(state, command) if _says_more(command) else _NOTHING_MORE
     cores, tasks = _cores_and_tasks(state, command)
+    if command.elastic is not None:
+        more["elastic"] = _bounds(command, tasks)
     if command.memory_per_task_mb is not None:
         check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
@@ -98,7 +100,7 @@ class _More(TypedDict):
     driver_memory_mb: int
     supervise: bool
     unlimited: bool
-    elastic: tuple[int, int] | None
+    elastic: Elastic | None
 
 
 _NOTHING_MORE: _More = {
@@ -146,7 +148,7 @@ def _more(state: ClusterState, command: SubmitApp) -> _More:
         "driver_memory_mb": driver.memory_mb,
         "supervise": command.supervise,
         "unlimited": unlimited,
-        "elastic": command.elastic,
+        "elastic": None,
     }
 
 
@@ -247,6 +249,13 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
     start = least or min(1, tasks)
     fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
     return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start)
+
+
+def _bounds(command: SubmitApp, tasks: int) -> Elastic:
+    """The app's bounds, how many executors its tasks call for within them, and how many more it asks for next (L6)."""
+    least, most = command.elastic or (0, 0)
+    backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
+    return Elastic(least, most, backlog, 1 if least else 2)
 
 
 def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:

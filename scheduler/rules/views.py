@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.resources import Quota, Share
-from scheduler.rules.entities import App, Executor
+from scheduler.rules.entities import Allocation, App
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
 
@@ -43,7 +43,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "executorCores": spec.executor_cores if found.unit is None else found.unit.cores,
         "executorMemory": spec.executor_memory_mb if found.unit is None else found.unit.memory_mb,
         "executorLimit": found.executor_limit,
-        "elastic": None if spec.elastic is None else list(spec.elastic),
+        "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
         "preferredHosts": found.preferred_hosts or None,
         "pendingRequests": sum(wanted.number for wanted in found.wanted) or None,
         "unlimited": spec.unlimited,
@@ -181,7 +181,7 @@ def _app(app: App) -> dict[str, Any]:
     }
 
 
-def _slice(what: str, held: Executor) -> dict[str, Any]:
+def _slice(what: str, held: Allocation) -> dict[str, Any]:
     return {
         what: held.id,
         "worker": held.worker,

@@ -43,6 +43,7 @@ from scheduler.model.events import (
     MasterElected,
 )
 from scheduler.model.grants import GrantChanges
+from scheduler.model.ids import number_of
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -286,7 +287,7 @@ class Scheduler:
 
     def _moment_has_come(self, now: int) -> bool:
         """Whether a time that a rule waits for has come since the last turn (semantics T1)."""
-        moment = self.state.next_moment(self._decided_at_ms)
+        moment = self.state.timers.next(self._decided_at_ms)
         return moment is not None and moment <= now
 
     def quiet_s(self) -> float:
@@ -294,11 +295,11 @@ class Scheduler:
 
         That is the next moment that a rule waits for (semantics T1), or the next look at heartbeats (semantics W2).
         """
-        due_ms = [self._looked_at_ms + LOOK_EARLY * self._pause_ms()] if self.state.workers else []
-        moment = self.state.next_moment(self._decided_at_ms)
+        due_ms = [LOOK_EARLY * self._pause_ms()] if self.state.workers else []
+        moment = self.state.timers.next(self._decided_at_ms)
         if moment is not None:
-            due_ms.append(moment)
-        return (min(due_ms) - self._looked_at_ms) / 1000 if due_ms else math.inf
+            due_ms.append(moment - self._looked_at_ms)
+        return min(due_ms, default=math.inf) / 1000
 
     def _look(self) -> _Look:
         behind = f"({self._taken}" if self._taken else "-"
@@ -583,7 +584,7 @@ class Scheduler:
         begun = UnderWay(self.store, [("HVALS", self.keys.begun(app.spec.app)) for app in living]).answers()
         for app, holders in zip(living, begun, strict=True):
             gone = sorted({as_text(value) for value in holders} - app.executors.keys())
-            granted_once = [executor for executor in gone if int(executor.rpartition(".")[2]) < app.next_executor]
+            granted_once = [executor for executor in gone if number_of(executor) < app.next_executor]
             if granted_once:
                 self.worklist.put_back(app.spec.app, *granted_once)
         over = [name for name in open_apps if self._is_over(name)]

@@ -31,6 +31,7 @@ from fairlog.cli.params import (
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
 from scheduler.model.errors import CommandRejected
+from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.validate import MAX_NAME
 
@@ -149,7 +150,7 @@ def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
 
 
 def _kill_executor(name: str) -> KillExecutors:
-    return KillExecutors(app=name.rpartition(".")[0] or name, executors=(name,))
+    return KillExecutors(app=app_of(name) or name, executors=(name,))
 
 
 @click.command()

@@ -15,6 +15,7 @@ from fairlog.cli.follow import follow, position_of
 from fairlog.cli.params import as_json, read_text, span_options
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.simulate import run_scenario
 
@@ -85,7 +86,7 @@ def _about(records: Iterator[Record], app: str | None, *, known: bool) -> Iterat
 
 def _is_about(record: Record, app: str) -> bool:
     said = record.as_json()["data"]
-    return bool(said.get("app") == app or str(said.get("executor", "")).rpartition(".")[0] == app)
+    return bool(said.get("app") == app or app_of(str(said.get("executor", ""))) == app)
 
 
 @click.command()

@@ -147,7 +147,7 @@ def test_a_turn_comes_without_any_input_when_a_time_that_a_rule_waits_for_has_co
         settle(turn)
 
     monkeypatch.setattr(turn_module.Turn, "settle", noted)
-    due = scheduler.state.next_moment(0)
+    due = scheduler.state.timers.next(0)
     assert due == scheduler.state.at + 1
     wait_until(lambda: scheduler.turn() == 0 and bool(settled), "the turn")
     for _ in range(3):
