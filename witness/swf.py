@@ -60,9 +60,11 @@ def read_trace(lines: Iterable[str], companies: int) -> Trace:
             jobs.append(job)
     workers = list(_workers(header))
     if not workers:
-        raise InvalidCommand("the trace names no nodes: its header needs `; Nodes: 120 x 2 processors, 1 GiB each`")
+        raise InvalidCommand(
+            "the trace names no nodes; add a header line such as `; Nodes: 120 x 2 processors, 1 GiB each`"
+        )
     if not jobs:
-        raise InvalidCommand("the trace holds no job that ran")
+        raise InvalidCommand("the trace contains no job that ran")
     company, largest_mb = _dealt(jobs, companies), max(worker.memory_mb for worker in workers)
     names = [f"c{number}" for number in range(1, companies + 1)]
     start = min(job.submitted_s for job in jobs) * 1000
@@ -89,7 +91,7 @@ def _job(number: int, line: str, *, in_bytes: bool) -> Job | None:
     except (ValueError, OverflowError):
         numbers = []
     if not numbers:
-        raise InvalidCommand(f"line {number} of the trace is no job of {COLUMNS} numbers: {line[:60]!r}")
+        raise InvalidCommand(f"line {number} of the trace is not a job of {COLUMNS} numbers: {line[:60]!r}")
     job, submitted, _, run, used, _, _, asked, _, memory, status, user = numbers[:12]
     processors = asked if asked > 0 else used
     if processors <= 0 or run <= 0:

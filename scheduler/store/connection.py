@@ -83,7 +83,7 @@ def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
     sentinels = [(host, port) for host, _, port in (place.rpartition(":") for place in places.split(","))]
     if not service or not all(host and port.isdecimal() for host, port in sentinels):
         raise UnsuitableStore(
-            f"a store behind sentinels is named {SENTINEL}HOST:PORT,HOST:PORT/SERVICE, "
+            f"the URL of a store behind sentinels is {SENTINEL}HOST:PORT,HOST:PORT/SERVICE, "
             f"with [USER:PASSWORD@] of the store before the first host, not {url!r}"
         )
     user, _, password = account.partition(":")
@@ -142,9 +142,11 @@ class _Servers(Sentinel):
             return found[0]
         if found:
             both = " and ".join(f"{host}:{port}" for host, port in found)
-            raise MasterNotFoundError(f"{both} each say that they are the store's primary; make all but one replicas")
+            raise MasterNotFoundError(
+                f"{both} both report that they are the primary; make all but one of them replicas"
+            )
         why = f" ({'; '.join(silent)})" if silent else ""
-        raise MasterNotFoundError(f"none of {service_name} says that it is the store's primary{why}")
+        raise MasterNotFoundError(f"none of {service_name} reports that it is the primary{why}")
 
 
 def check_store(store: Redis, *, unsafe: bool = False) -> None:
@@ -158,7 +160,7 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
     name, lowest = ("valkey", (7, 2)) if "valkey_version" in info else ("redis", (7, 0))
     version = str(info[f"{name}_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < lowest:
-        raise UnsuitableStore(f"the store is {name} {version}; fairlog needs {lowest[0]}.{lowest[1]} or newer")
+        raise UnsuitableStore(f"the store is {name} {version}; use version {lowest[0]}.{lowest[1]} or later")
     if unsafe:
         return
     for setting, due in _DUE_SETTINGS.items():
@@ -167,10 +169,11 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
         except ResponseError as error:
             if passes(error):
                 raise
-            raise UnsuitableStore(f"the store does not tell its settings ({error}); allow CONFIG GET") from error
+            raise UnsuitableStore(f"the store refuses CONFIG GET ({error}); allow it for this user") from error
         if actual != due:
             raise UnsuitableStore(
-                f"the store has {setting} {actual}; fairlog needs `{setting} {due}` to keep its promises"
+                f"the store is configured with {setting} {actual}, which can lose data; run `CONFIG SET "
+                f"{setting} {due}` on it"
             )
 
 

@@ -17,7 +17,9 @@ class Keys:
 
     def __init__(self, cluster: str = "default") -> None:
         if not _CLUSTER.fullmatch(cluster):
-            raise InvalidCommand(f"a cluster's name has 1 to 63 letters, digits, '_', '.' or '-', not {cluster[:80]!r}")
+            raise InvalidCommand(
+                f"the cluster's name must be 1 to 63 letters, digits, '_', '.' or '-', not {cluster[:80]!r}"
+            )
         self.cluster = cluster
         self.prefix = f"fairlog:{{{cluster}}}:"
         self.log = f"{self.prefix}log"

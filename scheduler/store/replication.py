@@ -122,7 +122,7 @@ class Primacy:
     def _give_up(self, sent: UnderWay, why: str) -> NoReturn:
         sent.abandon()
         self._store.connection_pool.disconnect()
-        raise StoreConnectionError(f"the server is not the store's primary any more: {why}")
+        raise StoreConnectionError(f"the server is no longer the store's primary: {why}")
 
 
 def _has_replaced(theirs: dict[str, str], ours: dict[str, str]) -> bool:

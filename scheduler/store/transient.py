@@ -21,11 +21,12 @@ BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 _IN_WORDS: Mapping[str, str] = {
     "LOADING": "the store is still reading its data from disk",
-    "READONLY": "the server is a replica, not the store's primary, or not yet",
+    "READONLY": "the server is a replica and not, or not yet, the store's primary",
     "MASTERDOWN": "the server is a replica that has lost its primary",
     "NOREPLICAS": "the store has fewer replicas than its min-replicas-to-write asks for",
-    "OOM": "the store is out of memory and refuses to write: raise its maxmemory, or make room in it",
-    "MISCONF": "the store cannot write to its disk: make room there, or see its own log",
+    "OOM": "the store is out of memory and refuses to write: raise its maxmemory, or archive old "
+    "entries with `fairlog archive`",
+    "MISCONF": "the store cannot write to its disk: free disk space, or see the store's own log",
     "UNBLOCKED": "the server has become a replica",
     "CLUSTERDOWN": "the store is down",
     "TRYAGAIN": "the store is being moved",
@@ -62,7 +63,7 @@ def in_words(error: RedisError) -> str:
     text = text.partition(" : <redis.")[0]  # redis-py names the sentinels that it asked by all that makes up a client
     if isinstance(error, StoreConnectionError | StoreTimeoutError):
         said = said or "the store does not answer"
-    return f"the store does not answer as it should: {text}" if said is None else f"{said} ({text})"
+    return f"the store returned an error: {text}" if said is None else f"{said} ({text})"
 
 
 def _word(error: RedisError) -> str:

@@ -114,7 +114,7 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
     master.take_over()
     assert master.log.ends_with(master.position)
     master.log.replicas = 2
-    with pytest.raises(NotReplicated, match="on 1 replicas of the store instead of 2"):
+    with pytest.raises(NotReplicated, match="on 1 replicas of the store, but 2 are required"):
         master.log.ends_with(master.position)
 
 
@@ -284,7 +284,7 @@ def test_of_several_servers_the_one_that_says_it_is_primary_is_the_store(servers
         until(lambda: bool(store.set("after", 1)))
         assert second.get("after") == b"1"
     servers.kill(new)
-    with pytest.raises(StoreConnectionError, match=r"none of .* says that it is the store's primary \(Error 111"):
+    with pytest.raises(StoreConnectionError, match=r"none of .* reports that it is the primary's primary \(Error 111"):
         servers.connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
 
 
