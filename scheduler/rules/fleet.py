@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import repeat
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scheduler.model.resources import Resources
 
@@ -25,19 +25,32 @@ Shape = tuple[int, int]
 Candidates = Iterator[tuple[str, Shape]]
 """(worker, what it has free), best first."""
 
-WORKER_SELECTIONS: dict[str, tuple[Literal["cores", "memory", "id"], bool]] = {
-    "cores-free-desc": ("cores", True),
-    "cores-free-asc": ("cores", False),
-    "memory-free-desc": ("memory", True),
-    "memory-free-asc": ("memory", False),
-    "worker-id": ("id", False),
+
+class WorkerSelection(NamedTuple):
+    """The order in which workers with room are tried (semantics P1)."""
+
+    name: str
+    by: Literal["cores", "memory", "id"]
+    """What free workers are ordered by; the worker id decides among equals, in the same direction."""
+    largest_first: bool = False
+
+
+WORKER_SELECTIONS = {
+    selection.name: selection
+    for selection in (
+        WorkerSelection("cores-free-desc", "cores", largest_first=True),
+        WorkerSelection("cores-free-asc", "cores"),
+        WorkerSelection("memory-free-desc", "memory", largest_first=True),
+        WorkerSelection("memory-free-asc", "memory"),
+        WorkerSelection("worker-id", "id"),
+    )
 }
-"""What free workers are ordered by, and whether largest first; the worker id decides in the same direction (P1)."""
+"""By their names, which are the values of the setting."""
 
 
 def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: str) -> Candidates:
     """Those of a few workers that have room for `size`, as `Fleet.candidates` would order them (semantics P1)."""
-    by, largest_first = WORKER_SELECTIONS[selection]
+    _, by, largest_first = WORKER_SELECTIONS[selection]
     fitting = [(worker, free) for worker, free in workers if free[0] >= size.cores and free[1] >= size.memory_mb]
     fitting.sort(key=lambda one: (0 if by == "id" else one[1][by == "memory"], one[0]), reverse=largest_first)
     return iter(fitting)
@@ -125,7 +138,7 @@ class Fleet:
         """
         if self._moved:
             self._settle()
-        by, largest_first = WORKER_SELECTIONS[selection]
+        _, by, largest_first = WORKER_SELECTIONS[selection]
         least, other_least = (memory_mb, cores) if by == "memory" else (cores, memory_mb)
         ranked = self._by_memory if by == "memory" else self._by_cores
         places = range(bisect_left(ranked, (least, 0)), len(ranked))

@@ -28,7 +28,7 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
     """
     settings = state.settings
     affordable = app.lacking if settings.admission == "open" else app.left_memory_mb // unit.memory_mb
-    put = PLACEMENTS[settings.placement]
+    put = PLACEMENTS[settings.placement].of_size
     anywhere = 0
     for level in LEVELS:
         for wanted in app.wanted:

@@ -283,10 +283,10 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("submit", "--company", LONG, "--user", "u", "--", "true"), "no company"),
         (("submit", "--company", "acme", "--user", LONG, "--", "true"), "at most 128 characters"),
         (("submit", "--company", "acme", "--user", "\x1b[31m", "--", "true"), "control characters"),
-        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "12 cores but the quota"),
+        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "12 cores, but the quota"),
         (("company", "add", "acme"), "registered already"),
         (("company", "add", "tiny", "--cores", "2", "--memory", "4G"), "quota"),
-        (("company", "add", "tiny", "--cores", "8"), "both cores and memory"),
+        (("company", "add", "tiny", "--cores", "8"), "both --cores and --memory"),
         (("company", "add", "tiny", "--part", "101%"), "at most 100%"),
         (("company", "add", LONG), "at most 128 characters"),
         (("company", "add", "a\tb"), "control characters"),
@@ -388,5 +388,6 @@ def test_a_store_whose_settings_break_the_promises_is_refused_with_the_setting(
             server.terminate()
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
-        "Error: the store is configured with appendonly no, which can lose data; run `CONFIG SET appendonly yes` on it\n"
+        "Error: the store is configured with appendonly no, which can lose data; run `CONFIG SET "
+        "appendonly yes` on it\n"
     )

@@ -56,7 +56,10 @@ def test_what_dies_is_started_again_and_the_cluster_goes_on(shell: Shell) -> Non
 def test_a_second_up_on_the_same_data_is_refused(shell: Shell) -> None:
     pid = up(shell)
     data = shell.home / ".local/share/fairlog/up"
-    sentence = f"Error: another `fairlog up` (process {pid}) already runs on the data in {data}; stop it with `fairlog down --data {data}`\n"
+    sentence = (
+        f"Error: another `fairlog up` (process {pid}) already runs on the data in {data}; "
+        f"stop it with `fairlog down --data {data}`\n"
+    )
     assert shell.run("up") == (1, "", sentence)
     assert shell.run("up", "--detach", "--data", str(data)) == (1, "", sentence)
     assert shell.run("status").code == 0

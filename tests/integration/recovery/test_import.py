@@ -166,7 +166,7 @@ def _nothing(_: list[str]) -> list[str]:
         (_newer, "log position 1: .* version 99 was written by a newer program"),
         (_contradicting, "log position 2: ExecutorRemoved contradicts what came before it"),
         (_without_a_worker, "log position 1: WorkerRemoved contradicts what came before it"),
-        (_nothing, "holds no entry of a log"),
+        (_nothing, "contains no log"),
     ],
 )
 def test_a_file_that_is_no_whole_log_is_refused_and_changes_nothing(
