@@ -114,7 +114,7 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
     master.take_over()
     assert master.log.ends_with(master.position)
     master.log.replicas = 2
-    with pytest.raises(NotReplicated, match="on 1 replicas of the store instead of 2"):
+    with pytest.raises(NotReplicated, match="on 1 replicas of the store, but 2 are required"):
         master.log.ends_with(master.position)
 
 

@@ -423,7 +423,7 @@ def test_a_client_gets_its_receipt_its_refusal_and_its_view(client: Client) -> N
     assert not isinstance(accepted, Exception)
     assert isinstance(refused, DuplicateApp)
     assert [app["app"] for app in client.view("apps")] == ["a"]
-    with pytest.raises(InvalidCommand, match="no view is called"):
+    with pytest.raises(InvalidCommand, match="no view is named"):
         client.view("weather")
 
 
@@ -554,7 +554,9 @@ def test_a_store_that_would_break_the_promises_is_refused_with_the_reason(
     due = str(connection.config_get(setting)[setting])
     connection.config_set(setting, value)
     try:
-        with pytest.raises(UnsuitableStore, match=f"the store has {setting} {value}; fairlog needs `{setting} {due}`"):
+        with pytest.raises(
+            UnsuitableStore, match=f"the store is configured with {setting} {value}, .*`CONFIG SET {setting} {due}`"
+        ):
             check_store(connection)
         check_store(connection, unsafe=True)
     finally:
