@@ -42,7 +42,7 @@ def wait_for(session: Session, app: str, seq: int) -> int:
         with _display(app) as display:
             began_at, end = _watch(session, app, seq, display)
     except KeyboardInterrupt:
-        click.echo(f"{app} goes on; `fairlog kill {app}` ends it", err=True)
+        click.echo(f"{app} keeps running; `fairlog kill {app}` ends it", err=True)
         raise
     return _say_end(app, end, end.at - began_at)
 

@@ -153,11 +153,11 @@ def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:  # n
     """
     view = VIEWS.get(name)
     if view is None:
-        raise InvalidCommand(f"no view is called {name[:40]!r}; there are {', '.join(VIEWS)}")
+        raise InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(VIEWS)}")
     try:
         return view(state, **arguments)
     except TypeError as error:
-        raise InvalidCommand(f"the view {name!r} cannot be asked that way: {error}") from None
+        raise InvalidCommand(f"the view {name!r} does not take these arguments: {error}") from None
 
 
 def _app(app: App) -> dict[str, Any]:
