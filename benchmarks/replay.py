@@ -70,8 +70,8 @@ class History:
         self._number = 0
         self._started: deque[str] = deque()
 
-    def records(self, until: int) -> Iterator[list[Record]]:
-        """The records of one turn after the other, until the log has `until` of them or some more."""
+    def records(self, until: int) -> Iterator[Record]:
+        """One turn after the other, until the log has `until` of them or some more."""
         if not self.state.head:
             yield self._turn(ConfigureCluster(settings={"retained_apps": self._retained}))
             yield self._turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
@@ -102,24 +102,22 @@ class History:
             command=("python", "-m", "report", "--day", str(self._number)),
         )
 
-    def _turn(self, *commands: Command) -> list[Record]:
+    def _turn(self, *commands: Command) -> Record:
         turn = Turn(self.state, self.state.at + MS_PER_TURN)
         for number, command in enumerate(commands):
             turn.take(command, f"{turn.first:x}-{number}")
         turn.settle()
         self._started += [event.executor for event, _ in turn.entries if isinstance(event, ExecutorAllocated)]
-        seq, digest = self.position
-        records = encode_turn(turn.entries, first=seq + 1, at=turn.at, turn=turn.first, previous=digest)
-        if records:
-            self.position = Position(records[-1].seq, records[-1].digest)
-        return records
+        record = encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest)
+        self.position = Position(record.last, record.digest)
+        return record
 
 
 def write(log: EventLog, history: History, until: int) -> None:
     """Let the log hold `until` entries of the history, or some more."""
     after = history.position
-    for records in history.records(until):
-        log.commit(after, records)
+    for record in history.records(until):
+        log.commit(after, record)
         after = history.position
 
 

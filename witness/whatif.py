@@ -24,6 +24,7 @@ from scheduler.model.commands import (
     EndApp,
     EndedDriver,
     EndedExecutor,
+    Private,
     RegisterCompany,
     RegisterWorker,
     SubmitApp,
@@ -119,8 +120,8 @@ class _Observed(Turn):
         if fact is not None:
             self.record(fact, cause)
 
-    def record(self, event: Event, cause: str = "") -> None:
-        super().record(event, cause)
+    def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+        super().record(event, cause, private)
         self._world.meter.observe(self.state, event)
         if isinstance(event, Decision):
             self._world.decisions.append((self.at, event))

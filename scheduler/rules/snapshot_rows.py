@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
+from scheduler.model.commands import Private
 from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyChanged, CompanyRegistered
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.quota import Pending
@@ -53,7 +53,7 @@ _COLUMNS = {
 def lines(state: ClusterState) -> Iterator[str]:
     """Every fact of the state, one line after the other; it must not change meanwhile."""
     yield _line("columns", [_COLUMNS])
-    cluster = state.head, state.at, state.master, state.configured, asdict(state.settings), _row(state.balance)
+    cluster = state.head, state.at, state.master, state.configured, state.settings, _row(state.balance)
     yield _line("cluster", [cluster])
     yield from _table("companies", ((name, *_company(company)) for name, company in state.companies.items()))
     yield from _table("workers", map(_worker_values, state.workers.values()))
@@ -114,12 +114,11 @@ def _row(balance: Balance) -> list[int]:
 def _company(company: Company) -> list[Any]:
     usage = company.usage
     users = {name: [*_values(user, _USER), _row(user.balance)] for name, user in company.users.items()}
-    spec = asdict(company.spec)
     changed = isinstance(company.spec, CompanyChanged)
     return [
         *_values(company, _COMPANY),
         changed,
-        spec,
+        company.spec,
         [usage.core_ms, usage.memory_mb_ms, usage.at],
         _row(company.balance),
         users,
@@ -159,6 +158,8 @@ def _restore_app(state: ClusterState, spec: AppRegistered, row: Sequence[Any]) -
     app = App(spec, _NOT_QUEUED, accounts, usage, *row)
     request = Resources(app.requested_cores, app.requested_memory_mb)
     app.queued = Pending(spec.app, spec.company, spec.user, spec.kind, request, app.submitted, app.submitted_at)
+    if app.private is not None:
+        app.private = msgspec.convert(app.private, Private)
     if app.unit is not None:
         app.unit = Resources(*app.unit)
     if app.wanted:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, assert_never
 
 from msgspec import structs
 
+from scheduler.model.commands import Private
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
@@ -96,8 +97,11 @@ class ClusterState:
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
 
-    def apply(self, event: Event, *, at: int, cause: str = "") -> None:
-        """Fold the next event of the log; `cause` is the id of the command behind it, if any."""
+    def apply(self, event: Event, *, at: int, cause: str = "", private: Private | None = None) -> None:
+        """Fold the next event of the log; `cause` is the id of the command behind it, if any.
+
+        `private` is the private part of that command, None if it has none or it is withheld.
+        """
         self.head += 1
         if at != self.at:
             self.at = at
@@ -108,6 +112,8 @@ class ClusterState:
         if fold is None:
             fold = self._folds[type(event)] = self._fold_of(event)
         fold(self, event)
+        if private is not None and isinstance(event, AppRegistered):
+            self.apps[event.app].private = private
 
     @classmethod
     def _fold_of(cls, event: Event) -> Callable[[ClusterState, Any], None]:
@@ -212,7 +218,10 @@ class ClusterState:
         return company.usage.until(self.at, company.balance, self.queue.basis.half_life_ms)
 
     def digest(self) -> str:
-        """Hex of BLAKE2b-128 over every fact of the state: equal states have equal digests, whatever led there."""
+        """Hex of BLAKE2b-128 over every fact of the state: equal states have equal digests, whatever led there.
+
+        What is private is no part of it: a log that withholds it leads to the same state.
+        """
         text = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -635,7 +644,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
-_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver", "moments")
+_APP_LINKS = ("spec", "private", "queued", "accounts", "usage", "executors", "driver", "moments")
 
 
 def _app_facts(app: App) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from scheduler.model.commands import Command, DecommissionWorker
+from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
 from scheduler.model.events import Event
 from scheduler.rules.decide import admit, decide, placements
 from scheduler.rules.demand import due
@@ -41,18 +41,23 @@ class Turn:
         self.at = max(at, state.at)
         self.first = state.head + 1
         self.entries: list[Entry] = []
+        self.commands: list[Taken] = []
+        """The commands behind the events, in their order; one that caused nothing is left out."""
         self._taken = self._decommissions = 0
 
-    def take(self, command: Command, cause: str = "") -> list[Event]:
-        """Fold what `command` causes and return it (semantics T2).
+    def take(self, command: Command, cause: str = "", by: str = "") -> list[Event]:
+        """Fold what `command` of the id `cause` causes and return it; `by` is who sent it (semantics T2).
 
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
         events = decide(self.state, command)
         self._taken += 1
         self._decommissions += isinstance(command, DecommissionWorker)
-        for event in events:
-            self.record(event, cause)
+        if events:
+            self.commands.append(tuple.__new__(Taken, (len(self.entries), len(events), cause, by, command)))
+            private = private_of(command)
+            for event in events:
+                self.record(event, cause, private)
         return events
 
     def settle(self) -> None:
@@ -65,9 +70,9 @@ class Turn:
         for event in decisions(self.state, self.at):
             self.record(event)
 
-    def record(self, event: Event, cause: str = "") -> None:
+    def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold one event."""
-        self.state.apply(event, at=self.at, cause=cause)
+        self.state.apply(event, at=self.at, cause=cause, private=private)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
 
 

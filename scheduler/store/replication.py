@@ -22,7 +22,7 @@ from redis.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.store.inflight import UnderWay
+    from scheduler.store.inflight import InFlight
 
 _ASK_S = 1.0
 _REST = 10
@@ -36,7 +36,7 @@ class _Server(NamedTuple):
     port: int
 
 
-class Primacy:
+class Replication:
     """What is known of the replicas of `store`: one that does not follow the primary any more is asked why."""
 
     def __init__(self, store: Redis) -> None:
@@ -50,7 +50,7 @@ class Primacy:
         """The server that was the primary at the last look."""
         self._looked_s = 0.0
 
-    def confirm(self, sent: UnderWay) -> bool:
+    def confirm(self, sent: InFlight) -> bool:
         """Whether the replicas that are alive are in step with the primary, which is the server behind `sent`.
 
         Raises: redis-py's ConnectionError if it was replaced as far as anybody says, every connection given up:
@@ -80,7 +80,7 @@ class Primacy:
         self._looked_s = time.monotonic()
         return not self._awaited
 
-    def _look_after(self, server: _Server, sent: UnderWay, ours: dict[str, str]) -> None:
+    def _look_after(self, server: _Server, sent: InFlight, ours: dict[str, str]) -> None:
         """Ask a replica that does not follow what it does instead; one that hangs is left alone for a while."""
         began_s = time.monotonic()
         if began_s < self._followers[server]:
@@ -119,7 +119,7 @@ class Primacy:
             except RedisError:
                 return {}
 
-    def _give_up(self, sent: UnderWay, why: str) -> NoReturn:
+    def _give_up(self, sent: InFlight, why: str) -> NoReturn:
         sent.abandon()
         self._store.connection_pool.disconnect()
         raise StoreConnectionError(f"the server is not the store's primary any more: {why}")
@@ -143,7 +143,7 @@ def _remembers(said: dict[str, str]) -> bool:
     return bool(said["master_replid2"].strip("0"))
 
 
-def _address(sent: UnderWay) -> Iterator[_Server]:
+def _address(sent: InFlight) -> Iterator[_Server]:
     """Where the server behind `sent` is; nothing for a Unix socket."""
     host, port = sent.server
     if port:

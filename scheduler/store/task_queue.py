@@ -18,7 +18,7 @@ from rq import Queue
 from rq.job import Job
 
 from scheduler.store import task_queue_lua as worklist_lua
-from scheduler.store.inflight import StoreCommand, UnderWay
+from scheduler.store.inflight import InFlight, StoreCommand
 from scheduler.store.keys import Keys
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Worklist:
         """How many tasks the `gone` executors had begun: they go back to the front of the queue, not as retries."""
         queue, tasks, begun, *arguments = self.returned(app, gone)
         command: StoreCommand = ("EVAL", worklist_lua.PUT_BACK, 3, queue, tasks, begun, *arguments)
-        return cast("int", UnderWay(self._store, [command]).answers()[0])
+        return cast("int", InFlight(self._store, [command]).answers()[0])
 
     def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
         """What a commit is told so that it puts back what the `gone` executors had begun."""
@@ -214,7 +214,7 @@ class Worklist:
         for by asking again; `open_apps` names the apps that it is due for.
         """
         if apps:
-            made = cast("list[int]", UnderWay(self._store, [self.close_command(apps)]).answers()[0])
+            made = cast("list[int]", InFlight(self._store, [self.close_command(apps)]).answers()[0])
             self.sweep(apps, made, keep_output_s)
 
     def close_command(self, apps: Sequence[str]) -> StoreCommand:
