@@ -12,8 +12,9 @@ import pytest
 from redis import Redis
 
 from fairlog.local.store import EmbeddedStore
-from tests.integration.cli_rig import Service, Shell, tree_of, wait_until
+from tests.integration.cli_rig import Service, Shell, tree_of
 from tests.integration.servers import Servers
+from tests.waiting import wait_until
 
 HOST = socket.gethostname()
 

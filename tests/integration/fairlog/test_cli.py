@@ -16,7 +16,8 @@ from redis import Redis
 from fairlog import Client
 from fairlog.local.store import EmbeddedStore, bundled_server
 from scheduler.store.eventlog import EventLog
-from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.cli_rig import Shell
+from tests.waiting import wait_until
 
 LONG = "x" * 100_000
 

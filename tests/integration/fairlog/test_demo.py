@@ -34,7 +34,7 @@ def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tm
     shell = Shell(tmp_path / "home")
     shell.env["TMPDIR"] = str(tmp_path / "temporary")
     (tmp_path / "temporary").mkdir()
-    answer = shell.run("demo", timeout_s=170)
+    answer = shell.run("demo")
     assert answer.code == 0, answer
     assert len(re.findall(r"^ +ok  ", answer.out, re.MULTILINE)) == 7
     assert re.search(r"^master-\d, which serves, is killed", answer.out, re.MULTILINE)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.cli_rig import Shell
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

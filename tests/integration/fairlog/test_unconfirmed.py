@@ -16,8 +16,9 @@ from fairlog.local.store import EmbeddedStore
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
 from scheduler.service.scheduler import Scheduler
-from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.cli_rig import Shell
 from tests.integration.servers import Servers
+from tests.waiting import HOPELESS_S, wait_until
 
 APP = SubmitApp(app="a", company="acme", user="ann", command=("true",))
 
@@ -52,11 +53,14 @@ def test_what_no_master_has_answered_is_said_to_be_unconfirmed_and_is_carried_ou
     assert master.state.apps["a"].state == "killed"
 
 
-def test_what_a_store_that_goes_away_has_not_answered_is_unconfirmed(servers: Servers) -> None:
+def test_what_a_store_that_goes_away_has_not_answered_is_unconfirmed(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.service.client.RECONNECT_S", HOPELESS_S)
     port = servers.start("--no-appendfsync-on-rewrite", "no")
     session = Session(Place(store=f"redis://127.0.0.1:{port}/0"))
     servers.stack.callback(session.close)
-    session.client.timeout_s = 2
+    session.client.timeout_s = HOPELESS_S
     with Redis(port=port) as other, ThreadPoolExecutor() as threads:
         sent = threads.submit(session.submit, APP, {})
         wait_until(lambda: other.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
@@ -74,6 +78,6 @@ def test_who_interrupts_a_submission_is_told_that_it_may_still_come(
     submitting = shell.start("--store", store.url, "submit", "--company", "acme", "--user", "ann", "--", "true")
     wait_until(lambda: session.store.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
     submitting.send_signal(signal.SIGINT)
-    said, _ = submitting.communicate(timeout=30)
+    said, _ = submitting.communicate(timeout=HOPELESS_S)
     assert submitting.returncode == 130
     assert "interrupted; the command is not confirmed" in said

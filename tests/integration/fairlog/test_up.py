@@ -14,7 +14,8 @@ import psutil
 import pytest
 from redis import Redis
 
-from tests.integration.cli_rig import Shell, is_gone, tree_of, wait_until
+from tests.integration.cli_rig import Shell, is_gone, tree_of
+from tests.waiting import wait_until
 
 
 @pytest.fixture

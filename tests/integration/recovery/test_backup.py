@@ -30,8 +30,9 @@ from scheduler.rules.turn import Turn
 from scheduler.store.codec import GENESIS_DIGEST, Record, encode
 from scheduler.store.eventlog import GENESIS, EventLog
 from scheduler.store.keys import Keys
-from tests.integration.cli_rig import Shell, tree_of, wait_until
+from tests.integration.cli_rig import Shell, tree_of
 from tests.unit.recovery.archive.archived import RECORDS, assert_whole, forget_files, in_stream, put_records, staying
+from tests.waiting import wait_until
 
 
 def _log(store: EmbeddedStore, cluster: str) -> EventLog:

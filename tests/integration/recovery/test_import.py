@@ -30,7 +30,7 @@ from scheduler.store.codec import GENESIS_DIGEST, Record, chain_digest, encode
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
-from tests.integration.workers.worker_rig import wait_until
+from tests.waiting import wait_until
 from witness.audit.audit import audit
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from scheduler.service.client import Client
 from scheduler.store.codec import encode
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.keys import Keys
-from tests.integration.workers.worker_rig import wait_until
 from tests.property.histories import played, seeded
+from tests.waiting import wait_until
 
 
 @pytest.fixture
