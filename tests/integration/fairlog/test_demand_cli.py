@@ -46,7 +46,7 @@ def test_an_elastic_app_grows_with_its_backlog_and_gives_back_what_is_idle(shell
 
 
 def test_scaling_an_app_near_a_host_says_what_each_executor_reached(shell: Shell) -> None:
-    name = shell.submit("--cores", "4", "--tasks", "40", "--", "sleep", "60")
+    name = shell.submit("--cores", "4", "--tasks", "40", "--", "sleep", "600")
     wait_until(lambda: shell.app(name)["state"] == "running", "the first executor")
     host = socket.gethostname()
     assert shell.ok("scale", name, "--executors", "3", "--prefer", f"{host}=20", "elsewhere=2") == f"{name} scaled\n"

@@ -32,7 +32,7 @@ from tests.integration.cli_rig import Shell
 
 def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "home")
-    shell.env["TMPDIR"] = str(tmp_path / "temporary")
+    shell.env |= {"TMPDIR": str(tmp_path / "temporary"), "FAIRLOG_LEASE": "3"}
     (tmp_path / "temporary").mkdir()
     answer = shell.run("demo")
     assert answer.code == 0, answer

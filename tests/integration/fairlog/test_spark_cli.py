@@ -59,7 +59,7 @@ def test_a_killed_executor_is_replaced_and_its_task_runs_again(shell: Shell) -> 
 
 
 def test_scaling_up_gives_an_app_more_executors(shell: Shell) -> None:
-    name = shell.submit("--executor-cores", "1", "--cores", "3", "--max-executors", "1", "--", "sleep", "30")
+    name = shell.submit("--executor-cores", "1", "--cores", "3", "--max-executors", "1", "--", "sleep", "600")
     wait_until(lambda: len(shell.app(name)["executors"]) == 1, "one executor")
     assert shell.ok("scale", name, "--executors", "2") == f"{name} scaled\n"
     assert len(shell.app(name)["executors"]) == 2

@@ -20,6 +20,7 @@ from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
 from tests.property.given import Cluster, recorded
 from tests.unit.recovery.archive.archived import RECORDS, assert_whole, in_stream, put_records, staying
+from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -156,7 +157,7 @@ def test_one_that_is_killed_at_any_change_of_a_file_leaves_the_log_whole_and_the
         log = put_records(connection, Keys("prod"), RECORDS)
         folder = tmp_path / str(left)
         command = [sys.executable, "-c", _KILLED, store.url, str(folder), str(left)]
-        code = subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode
+        code = subprocess.run(command, cwd=ROOT, check=False, timeout=HOPELESS_S).returncode
         assert list(log.read()) == RECORDS, f"killed before change {left}"
         list(archiving.archive(log, f"file://{folder}", retain=50))
         assert_whole(log)

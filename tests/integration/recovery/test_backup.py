@@ -32,7 +32,7 @@ from scheduler.store.eventlog import GENESIS, EventLog
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Shell, tree_of
 from tests.unit.recovery.archive.archived import RECORDS, assert_whole, forget_files, in_stream, put_records, staying
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 
 
 def _log(store: EmbeddedStore, cluster: str) -> EventLog:
@@ -187,7 +187,7 @@ def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made
             up = psutil.Process(int(json.loads((data / "up.json").read_text())["pid"]))
             tree = tree_of(up.pid)
             up.kill()
-            psutil.wait_procs(tree, timeout=30)
+            psutil.wait_procs(tree, timeout=HOPELESS_S)
         shutil.rmtree(data / "store")
         first, second, third = shell.ok("restore", str(file)).splitlines()
         assert first == f"{said['seq']} log entries of the cluster default restored from {file}"
