@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from recovery.replay.inputs import Input, LoggedTurn, is_decision
+from recovery.replay.inputs import Input, LoggedTurn
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
@@ -33,21 +33,18 @@ from scheduler.model.events import (
     AppAdmitted,
     ClusterConfigured,
     CompanyChanged,
-    DriverAllocated,
     Event,
-    ExecutorAllocated,
     MasterElected,
     outlined,
 )
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import changed_settings
 from witness.fairness import Fairness
 
 TICK_MS = 1_000
 """How late a master may notice that a time has come: a turn of the log within that settles it, as it did there."""
-Decision = AppAdmitted | DriverAllocated | ExecutorAllocated
 
 
 class Work(NamedTuple):
@@ -82,7 +79,7 @@ class World:
     def __init__(self) -> None:
         self.state = ClusterState()
         self.meter = Fairness(keep=False, users=True)
-        self.decisions: list[tuple[int, Decision]] = []
+        self.decisions: list[tuple[int, Event]] = []
         self.refused: dict[str, str] = {}
         self.now = 0
 
@@ -122,7 +119,7 @@ class _Observed(Turn):
     def record(self, event: Event, cause: str = "") -> None:
         super().record(event, cause)
         self._world.meter.observe(self.state, event)
-        if isinstance(event, Decision):
+        if decision_of(event, cause) is not None:
             self._world.decisions.append((self.at, event))
 
 
@@ -185,7 +182,7 @@ class OtherWorld(World):
         for worker in () if self._begun else self.rules.workers:
             turn.take(worker)
         self._begun = True
-        if any(not cause and is_decision(event) for event, cause in zip(logged.events, logged.causes, strict=True)):
+        if any(map(decision_of, logged.events, logged.causes)):
             turn.hear()
         turn.settle()
         if self._follows:
@@ -326,7 +323,7 @@ def first_difference(log: World, other: World) -> dict[str, Any] | None:
     return {"number": number + 1, "log": next(iter(theirs_), None), "other": next(iter(mine_), None)}
 
 
-def _said(decision: tuple[int, Decision]) -> dict[str, Any]:
+def _said(decision: tuple[int, Event]) -> dict[str, Any]:
     at, event = decision
     return {"at": at, **outlined(event)}
 

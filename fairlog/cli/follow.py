@@ -96,7 +96,7 @@ def patiently(ask: Callable[[], T]) -> T:
             time.sleep(_RETRY_S)
         else:
             if said:
-                click.echo("the store is back", err=True)
+                click.echo("the store is available again", err=True)
             return answer
 
 

@@ -28,7 +28,6 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.events import (
-    AppAdmitted,
     AppChanged,
     AppRegistered,
     AppRemoved,
@@ -36,17 +35,15 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
-    DriverAllocated,
     DriverRemoved,
     Event,
-    ExecutorAllocated,
     ExecutorRemoved,
-    ExecutorRevoked,
     MasterElected,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
 )
+from scheduler.rules.turn import decision_of
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Fact
@@ -84,7 +81,7 @@ def turns(facts: Iterable[Fact]) -> Iterator[LoggedTurn]:
 def _inputs(cause: str, events: list[Event], offers: dict[str, RegisterWorker]) -> Iterator[Input]:
     """The inputs behind events of one cause; without a cause, only what is no decision."""
     if not cause:
-        events = [event for event in events if not is_decision(event)]
+        events = [event for event in events if decision_of(event) is None]
     before: list[Event] = []
     for event in events:
         if isinstance(event, WorkerRemoved):
@@ -96,13 +93,6 @@ def _inputs(cause: str, events: list[Event], offers: dict[str, RegisterWorker]) 
         yield Input(_command(event, offers), cause)
         if isinstance(event, WorkerChanged) and event.status == "decommissioned":
             return
-
-
-def is_decision(event: Event) -> bool:
-    """Whether a turn settles it: admissions, growth of elastic apps, what idle ones give back, placements."""
-    return isinstance(event, AppAdmitted | AppChanged | DriverAllocated | ExecutorAllocated) or (
-        isinstance(event, ExecutorRevoked) and event.reason == "idle"
-    )
 
 
 def _departure(cause: str, before: list[Event], removed: WorkerRemoved) -> Iterator[Input]:

@@ -70,7 +70,7 @@ from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import App, Company, Executor, Worker
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.placement.classic import pack_worker_by_worker
-from scheduler.rules.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocation, allocations
+from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.rules.state import ClusterState
@@ -176,7 +176,7 @@ def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
         return []
     if app.plain or app.sized_by_scheduler:
         return _place_computed(state, app)
-    if app.wanted and app.unit is not None and state.settings.placement not in CLASSIC:
+    if app.wanted and app.unit is not None and not PLACEMENTS[state.settings.placement].one_a_worker:
         return place_near(state, app, app.unit, at)
     return _place_as_asked(state, app)
 
@@ -193,7 +193,7 @@ def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
         if limit:
             candidates = _candidates(state, app, cores, memory_mb)
-            counts = PLACEMENTS[settings.placement](candidates, Resources(cores, memory_mb), limit)
+            counts = PLACEMENTS[settings.placement].of_size(candidates, Resources(cores, memory_mb), limit)
             if counts:
                 return allocations(app, counts, Resources(cores, memory_mb))
     return []
@@ -205,17 +205,18 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     With fair admission their memory never exceeds what the app requested (A2).
     """
     settings, left = state.settings, app.left_cores
+    placement = PLACEMENTS[settings.placement]
     cores, memory_mb = app.unit and app.unit.cores, app.executor_memory_mb or 0
     limit = app.left_executors
     if settings.admission == "fair":
         limit = min(limit, app.left_memory_mb // memory_mb)
     if limit <= 0:
         return []
-    if cores is not None and settings.placement not in CLASSIC:
+    if cores is not None and not placement.one_a_worker:
         candidates = _candidates(state, app, cores, memory_mb)
-        counts = PLACEMENTS[settings.placement](candidates, Resources(cores, memory_mb), min(limit, left // cores))
+        counts = placement.of_size(candidates, Resources(cores, memory_mb), min(limit, left // cores))
         return allocations(app, counts, Resources(cores, memory_mb))
-    grown = GROWTH[settings.placement](_candidates(state, app, 1, memory_mb), left, limit)
+    grown = placement.growing(_candidates(state, app, 1, memory_mb), left, limit)
     return [
         allocation(app, number, worker, cores, memory_mb)
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
@@ -225,7 +226,7 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
 def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Candidates:
     """The workers with room (semantics P1), by the rules before Spark 1.4 without those that have one of it (P7)."""
     candidates = state.fleet.candidates(cores, memory_mb, state.settings.worker_selection)
-    if state.settings.placement not in CLASSIC or not app.executors:
+    if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
     return (candidate for candidate in candidates if candidate[0] not in own)
@@ -236,7 +237,7 @@ def placements(state: ClusterState, at: int) -> Iterator[list[ExecutorAllocated]
 
     The caller folds each part before it asks for the next.
     """
-    if state.settings.placement == "classic-pack":
+    if PLACEMENTS[state.settings.placement].across_apps:
         while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
             yield granted
         return

@@ -7,10 +7,9 @@ from typing import Any
 
 from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedDriver, EndedExecutor, KillApp, command_of
 from scheduler.model.errors import FairlogError, InvalidCommand
-from scheduler.model.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.rules import invariants
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import shorten
 
 _OPERATIONS = {
@@ -86,7 +85,8 @@ def _settled(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
     turn.settle()
     if check:
         invariants.check(turn.state)
-    return [decision for entry in turn.entries if (decision := _decision(entry.event)) is not None]
+    found = ((decision_of(entry.event), entry.event) for entry in turn.entries)
+    return [decision.as_json(event) for decision, event in found if decision is not None]
 
 
 def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
@@ -152,30 +152,3 @@ def _command(name: str, arguments: Mapping[str, Any]) -> Command:
         return command_of({**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]})
     except InvalidCommand as error:
         raise InvalidCommand(f"{name}: {error}") from None
-
-
-def _decision(event: Event) -> dict[str, Any] | None:
-    match event:
-        case AppAdmitted():
-            return {"admitted": event.app}
-        case DriverAllocated():
-            return {
-                "driver": event.app,
-                "worker": event.worker,
-                "cores": event.cores,
-                "memory_mb": event.memory_mb,
-            }
-        case ExecutorAllocated():
-            allocated = {
-                "allocated": event.app,
-                "worker": event.worker,
-                "cores": event.cores,
-                "memory_mb": event.memory_mb,
-            }
-            return allocated if event.locality is None else {**allocated, "locality": event.locality}
-        case AppChanged() if event.backlog_executors is not None:
-            return {"demanded": event.app, "executors": event.executor_limit, "cores": event.requested_cores}
-        case ExecutorRevoked(reason="idle"):
-            return {"given_back": event.app, "executor": event.executor, "worker": event.worker}
-        case _:
-            return None

@@ -47,7 +47,7 @@ from scheduler.rules.entities import App, Company, Executor, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import moments_of, served_by
-from scheduler.rules.placement.executors import CLASSIC
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.placement.yarn import Preferences, rethought, without_one
 from scheduler.rules.topology import Topology
@@ -179,7 +179,7 @@ class ClusterState:
             return app.left_cores > 0
         if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
             return False
-        unit = 1 if app.unit is None or self.settings.placement in CLASSIC else app.unit.cores
+        unit = 1 if app.unit is None or PLACEMENTS[self.settings.placement].one_a_worker else app.unit.cores
         return app.left_cores >= unit
 
     def next_moment(self, after: int) -> int | None:

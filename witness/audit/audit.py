@@ -17,7 +17,6 @@ from recovery.replay.chain import Entry, Fault, verified
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import (
     AppAdmitted,
-    AppChanged,
     AppRegistered,
     CompanyRegistered,
     DriverAllocated,
@@ -33,7 +32,7 @@ from scheduler.model.events import (
 )
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Stage, decisions
+from scheduler.rules.turn import decision_of, decisions, stage_of
 from scheduler.store.codec import Fact, Record, told
 from witness.audit.inputs_check import Inputs, Odd
 from witness.audit.rule_of import broken
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from scheduler.store.eventlog import Position
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
+"""What no command brings about."""
 _OF_SLICES = (ExecutorRemoved, DriverRemoved, ExecutorRevoked)
 """What tells of an executor or a driver, and so names its app and worker once more."""
 _REGARDED = frozenset({CompanyRegistered, *_DECIDED, *_OF_SLICES})
@@ -159,7 +159,7 @@ class Audit:
         """Fold the inputs, then hold each decision against the one that was due (semantics T2)."""
         yield from self._shape(turn)
         decided_from = len(turn)
-        while decided_from and not _is_input(turn[decided_from - 1]):
+        while decided_from and _is_decision(turn[decided_from - 1]):
             decided_from -= 1
         inputs, decided = turn[:decided_from], turn[decided_from:]
         may_rest = not decided and bool(inputs) and _only_decommissions(inputs, self.state)
@@ -234,7 +234,7 @@ class Audit:
                     return
             course.go_on(event, as_due=as_due)
         if course.due is not None and course.departed:
-            course.work_out_again(_stage(course.due))
+            course.work_out_again(stage_of(course.due))
         if course.due is not None:
             rule = broken(self.state, None, course.due)
             yield self._deviation(last.seq + 1, None, course.due, rule=rule)
@@ -242,10 +242,10 @@ class Audit:
     def _held_against(self, course: _Course, seq: int, event: Event) -> Generator[Deviation, None, bool]:
         """Whether the decision is one that was due after all, once what is due was worked out again."""
         if course.departed:
-            course.work_out_again(_stage(event))
-        if course.due is not None and _stage(course.due) < _stage(event):
+            course.work_out_again(stage_of(event))
+        if course.due is not None and stage_of(course.due) < stage_of(event):
             yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
-            course.work_out_again(_stage(event))
+            course.work_out_again(stage_of(event))
         as_due = event == course.due
         if not as_due:
             yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
@@ -302,7 +302,7 @@ class _Course:
         self.state, self.at = state, at
         self.due: Event | None = None
         self.departed = False
-        self.work_out_again(Stage.ADMISSIONS)
+        self.work_out_again(0)
 
     def go_on(self, done: Event, *, as_due: bool) -> None:
         """What is due once `done` was folded."""
@@ -310,9 +310,9 @@ class _Course:
             self.departed = self.departed or not as_due
             self.due = next(self._course, None)
         else:
-            self.work_out_again(_stage(done))
+            self.work_out_again(stage_of(done))
 
-    def work_out_again(self, first: Stage) -> None:
+    def work_out_again(self, first: int) -> None:
         """What is due from that stage of the turn on, as the state is now."""
         self.departed = False
         self._course = decisions(self.state, self.at, first)
@@ -333,26 +333,8 @@ def words(event: Event | None) -> str:
     return " ".join([type(event).__name__, *said])
 
 
-def _stage(event: Event) -> Stage:
-    match event:
-        case AppAdmitted():
-            return Stage.ADMISSIONS
-        case DriverAllocated():
-            return Stage.DRIVERS
-        case ExecutorAllocated():
-            return Stage.EXECUTORS
-        case _:
-            return Stage.TIME
-
-
-def _is_input(logged: Fact) -> bool:
-    """Whether a command or a lost worker brought it; an `AppChanged` without a cause may also be time's (L6)."""
-    kind = type(logged.event)
-    if kind in _DECIDED:
-        return False
-    if kind is ExecutorRevoked:
-        return logged.event.reason != "idle"  # type: ignore[union-attr]  # it is one
-    return kind is not AppChanged or bool(logged.cause)
+def _is_decision(logged: Fact) -> bool:
+    return type(logged.event) in _DECIDED or decision_of(logged.event, logged.cause) is not None
 
 
 def _only_decommissions(inputs: list[Fact], state: ClusterState) -> bool:

@@ -111,7 +111,7 @@ def _line(frame: Frame) -> str:
     """The frame in one line: position, time, queue, cores, the companies that hold most, and what happened."""
     state = frame.state
     held = [f"{name} {render.percent(share)}" for name, share in _shares(state)[:_NAMED] if _part(share)]
-    words = [text for _, event in frame.happened if (text := told(event))]
+    words = [text for fact in frame.happened if (text := told(fact.event))]
     parts = [f"{frame.seq:>7}", render.moment(frame.at), _queue(state), ", ".join(held) or "nobody holds anything"]
     return "  ".join([*parts, "; ".join(words)]).rstrip()
 
@@ -143,7 +143,7 @@ def _live(frames: Iterator[Frame], speed: float) -> None:
     with Live(console=console, auto_refresh=False) as live:
         for frame in frames:
             pace.wait(frame)
-            last.extend(f"{seq:>7}  {text}" for seq, event in frame.happened if (text := told(event)))
+            last.extend(f"{fact.seq:>7}  {text}" for fact in frame.happened if (text := told(fact.event)))
             if pace.is_worth_showing(frame):
                 live.update(_picture(frame, last, speed, console.height), refresh=True)
 

@@ -26,8 +26,8 @@ from math import ceil
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
-from scheduler.rules.admission.basis import Basis
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
+from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.quota import Cap, Pending, Reservation
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
 from scheduler.rules.ledger import Balance, Usage
@@ -77,9 +77,10 @@ class AppQueue:
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Order by these policies from now on."""
-        self._company_key, self._companies_drift = COMPANY_POLICIES[settings.company_policy]
-        self._user_key, self._users_drift, self._users_regard_quota = USER_POLICIES[settings.user_policy]
-        self._app_key = APP_POLICIES[settings.app_policy]
+        companies, users = COMPANY_POLICIES[settings.company_policy], USER_POLICIES[settings.user_policy]
+        self._company_key, self._companies_drift = companies.rank, companies.drifts
+        self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
+        self._app_key = APP_POLICIES[settings.app_policy].rank
         self._patience_ms = settings.quota_patience_s * 1000
         self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
         for name, company in self.companies.items():

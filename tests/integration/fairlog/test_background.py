@@ -108,8 +108,8 @@ def test_the_stores_password_is_in_no_log_and_on_no_command_line(servers: Server
         started = list(map(_command_line, [*tree_of(master.process.pid), *tree_of(worker.process.pid)]))
         assert len(list(filter(None, started))) >= 5
         servers.kill(port)
-        wait_until(lambda: worker.log.read_text().count("the store is away") == 2, "both agents to notice")
-        wait_until(lambda: "the store is away" in master.log.read_text(), "the master to notice")
+        wait_until(lambda: worker.log.read_text().count("the store is unavailable") == 2, "both agents to notice")
+        wait_until(lambda: "the store is unavailable" in master.log.read_text(), "the master to notice")
         logs = [master.log, worker.log, *(tmp_path / "run").glob("*/executors.log")]
         shown += started + [log.read_text() for log in logs]
         shown += [shell.run("status").err, shell.run("submit", "--company", "acme", "--user", "a", "--", "true").err]

@@ -25,7 +25,7 @@ from tests.integration.servers import Servers
 from tests.waiting import HOPELESS_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left_open")
-AWAY, BACK = "the store is away", "the store is back"
+AWAY, BACK = "the store is unavailable", "the store is available again"
 TIMEOUT_S = 4
 GATED = "echo begun; while ! test -e gate; do sleep 0.05; done; echo ended"
 
