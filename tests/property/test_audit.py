@@ -20,15 +20,13 @@ from witness.explain import explain
 
 @given(HISTORIES)
 @settings(max_examples=150)
-def test_no_decision_of_any_history_deviates_from_what_an_audit_works_out(history: History) -> None:
+def test_audit_agrees_with_every_decision_of_any_history(history: History) -> None:
     assert audit(recorded(played(history))) == []
 
 
 @given(HISTORIES, st.data())
 @settings(max_examples=100)
-def test_an_entry_that_was_taken_out_of_any_history_is_missed_where_it_was(
-    history: History, data: st.DataObject
-) -> None:
+def test_an_entry_removed_from_any_history_is_missed_at_its_position(history: History, data: st.DataObject) -> None:
     log = recorded(played(history))
     gone = data.draw(st.integers(1, len(log) - 1))
     found = audit([record for record in log if record.seq != gone])
@@ -37,7 +35,7 @@ def test_an_entry_that_was_taken_out_of_any_history_is_missed_where_it_was(
 
 @given(HISTORIES, st.data())
 @settings(max_examples=100)
-def test_two_entries_of_any_history_that_change_places_are_both_named(history: History, data: st.DataObject) -> None:
+def test_two_swapped_entries_of_any_history_are_both_named(history: History, data: st.DataObject) -> None:
     log = recorded(played(history))
     one, other = sorted(data.draw(st.lists(st.integers(1, len(log)), min_size=2, max_size=2, unique=True)))
     log[one - 1], log[other - 1] = log[other - 1], log[one - 1]
@@ -97,7 +95,7 @@ DECIDED = {"AppAdmitted", "DriverAllocated", "ExecutorAllocated"}
 
 @given(DENSE, RULES, st.integers(0, 1 << 16))
 @settings(max_examples=15)
-def test_a_decision_that_was_changed_is_found_where_it_stands_though_the_chain_is_honest(
+def test_a_changed_decision_is_found_at_its_position_under_a_valid_chain(
     history: History, rules: dict[str, object], number: int
 ) -> None:
     """Under whatever policy and placement, with every digest after the change worked out anew."""
@@ -115,7 +113,7 @@ def test_a_decision_that_was_changed_is_found_where_it_stands_though_the_chain_i
 
 @given(HISTORIES)
 @settings(max_examples=40)
-def test_the_causes_of_what_an_app_waited_add_up_to_all_the_time_that_it_waited(history: History) -> None:
+def test_the_causes_of_an_apps_wait_add_up_to_its_whole_wait(history: History) -> None:
     cluster = played(history)
     log = recorded(cluster)
     for name, app in list(cluster.state.apps.items())[-3:]:

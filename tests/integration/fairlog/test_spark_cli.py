@@ -150,7 +150,7 @@ def test_a_driver_whose_process_is_killed_is_started_again_if_it_is_supervised(s
     wait_until(lambda: shell.app(name)["driver"] is None, "its end")
 
 
-def test_a_decommissioned_worker_is_left_by_its_executors_and_their_tasks_run_elsewhere(shell: Shell) -> None:
+def test_executors_leave_a_decommissioned_worker_and_their_tasks_run_elsewhere(shell: Shell) -> None:
     flag = shell.home / "moved"
     script = f"while ! test -e {flag}; do sleep 0.05; done; echo $FAIRLOG_EXECUTOR_ID"
     name = shell.submit("--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)

@@ -32,7 +32,7 @@ def session(store: EmbeddedStore) -> Iterator[Session]:
     session.close()
 
 
-def test_what_no_master_has_answered_is_said_to_be_unconfirmed_and_is_carried_out_by_the_next_one(
+def test_a_command_without_an_answer_is_unconfirmed_and_the_next_master_executes_it(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session.client.notify(RegisterCompany(company="acme"))
@@ -53,7 +53,7 @@ def test_what_no_master_has_answered_is_said_to_be_unconfirmed_and_is_carried_ou
     assert master.state.apps["a"].state == "killed"
 
 
-def test_what_a_store_that_goes_away_has_not_answered_is_unconfirmed(
+def test_a_command_that_a_lost_store_has_not_answered_is_unconfirmed(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.service.client.RECONNECT_S", HOPELESS_S)
@@ -71,7 +71,7 @@ def test_what_a_store_that_goes_away_has_not_answered_is_unconfirmed(
             sent.result()
 
 
-def test_who_interrupts_a_submission_is_told_that_it_may_still_come(
+def test_interrupting_a_submission_warns_that_it_may_still_be_executed(
     store: EmbeddedStore, session: Session, tmp_path: Path
 ) -> None:
     shell = Shell(tmp_path)

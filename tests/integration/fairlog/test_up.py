@@ -37,7 +37,7 @@ def run_one(shell: Shell) -> None:
     shell.ok("submit", "--company", "acme", "--user", "ann", "--cores", "4", "--wait", "--", "true")
 
 
-def test_what_dies_is_started_again_and_the_cluster_goes_on(shell: Shell) -> None:
+def test_dead_processes_are_restarted_and_apps_run_again(shell: Shell) -> None:
     up(shell)
     shell.ok("company", "add", "acme")
     before = shell.status()
@@ -69,7 +69,7 @@ def test_a_second_up_on_the_same_data_is_refused(shell: Shell) -> None:
     assert shell.run("status").code == 0
 
 
-def test_down_ends_everything_executors_included_and_the_data_is_there_again_afterwards(shell: Shell) -> None:
+def test_down_ends_executors_too_and_the_next_up_finds_the_data(shell: Shell) -> None:
     pid = up(shell)
     shell.ok("company", "add", "acme")
     app = shell.ok("submit", "--company", "acme", "--user", "ann", "--tasks", "1", "--", "sleep", "611").strip()
@@ -84,7 +84,7 @@ def test_down_ends_everything_executors_included_and_the_data_is_there_again_aft
     assert app in shell.ok("apps")
 
 
-def test_nothing_is_left_when_up_itself_is_killed_and_the_next_one_takes_over_its_data(shell: Shell) -> None:
+def test_killing_up_leaves_no_process_and_the_next_up_takes_over_its_data(shell: Shell) -> None:
     pid = up(shell)
     shell.ok("company", "add", "acme")
     everything = tree_of(pid)
@@ -95,7 +95,7 @@ def test_nothing_is_left_when_up_itself_is_killed_and_the_next_one_takes_over_it
     run_one(shell)
 
 
-def test_in_the_foreground_an_interrupt_ends_it_in_good_order(shell: Shell, tmp_path: Path) -> None:
+def test_an_interrupt_stops_a_foreground_up_in_order(shell: Shell, tmp_path: Path) -> None:
     running = shell.start("up", "--data", str(tmp_path / "elsewhere"), "--masters", "1", "--workers", "1")
     assert running.stdout is not None
     first = running.stdout.readline()
@@ -109,7 +109,7 @@ def test_in_the_foreground_an_interrupt_ends_it_in_good_order(shell: Shell, tmp_
     assert all(map(is_gone, everything))
 
 
-def test_several_ups_are_told_apart_by_their_data(shell: Shell, tmp_path: Path) -> None:
+def test_the_data_folder_distinguishes_several_ups(shell: Shell, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     up(shell, "--workers", "0", "--masters", "1")
     shell.ok("company", "add", "first")
@@ -141,7 +141,7 @@ def test_up_says_at_which_position_the_log_cannot_be_read(shell: Shell) -> None:
     )
 
 
-def test_a_folder_with_packages_that_are_called_like_ours_does_no_harm(shell: Shell) -> None:
+def test_packages_named_like_ours_in_the_working_folder_are_not_imported(shell: Shell) -> None:
     for name in ("scheduler", "workers", "fairlog"):
         (shell.home / name).mkdir()
         (shell.home / name / "__init__.py").write_text("raise SystemExit(3)")
@@ -151,7 +151,7 @@ def test_a_folder_with_packages_that_are_called_like_ours_does_no_harm(shell: Sh
     assert shell.installed("down").code == 0
 
 
-def test_a_data_folder_that_cannot_be_used_is_one_sentence(shell: Shell) -> None:
+def test_an_unusable_data_folder_is_reported_in_one_sentence(shell: Shell) -> None:
     (shell.home / "file").touch()
     for arguments in (("up",), ("up", "--detach")):
         answer = shell.run(*arguments, "--data", str(shell.home / "file" / "below"))

@@ -165,7 +165,7 @@ def _load(shell: Shell) -> Iterator[None]:
         process.wait()
 
 
-def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made_while_it_ran(tmp_path: Path) -> None:
+def test_a_cluster_continues_from_a_backup_taken_while_it_ran(tmp_path: Path) -> None:
     """It had archived most of its log by itself."""
     shell = Shell(tmp_path / "home")
     data, file, hold = tmp_path / "data", tmp_path / "b.gz", tmp_path / "hold"

@@ -83,9 +83,7 @@ def let_the_lease_run_out(client: Client) -> None:
     client.store.pexpire(client.keys.lease, 1)
 
 
-def test_a_standby_hears_that_the_lease_was_given_back_however_long_it_would_wait(
-    connection: Redis, keys: Keys, log: EventLog
-) -> None:
+def test_releasing_the_lease_wakes_a_standby_at_once(connection: Redis, keys: Keys, log: EventLog) -> None:
     first, second = (Lease(connection, keys, Member(name, 1, "there"), 60_000) for name in ("m1", "m2"))
     assert first.take()
     assert not second.take()
@@ -105,7 +103,7 @@ def elections(log: EventLog) -> int:
     return sum(record.type == "MasterElected" for record in log.read())
 
 
-def test_a_killed_master_is_followed_by_another_once_its_lease_has_run_out(
+def test_a_standby_takes_over_once_a_killed_masters_lease_expires(
     start: Start, client: Client, connection: Redis, keys: Keys
 ) -> None:
     first, second = two_masters(start, client)
@@ -118,7 +116,7 @@ def test_a_killed_master_is_followed_by_another_once_its_lease_has_run_out(
     assert elections(EventLog(connection, keys)) == 2
 
 
-def test_an_idle_master_renews_its_lease_before_it_runs_out(start: Start, client: Client, keys: Keys) -> None:
+def test_an_idle_master_renews_its_lease_before_it_expires(start: Start, client: Client, keys: Keys) -> None:
     first = start("--lease", "9")
     wait_until(lambda: serving_pid(client) == first.pid, "the master")
     left_ms = [9_000]
@@ -132,7 +130,7 @@ def test_an_idle_master_renews_its_lease_before_it_runs_out(start: Start, client
     assert left_ms[-1] <= 9_000
 
 
-def test_a_master_that_is_told_to_stop_while_it_waits_hands_over_without_waiting_for_its_lease(
+def test_a_waiting_master_told_to_stop_hands_over_before_its_lease_expires(
     start: Start, client: Client, connection: Redis, keys: Keys
 ) -> None:
     first, second = two_masters(start, client)
@@ -143,7 +141,7 @@ def test_a_master_that_is_told_to_stop_while_it_waits_hands_over_without_waiting
     assert elections(EventLog(connection, keys)) == 2
 
 
-def test_a_master_that_was_stopped_past_its_lease_stands_by_and_commits_nothing(
+def test_a_master_paused_past_its_lease_stands_by_and_commits_nothing(
     start: Start, client: Client, connection: Redis, keys: Keys
 ) -> None:
     first, second = two_masters(start, client, lease="3")
@@ -165,9 +163,7 @@ def test_a_lease_below_a_second_is_refused(start: Start) -> None:
     assert start("--lease", "0.5").wait(HOPELESS_S) == 2
 
 
-def test_a_lease_that_another_clock_has_made_longer_than_it_was_taken_for_is_free(
-    connection: Redis, keys: Keys
-) -> None:
+def test_a_lease_with_more_time_left_than_its_term_is_free(connection: Redis, keys: Keys) -> None:
     """The store has failed over, and the new primary's clock is behind."""
     holder, other = (Lease(connection, keys, Member(name, 1, "there"), 60_000) for name in ("m1", "m2"))
     assert holder.take()
@@ -204,7 +200,7 @@ def test_a_follower_has_the_state_at_the_end_of_the_log(scheduler: Scheduler, cl
     assert follower.position == GENESIS
 
 
-def test_what_was_followed_is_given_as_it_is_and_not_folded_again(
+def test_a_follower_hands_over_its_state_without_folding_again(
     scheduler: Scheduler, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower = Follower(log)
@@ -222,7 +218,7 @@ def cut_off(log: EventLog, entries: int) -> None:
 
 
 @pytest.mark.parametrize("written_since", [0, 1, 3])
-def test_a_follower_that_saw_a_tail_which_is_gone_folds_the_log_anew(
+def test_a_follower_of_a_lost_tail_folds_the_log_again(
     scheduler: Scheduler, client: Client, log: EventLog, written_since: int
 ) -> None:
     client.notify(RegisterCompany(company="a"), RegisterCompany(company="b"))
@@ -241,7 +237,7 @@ def test_a_follower_that_saw_a_tail_which_is_gone_folds_the_log_anew(
     assert "a" not in state.companies
 
 
-def test_a_master_goes_on_from_where_it_is_when_the_log_has_moved_on_under_it(
+def test_a_master_folds_only_the_new_tail_when_the_log_has_grown(
     scheduler: Scheduler, client: Client, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Master(log, Member("other", 2, "there"))

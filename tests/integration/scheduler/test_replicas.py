@@ -87,7 +87,7 @@ def test_nothing_is_acknowledged_while_replicas_are_missing(servers: Servers, pr
     assert [record.type for record in master.log.read()].count("CompanyRegistered") == 1
 
 
-def test_nothing_is_started_that_replicas_are_missing_of(servers: Servers, primary: int, tmp_path: Path) -> None:
+def test_no_executor_starts_before_the_replicas_have_its_grant(servers: Servers, primary: int, tmp_path: Path) -> None:
     master = _master(servers, primary, replicas=1)
     master.take_over()
     client = _client(servers, primary)
@@ -116,7 +116,7 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(servers: Se
         master.log.ends_with(master.position)
 
 
-def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_replica_still_follows_it(
+def test_an_unaware_replaced_primary_is_refused_though_a_replica_follows_it(
     servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.service.scheduler.BACK_OFF_S", (0.01,))
@@ -139,9 +139,7 @@ def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_re
         assert client.store.llen(client.keys.reply("one")) == 1
 
 
-def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_know(
-    servers: Servers, primary: int
-) -> None:
+def test_a_new_primary_is_trusted_though_the_old_one_is_unaware(servers: Servers, primary: int) -> None:
     ports = [servers.replica_of(primary), servers.replica_of(primary)]
     with Redis(port=ports[0]) as successor, Redis(port=ports[1]) as other:
         successor.replicaof("NO", "ONE")
@@ -157,9 +155,7 @@ def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_kn
         assert not monitored._awaited
 
 
-def test_a_former_primary_that_is_primary_again_is_asked_by_a_master_that_was_a_standby_meanwhile(
-    servers: Servers, primary: int
-) -> None:
+def test_a_former_standby_asks_a_server_that_became_primary_again(servers: Servers, primary: int) -> None:
     port = servers.replica_of(primary)
     with Redis(port=primary) as first, Redis(port=port) as second, Redis(port=servers.replica_of(primary)) as third:
         monitored = Primacy(first)
@@ -175,7 +171,7 @@ def test_a_former_primary_that_is_primary_again_is_asked_by_a_master_that_was_a_
             _confirmed(monitored, second)
 
 
-def test_a_former_primary_that_was_started_again_is_not_taken_for_the_primary(servers: Servers, primary: int) -> None:
+def test_a_restarted_former_primary_is_refused(servers: Servers, primary: int) -> None:
     with Redis(port=primary) as first, Redis(port=servers.replica_of(primary)) as second:
         monitored = Primacy(first)
         until(lambda: replication(first)["connected_slaves"] == 2)
@@ -189,9 +185,7 @@ def test_a_former_primary_that_was_started_again_is_not_taken_for_the_primary(se
             _confirmed(monitored, first)
 
 
-def test_a_replica_that_hung_and_has_replaced_a_primary_that_hung_since_is_not_left_alone(
-    servers: Servers, primary: int
-) -> None:
+def test_a_replica_that_hung_and_was_promoted_since_is_asked_again(servers: Servers, primary: int) -> None:
     port = servers.replica_of(primary)
     with Redis(port=primary) as first, Redis(port=port) as second:
         monitored = Primacy(first)
@@ -219,7 +213,7 @@ def _confirmed(monitored: Primacy, server: Redis) -> bool:
         sent.abandon()
 
 
-def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_in_step_again(
+def test_a_restarted_primary_acknowledges_nothing_until_all_live_replicas_follow(
     servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sentinels would take the one that is not for the one that is furthest."""
@@ -243,7 +237,7 @@ def test_a_restarted_primary_acknowledges_nothing_before_every_live_replica_is_i
         until(lambda: master.log.ends_with(master.position))
 
 
-def test_a_replica_that_is_gone_holds_up_nobody_while_enough_others_are_there(servers: Servers, primary: int) -> None:
+def test_a_lost_replica_delays_nothing_while_enough_others_follow(servers: Servers, primary: int) -> None:
     gone = servers.replica_of(primary)
     master = _master(servers, primary, replicas=1)
     master.take_over()
@@ -255,9 +249,7 @@ def test_a_replica_that_is_gone_holds_up_nobody_while_enough_others_are_there(se
     assert master.turn() == 1
 
 
-def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_over(
-    servers: Servers, primary: int
-) -> None:
+def test_sentinels_name_the_primary_before_and_after_a_failover(servers: Servers, primary: int) -> None:
     sentinel = servers.watch(primary)
     with Redis(port=sentinel) as asked:
         store = servers.connect(f"redis+sentinel://127.0.0.1:{sentinel}/fairlog")
@@ -269,7 +261,7 @@ def test_the_sentinels_say_which_server_is_the_store_also_after_it_has_failed_ov
     assert store.get("before") == b"1"
 
 
-def test_of_several_servers_the_one_that_says_it_is_primary_is_the_store(servers: Servers) -> None:
+def test_the_server_that_reports_the_role_of_primary_is_used(servers: Servers) -> None:
     old = servers.start()
     new = servers.replica_of(old)
     store = servers.connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}/0")
@@ -287,7 +279,7 @@ def test_of_several_servers_the_one_that_says_it_is_primary_is_the_store(servers
         servers.connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
 
 
-def test_a_server_that_hangs_counts_as_away(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_server_counts_as_unavailable(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clients would otherwise wait for it for ever, and not go where it has failed over to."""
     monkeypatch.setattr("scheduler.store.connection.ANSWER_S", 0.2)
     port = servers.start()
@@ -299,7 +291,7 @@ def test_a_server_that_hangs_counts_as_away(servers: Servers, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://", "redis+sentinel://h:1", "redis+sentinel://h/s", "mysql://h/s"])
-def test_a_url_that_names_no_store_is_refused_saying_what_would(url: str) -> None:
+def test_an_invalid_store_url_is_refused_with_the_valid_forms(url: str) -> None:
     with pytest.raises(UnsuitableStore, match=r"redis\+sentinel://"):
         connect(url)
 
@@ -309,9 +301,7 @@ def _masters_follow(master: Service) -> bool:
 
 
 @pytest.mark.parametrize("servers", ["embedded"], indirect=True)
-def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowledged_is_not(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_a_store_failover_keeps_every_acknowledged_command(servers: Servers, tmp_path: Path) -> None:
     """The replicas are stopped while the primary goes on; then all die, and the primary alone has what came last."""
     primary = servers.start()
     replicas = [servers.replica_of(primary), servers.replica_of(primary)]

@@ -135,7 +135,7 @@ def test_a_turn_takes_all_inputs_then_admits_then_places(scheduler: Scheduler, c
     assert client.store.xlen(client.keys.inbox) == 0
 
 
-def test_a_turn_comes_without_any_input_when_a_time_that_a_rule_waits_for_has_come(
+def test_a_turn_runs_without_input_once_a_timer_is_due(
     scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Semantics T1: once for each such time."""
@@ -160,9 +160,7 @@ def test_a_turn_comes_without_any_input_when_a_time_that_a_rule_waits_for_has_co
     assert settled[0] >= due
 
 
-def test_an_answer_says_where_the_command_stands_in_the_log_or_why_it_was_refused(
-    scheduler: Scheduler, client: Client
-) -> None:
+def test_an_answer_gives_the_log_position_or_the_reason_of_a_refusal(scheduler: Scheduler, client: Client) -> None:
     good, bad = ask(client, ACME, submission("a", company="nobody"))
     scheduler.turn()
     assert answer(client, good) == {"id": good, "seq": 3}
@@ -211,7 +209,7 @@ def test_a_client_that_waits_does_not_put_its_command_in_twice(
     assert client.store.xlen(client.keys.inbox) == 1
 
 
-def test_what_a_lost_turn_left_undone_is_made_up_for_when_the_log_is_folded_again(
+def test_folding_again_completes_the_side_effects_of_a_lost_turn(
     scheduler: Scheduler, client: Client, keys: Keys
 ) -> None:
     """A commit that landed after it was given up: the executor is gone, what it had begun is still begun."""
@@ -245,7 +243,7 @@ def test_command_ids_are_known_to_the_next_master(scheduler: Scheduler, client: 
     assert types(second.log).count("CompanyRegistered") == 1
 
 
-def test_what_cannot_be_read_in_the_inbox_is_refused_and_holds_nobody_up(scheduler: Scheduler, client: Client) -> None:
+def test_unreadable_inbox_entries_are_refused_and_block_nothing(scheduler: Scheduler, client: Client) -> None:
     for body in ("{", '{"type":"Format"}', '{"type":"KillApp"}', '{"type":"KillApp","app":7}', ""):
         client._put((body or "empty", "command", body, body or "empty"))
     client.store.xadd(client.keys.inbox, {b"\xff": b"\xfe"})
@@ -281,7 +279,7 @@ def test_a_master_that_folded_a_tail_that_is_gone_folds_again(scheduler: Schedul
     assert list(scheduler.state.companies) == ["other"]
 
 
-def test_a_command_that_makes_a_turn_raise_is_put_aside_and_the_others_are_carried_out(
+def test_a_command_that_breaks_a_turn_is_put_aside_and_the_others_are_executed(
     scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decide_or_break(state: Any, command: Command) -> list[Event]:
@@ -345,9 +343,7 @@ def test_a_new_master_brings_grants_in_line_with_the_log(scheduler: Scheduler, c
     assert not client.store.exists(keys.grants("gone"))
 
 
-def test_nobody_is_declared_lost_before_a_full_timeout_has_passed_since_the_master_took_over(
-    scheduler: Scheduler, client: Client
-) -> None:
+def test_no_worker_is_lost_within_a_full_timeout_after_a_takeover(scheduler: Scheduler, client: Client) -> None:
     client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 1}))
     scheduler.turn()
     now = scheduler._store_time_ms()
@@ -372,9 +368,7 @@ def test_a_master_that_was_paused_gives_every_worker_a_full_timeout(
     assert "WorkerRemoved" not in types(log)
 
 
-def test_a_short_pause_counts_where_workers_may_be_silent_for_a_short_time_only(
-    scheduler: Scheduler, client: Client
-) -> None:
+def test_a_short_pause_restarts_a_short_worker_timeout(scheduler: Scheduler, client: Client) -> None:
     """Semantics W2: the store hung for less than three seconds, and nobody could beat meanwhile."""
     client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 3}))
     scheduler.turn()
@@ -389,9 +383,7 @@ def test_a_short_pause_counts_where_workers_may_be_silent_for_a_short_time_only(
     assert [lost.worker for lost in scheduler._lost_workers(now + 2_000, 1)] == ["w1"]
 
 
-def test_a_worker_whose_last_heartbeat_another_clock_has_set_ahead_is_missed_in_time(
-    scheduler: Scheduler, client: Client
-) -> None:
+def test_a_heartbeat_ahead_of_the_clock_still_expires_after_one_timeout(scheduler: Scheduler, client: Client) -> None:
     """The store failed over to one whose clock is an hour behind; both ends of the age are its raw time (W2)."""
     client.notify(WORKER)
     scheduler.turn()
@@ -406,7 +398,7 @@ def test_a_worker_whose_last_heartbeat_another_clock_has_set_ahead_is_missed_in_
     assert [lost.worker for lost in scheduler._lost_workers(now + 16_000, 1)] == ["w1"]
 
 
-def test_a_master_that_was_stopped_behind_its_commit_tells_nobody_anything(
+def test_a_master_deposed_after_its_commit_answers_nobody(
     scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was committed, but by the time that this one hears of it another master serves."""
@@ -424,9 +416,7 @@ def test_a_master_that_was_stopped_behind_its_commit_tells_nobody_anything(
     assert "a" in scheduler.state.apps
 
 
-def test_many_commands_ring_once_and_one_that_comes_after_the_ring_was_taken_rings_again(
-    connection: Redis, keys: Keys, client: Client
-) -> None:
+def test_many_commands_ring_once_until_the_ring_is_taken(connection: Redis, keys: Keys, client: Client) -> None:
     looked: list[int] = []
     bell = DoorbellWorker(keys.master_queue, connection, lambda: looked.append(1))
     bell.save_bell()
@@ -565,7 +555,7 @@ def test_a_tail_that_was_cut_off_stops_the_master_at_its_position(
         ({"data": '{"company":7}'}, "holds data that cannot be read"),
     ],
 )
-def test_an_entry_that_is_chained_but_not_understood_stops_the_master_at_its_position(
+def test_a_chained_but_unreadable_entry_stops_the_master_at_its_position(
     written: EventLog, store: EmbeddedStore, keys: Keys, changes: dict[str, str], why: str
 ) -> None:
     records = list(written.read())
@@ -607,9 +597,7 @@ def test_a_store_that_would_break_the_promises_is_refused_with_the_reason(
     check_store(connection)
 
 
-def test_the_master_sleeps_no_longer_than_until_the_next_time_that_a_rule_waits_for(
-    scheduler: Scheduler, client: Client
-) -> None:
+def test_the_master_sleeps_at_most_until_the_next_timer(scheduler: Scheduler, client: Client) -> None:
     """Semantics T1."""
     assert scheduler.quiet_s() == float("inf")
     elastic = submission("e", elastic=(1, 4), tasks=100)

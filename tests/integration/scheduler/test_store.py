@@ -143,9 +143,7 @@ def test_the_server_ends_when_its_starter_is_killed_and_the_next_one_gets_the_da
         ("text", "text does not start: Exec format error"),
     ],
 )
-def test_a_server_program_that_cannot_run_is_named_and_leaves_the_data_free(
-    tmp_path: Path, server: str, sentence: str
-) -> None:
+def test_an_unusable_server_program_is_named_and_releases_the_data(tmp_path: Path, server: str, sentence: str) -> None:
     (tmp_path / "text").write_text("no program")
     (tmp_path / "text").chmod(0o700)
     with pytest.raises(StoreUnavailable) as refused:
@@ -155,7 +153,7 @@ def test_a_server_program_that_cannot_run_is_named_and_leaves_the_data_free(
         assert store.pid
 
 
-def test_a_server_that_does_not_last_is_started_again_with_a_growing_pause_until_it_does(
+def test_a_crashing_server_is_restarted_after_growing_pauses(
     own: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairlog.local.store.SHORT_LIFE_S", float("inf"))

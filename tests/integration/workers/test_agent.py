@@ -184,9 +184,7 @@ def test_an_app_killed_before_its_worker_has_seen_it_holds_no_core(cluster: Clus
     wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
 
 
-def test_a_killed_executor_is_replaced_and_its_tasks_run_again_without_using_up_retries(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_killed_executor_is_replaced_and_its_tasks_keep_their_retries(cluster: Cluster, tmp_path: Path) -> None:
     cluster.agent()
     go = tmp_path / "go"
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
@@ -200,9 +198,7 @@ def test_a_killed_executor_is_replaced_and_its_tasks_run_again_without_using_up_
     assert {state.attempts for state in cluster.work.states(app)} == {2}
 
 
-def test_executors_outlive_their_agent_and_its_successor_does_not_miss_their_end(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_executors_outlive_their_agent_and_the_next_agent_reports_their_end(cluster: Cluster, tmp_path: Path) -> None:
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
     go = tmp_path / "go"
@@ -217,7 +213,7 @@ def test_executors_outlive_their_agent_and_its_successor_does_not_miss_their_end
     wait_until(lambda: not cluster.granted_cores(), "the report of the end")
 
 
-def test_what_ended_while_there_was_no_agent_is_reported_by_the_next(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_next_agent_reports_executors_that_ended_without_one(cluster: Cluster, tmp_path: Path) -> None:
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
@@ -274,7 +270,7 @@ class LateAgent(Agent):
         return super()._register()
 
 
-def test_a_worker_that_is_lost_while_it_is_offered_starts_nothing_beside_what_it_has_lost(cluster: Cluster) -> None:
+def test_a_worker_lost_while_registering_starts_nothing_beside_its_old_executor(cluster: Cluster) -> None:
     first = cluster.agent(cluster.offer(outlive_agent=True))
     app = cluster.submit(STUBBORN, tasks=1)
     wait_until(lambda: len(processes_of(app)) == 1, "the task")
@@ -288,7 +284,7 @@ def test_a_worker_that_is_lost_while_it_is_offered_starts_nothing_beside_what_it
     wait_until(lambda: not processes_of(app), "the end of the task")
 
 
-def test_a_silent_worker_is_lost_its_task_runs_elsewhere_and_it_stops_its_own_before_it_offers_anything(
+def test_a_silent_workers_task_moves_and_the_worker_stops_its_own_before_it_returns(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Semantics W2 and W4, with a worker that is really silent."""
@@ -370,7 +366,7 @@ def test_the_end_of_an_app_is_said_again_if_the_store_has_lost_it(cluster: Clust
     assert cluster.end_of(app)["state"] == "finished"
 
 
-def test_an_executor_that_found_no_task_left_is_replaced_if_the_store_has_lost_what_it_did(
+def test_an_executor_that_found_no_task_is_replaced_if_the_store_lost_its_work(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     with closing(Agent(cluster.store.url, cluster.name, cluster.offer())) as before:
@@ -390,7 +386,7 @@ def test_an_executor_that_found_no_task_left_is_replaced_if_the_store_has_lost_w
     assert {state.executor for state in cluster.work.states(app)} == {f"{app}.1"}
 
 
-def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_started_again(
+def test_a_removed_worker_stops_its_tasks_and_stays_out_until_restarted(
     cluster: Cluster,
 ) -> None:
     agent = cluster.agent()
@@ -471,7 +467,7 @@ def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedSt
     Agent(store.url, "twice", offer).close()
 
 
-def test_a_second_agent_of_a_worker_is_refused_whatever_its_folder_while_the_first_one_lives(cluster: Cluster) -> None:
+def test_a_second_live_agent_of_a_worker_is_refused_whatever_its_folder(cluster: Cluster) -> None:
     first = cluster.agent()
     elsewhere = cluster.offer().model_copy(update={"run_dir": cluster.folder / "elsewhere"})
     second = Agent(cluster.store.url, cluster.name, elsewhere)

@@ -368,9 +368,7 @@ def test_an_executor_that_finds_all_tasks_done_says_so_again(rig: Rig) -> None:
     assert len(rig.inbox()) == said + 1
 
 
-def test_an_executor_of_an_elastic_app_stays_without_a_task_and_says_how_much_work_there_is(
-    rig: Rig, tmp_path: Path
-) -> None:
+def test_an_executor_of_an_elastic_app_stays_idle_and_reports_the_backlog(rig: Rig, tmp_path: Path) -> None:
     """Semantics L6."""
     flag = tmp_path / "go"
     said: list[str] = []
