@@ -121,8 +121,9 @@ class Rig:
         waiting: dict[str, Fault] = {}
         while (at_s := time.monotonic() - began_s) < seconds:
             while due and due[-1].at_s <= at_s:
-                waiting[due[-1].kind] = due.pop()
-            waiting = {kind: fault for kind, fault in waiting.items() if not self._inflict(fault)}
+                fault = due.pop()
+                waiting[fault.kind] = fault
+            waiting = {kind: each for kind, each in waiting.items() if not self._inflict(each)}
             self._tend()
             progress(f"{at_s:.0f} of {seconds:.0f} s, {self._inflicted_so_far()}")
             time.sleep(LOOK_S)
