@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import DriverAllocated
+from scheduler.model.ids import driver_id
 from scheduler.model.resources import Resources
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
         if worker is not None:
             yield DriverAllocated(
                 app=spec.app,
-                driver=f"{spec.app}.driver-{app.next_driver}",
+                driver=driver_id(spec.app, app.next_driver),
                 worker=worker,
                 cores=size.cores,
                 memory_mb=size.memory_mb,

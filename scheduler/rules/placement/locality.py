@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from scheduler.rules.fleet import in_order
-from scheduler.rules.placement.delay import patient_until, places
+from scheduler.rules.placement.delay import delayed_until, places
 from scheduler.rules.placement.executors import PLACEMENTS, allocations
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
     anywhere = 0
     for level in LEVELS:
         for wanted in app.wanted:
-            for_host, for_rack = patient_until(wanted, settings, state.places)
+            for_host, for_rack = delayed_until(wanted, settings, state.places)
             anywhere += wanted.number if level == "rack" and at >= for_rack else 0
-            if wanted.request.hosts is None or (level == "rack" and at < for_host):
+            if wanted.locations.hosts is None or (level == "rack" and at < for_host):
                 continue
             near = [(worker, state.workers[worker].free) for worker in places(wanted, level, state.places)]
             counts = put(in_order(near, unit, settings.worker_selection), unit, min(wanted.number, affordable))

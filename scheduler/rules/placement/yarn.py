@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
+from scheduler.model.events import Locations, Wanted
+
 DEFAULT_RACK = "/default-rack"
 """The rack of a host without a named rack."""
 
@@ -42,14 +44,7 @@ class Preferences(NamedTuple):
         return -(-self.tasks // self.tasks_per_executor)
 
 
-class Request(NamedTuple):
-    """An executor request: preferred hosts and their racks, both sorted; None = no preference."""
-
-    hosts: Hosts = None
-    racks: Hosts = None
-
-
-ANYWHERE = Request()
+ANYWHERE = Locations()
 
 
 def split_pending_requests(pending: Sequence[Hosts], by_host: Mapping[str, int]) -> Split:
@@ -90,7 +85,9 @@ def expected_host_counts(
     return expected
 
 
-def locality_of_requested_executors(count: int, expected: Mapping[str, int], racks: Mapping[str, str]) -> list[Request]:
+def locality_of_requested_executors(
+    count: int, expected: Mapping[str, int], racks: Mapping[str, str]
+) -> list[Locations]:
     """`count` executor requests, those without a preference first (semantics L3).
 
     The number of requests with a preference is the sum of `expected`, at most `count`. Scale the hosts' numbers so that
@@ -109,7 +106,7 @@ def locality_of_requested_executors(count: int, expected: Mapping[str, int], rac
     for until in sorted(dict.fromkeys(scaled.values())):
         hosts = tuple(host for host, left in scaled.items() if left >= until)
         rack_names = dict.fromkeys(racks.get(host, DEFAULT_RACK) for host in hosts)
-        requests += [Request(hosts, tuple(sorted(rack_names)))] * (count - preferring + until - len(requests))
+        requests += [Locations(hosts, tuple(sorted(rack_names)))] * (count - preferring + until - len(requests))
     return requests
 
 
@@ -124,14 +121,6 @@ def _pending_by_host(matching: Sequence[Sequence[str]]) -> dict[str, float]:
             named[host] = named.get(host, 0) + 1
     total = sum(named.values())
     return {host: times * float(len(matching)) / total for host, times in named.items()}
-
-
-class Wanted(NamedTuple):
-    """`number` equal requests, pending since `since` (ms)."""
-
-    request: Request
-    number: int
-    since: int
 
 
 def rethought(
@@ -155,12 +144,12 @@ def rethought(
     `executors_by_host` counts the app's executors, `racks` maps host -> rack, `at` is the time (ms).
     """
     missing = lacking - sum(wanted.number for wanted in pending)
-    split = split_pending_requests([wanted.request.hosts for wanted in pending], preferences.by_host)
+    split = split_pending_requests([wanted.locations.hosts for wanted in pending], preferences.by_host)
     if missing < 0:
         return _cancelled(pending, -missing, [*split.stale, *split.free, *split.matching])
     available = missing + sum(pending[index].number for index in split.stale)
     exchangeable = sum(pending[index].number for index in split.free)
-    matching = [pending[index].request.hosts or () for index in split.matching for _ in range(pending[index].number)]
+    matching = [pending[index].locations.hosts or () for index in split.matching for _ in range(pending[index].number)]
     expected = expected_host_counts(preferences, executors_by_host, matching)
     asked = locality_of_requested_executors(available + exchangeable, expected, racks)
     preferring = [request for request in asked if request is not ANYWHERE]

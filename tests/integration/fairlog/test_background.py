@@ -42,7 +42,7 @@ def test_a_service_says_when_it_is_ready_alive_and_stopping_and_health_checks_se
         os.kill(master.process.pid, signal.SIGTERM)
         master.hear("STOPPING=1")
         assert master.process.wait(HOPELESS_S) == 0
-        assert shell.run("status", "--ready").err.startswith("not ready: no master serves")
+        assert shell.run("status", "--ready").err.startswith("not ready: no master of the cluster")
         assert shell.ok("status", "--live") == f"live: {HOST} has worker {HOST}\n"
         os.kill(worker.process.pid, signal.SIGTERM)
         worker.hear("STOPPING=1")

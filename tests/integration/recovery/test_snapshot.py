@@ -176,7 +176,7 @@ def test_a_snapshot_of_a_lost_tail_is_dropped_before_a_good_one(log: EventLog) -
 
 def test_a_snapshot_written_with_other_fields_is_skipped(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = take(log, 20)
-    monkeypatch.setattr("scheduler.rules.snapshot_rows._COLUMNS", {})
+    monkeypatch.setattr("scheduler.rules.snapshot_records._COLUMNS", {})
     with capture_logs() as logged:
         rebuild(log)
     (reason,) = reasons(logged)

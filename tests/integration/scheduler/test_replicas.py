@@ -112,7 +112,7 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(servers: Se
     master = _master(servers, primary, replicas=1)
     master.take_over()
     assert master.log.ends_with(master.position)
-    with _missing(master.log), pytest.raises(NotReplicated, match="on 1 replicas of the store instead of 2"):
+    with _missing(master.log), pytest.raises(NotReplicated, match="on 1 replicas of the store, but 2 are required"):
         master.log.ends_with(master.position)
 
 
