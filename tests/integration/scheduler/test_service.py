@@ -44,7 +44,7 @@ from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import Record, chain_digest, encode
 from scheduler.store.connection import check_store
-from scheduler.store.doorbell import queue_key
+from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.waiting import HOPELESS_S, wait_until
@@ -84,9 +84,16 @@ def serving(store: EmbeddedStore, keys: Keys) -> Iterator[Master]:
     thread = threading.Thread(target=running.run)
     thread.start()
     yield running
-    running.worker.stop()
+    tell_to_stop(running)
     thread.join(timeout=HOPELESS_S)
     assert not thread.is_alive()
+
+
+def tell_to_stop(master: Master) -> None:
+    """Have a master that serves in a thread stop now, and not when its wait for a ring is over."""
+    master.worker.stop()
+    queue = master.log.keys.master_queue
+    master.log.store.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
 
 
 def master(connection: Redis, keys: Keys, name: str) -> Scheduler:
@@ -457,14 +464,14 @@ def test_a_second_master_waits_and_takes_over_when_the_first_one_leaves(
     try:
         client.send(RegisterCompany(company="while one serves"))
         assert types(serving.log).count("MasterElected") == 1
-        serving.worker.stop()
+        tell_to_stop(serving)
         wait_until(lambda: types(serving.log).count("MasterElected") == 2, "the second master takes over")
         client.send(RegisterCompany(company="after the hand-over"))
         serving_now, _ = members(client.store, keys)
         assert serving_now is not None
         assert serving_now.id == "standby"
     finally:
-        standby.worker.stop()
+        tell_to_stop(standby)
         thread.join(timeout=HOPELESS_S)
 
 
