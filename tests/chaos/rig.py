@@ -36,6 +36,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.history import read_history, read_traces
 from tests.chaos.stores import Replicated, Single, Store
 from tests.chaos.tenant import Tenancy
+from tests.waiting import HOPELESS_S
 from workers.processes import kill_until_gone, send_signal, with_variable
 from workers.rundir import RunDir
 
@@ -55,9 +56,9 @@ SETTINGS = {
 COMPANIES = ("acme", "bolt", "crux")
 LEASE_S = 1.5
 LOOK_S = 0.05
-STUCK_S = 90.0
-"""After so long without an entry in the log, whatever has not ended never will."""
-STOP_S = 20.0
+STUCK_S = HOPELESS_S
+"""After so long without an entry in the log, what has not ended never will."""
+STOP_S = 60.0
 SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "stop": signal.SIGTERM}
 _MARK = "FAIRLOG_CHAOS"
 
@@ -103,7 +104,7 @@ class Rig:
         for child in (*self._masters, *self._agents):
             child.start()
         with connect(self._store.url) as store:
-            client = Client(store, CLUSTER, timeout_s=60)
+            client = Client(store, CLUSTER, timeout_s=HOPELESS_S)
             archive = {"archive_url": (self._folder / "archive").as_uri()}
             client.send(ConfigureCluster(settings=SETTINGS | archive))
             for company in COMPANIES:
@@ -112,12 +113,18 @@ class Rig:
             child.start()
 
     def run(self, faults: Sequence[Fault], seconds: float, progress: Callable[[str], None]) -> None:
-        """Inflict `faults` when their time comes; returns after `seconds`, everything well again."""
+        """Inflict `faults` when their time comes; return after `seconds`, with everything well again.
+
+        A fault without a victim waits for one, or for the next fault of its kind.
+        """
         began_s = time.monotonic()
         due = list(reversed(faults))
+        waiting: dict[str, Fault] = {}
         while (at_s := time.monotonic() - began_s) < seconds:
             while due and due[-1].at_s <= at_s:
-                self._inflict(due.pop())
+                fault = due.pop()
+                waiting[fault.kind] = fault
+            waiting = {kind: each for kind, each in waiting.items() if not self._inflict(each)}
             self._tend()
             progress(f"{at_s:.0f} of {seconds:.0f} s, {self._inflicted_so_far()}")
             time.sleep(LOOK_S)
@@ -130,7 +137,7 @@ class Rig:
         for child in self._clients:
             child.ask_to_stop()
         for child in self._clients:
-            child.wait(time.monotonic() + 4 * STOP_S)
+            child.wait(time.monotonic() + HOPELESS_S)
         moved_s = time.monotonic()
         while not self._is_quiet() and time.monotonic() - moved_s < STUCK_S:
             self._tend(clients=False)
@@ -153,15 +160,14 @@ class Rig:
     def _inflicted_so_far(self) -> str:
         return f"{self.inflicted.total()} faults"
 
-    def _inflict(self, fault: Fault) -> None:
-        """Do what is due to one of those that it may be done to; nothing if there is none."""
+    def _inflict(self, fault: Fault) -> bool:
+        """Inflict `fault` on one of the processes of its kind; False if there is none."""
         victims = sorted(self._victims(fault.kind).items())
         if not victims:
-            self.inflicted["none there"] += 1
-            return
+            return False
         name, pid = victims[int(fault.pick * len(victims))]
         if pid in self._paused and fault.deed != "kill":
-            return
+            return True
         send_signal([pid], SIGNALS[fault.deed])
         until = time.monotonic() + fault.hold_s
         if fault.deed == "pause":
@@ -170,6 +176,7 @@ class Rig:
             self._held[name] = until
         self.inflicted[str(fault)] += 1
         self._say(f"{fault}: {name} (process {pid}) for {fault.hold_s:.1f} s")
+        return True
 
     def _victims(self, kind: str) -> Mapping[str, int]:
         match kind:
