@@ -1,4 +1,4 @@
 """Decides, and keeps the log of what was decided: model <- {rules, store} <- service.
 
-It imports no other package of ours. What brings the state back belongs to `recovery`, what runs tasks to `workers`.
+It imports no other package of fairlog. What brings the state back belongs to `recovery`, what runs tasks to `workers`.
 """

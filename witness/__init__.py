@@ -1,1 +1,4 @@
-"""Answers for the log: audit, explain, figures, what-if. It may import everything below it and never writes."""
+"""Answers for the log: explanations, fairness figures, statements, what-if.
+
+It may import `scheduler` and `recovery`. It only reads: nothing here writes to the log or the store.
+"""

@@ -11,11 +11,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
+from scheduler.rules.admission.app import APP_POLICIES
+from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import place
 from scheduler.rules.fleet import Shape
-from scheduler.rules.placement.executors import CLASSIC
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
-from witness.pending_reasons import APP_RULES, COMPANY_RULES, USER_RULES, companies_in_turn, measure_of, users_in_turn
+from witness.pending_reasons import companies_in_turn, users_in_turn
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
@@ -41,14 +44,14 @@ def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
                 "share": str(state.queue.share(name)),
                 "usedCoreMs": use[0],
                 "usedMemoryMs": use[1],
-                "takesPart": company.cap.lets_through(),
+                "takesPart": company.limit.lets_through(),
                 "lastSelected": company.tenant.last_selected or None,
             }
         )
         for user, queue in waiting.items():
             if queue.head is not None:
                 last = queue.contender.last_selected or None
-                next_app = {"app": queue.head.app, "passes": company.cap.admits(queue.head.request)}
+                next_app = {"app": queue.head.app, "passes": company.limit.admits(queue.head.request)}
                 users.append({"company": name, "user": user, "lastSelected": last, **next_app})
     return {"why": _reasons(state, app), "companies": companies, "users": users}
 
@@ -66,28 +69,23 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
     )
     company = state.queue.companies[app.company]
     reasons = [_reason("A3", room), _why_company(state, company)]
-    reserver = company.cap.reserver() if company.cap.reservations else None
+    reserver = company.limit.reserver() if company.limit.reservations else None
     if reserver is not None and reserver.app == app.app:
         return [*reasons, _reason("C7", "the company's room was reserved for it, held back as it was for so long")]
     others = [queue.contender.user for queue, _ in users_in_turn(state, company) if queue.contender.user != app.user]
-    ground = {
-        "longest-wait": "was selected longest ago, or never and has the oldest pending app",
-        "least-occupied": "occupied the smallest share",
-        "balanced": "would occupy least for the time waited",
-    }[settings.user_policy]
+    users, apps = USER_POLICIES[settings.user_policy], APP_POLICIES[settings.app_policy]
     alone = f"no other user of {app.company} had an app that passes"
-    user = f"of {app.company}'s users {app.user} {ground}, before {_names(others)}" if others else alone
+    user = f"of {app.company}'s users {app.user} {users.reason}, before {_names(others)}" if others else alone
     queued = len(company.users[app.user].by_policy)
-    first = "first by its kind, then by submission" if settings.app_policy == "sql-first" else "submitted first"
     return [
         *reasons,
-        _reason(USER_RULES[settings.user_policy], user),
-        _reason(APP_RULES[settings.app_policy], f"of {queued} apps in {app.user}'s queue it was {first}"),
+        _reason(users.rule, user),
+        _reason(apps.rule, f"of {queued} apps in {app.user}'s queue it was {apps.reason}"),
     ]
 
 
 def _why_company(state: ClusterState, company: CompanyQueue) -> Reason:
-    me, rule = company.tenant.company, COMPANY_RULES[state.settings.company_policy]
+    me, policy = company.tenant.company, COMPANY_POLICIES[state.settings.company_policy]
     order = [(each.tenant, value) for each, value in companies_in_turn(state)]
     own = next((value for tenant, value in order if tenant.company == me), None)
     others = [(tenant, value) for tenant, value in order if tenant.company != me]
@@ -95,11 +93,14 @@ def _why_company(state: ClusterState, company: CompanyQueue) -> Reason:
         return _reason("C6", f"{me} borrows: no other company took part, so that it may pass its quota")
     if not others:
         return _reason("C1", f"no other company than {me} took part")
-    measure, next_ = measure_of(state), others[0]
-    text = f"{me} had {measure} {own}, the smallest of {len(order)}; the next was {next_[0].company} with {next_[1]}"
+    next_ = others[0]
+    text = (
+        f"{me} had {policy.measure} {own}, the smallest of {len(order)}; "
+        f"the next was {next_[0].company} with {next_[1]}"
+    )
     if next_[1] == own:
         text += f", selected {_when(next_[0].last_selected)} where {me} was {_when(company.tenant.last_selected)}"
-    return _reason(rule, text)
+    return _reason(policy.rule, text)
 
 
 def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
@@ -146,26 +147,19 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
     """On what grounds placement gave the app this executor and those that came with it, at time `at` (ms)."""
     settings = state.settings
     together = [event.executor]
-    if settings.placement != "classic-pack":
+    placement = PLACEMENTS[settings.placement]
+    if not placement.across_apps:
         together += [granted.executor for granted in place(state, app, at)]
     size, memory = _computed(state, app, event) if app.sized_by_scheduler else _asked(state, app, event)
     cores = 1 if _grows(state, app) else event.cores
     found = list(state.fleet.candidates(cores, event.memory_mb, settings.worker_selection))
-    if settings.placement in CLASSIC:
+    if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
         found = [candidate for candidate in found if candidate[0] not in own]
     candidates = {worker: (number, free) for number, (worker, free) in enumerate(found, start=1)}
-    rule, how = _PLACED[settings.placement]
-    where = _reason("L5" if event.locality else rule, f"{how}, by {settings.worker_selection} (P1)")
+    how = f"{placement.name}: {placement.wording}, by {settings.worker_selection} (P1)"
+    where = _reason("L5" if event.locality else placement.rule, how)
     return Batch(together, size, memory, where, candidates)
-
-
-_PLACED = {
-    "spread": ("P2", "spread: one to each worker in turn"),
-    "pack": ("P3", "pack: as many as fit on a worker, then the next"),
-    "classic-spread": ("P7", "classic-spread: at most one of the app on a worker"),
-    "classic-pack": ("P7", "classic-pack: worker by worker, at most one of the app on each"),
-}
 
 
 def _computed(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Reason, Reason]:
@@ -205,7 +199,7 @@ def _asked(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Rea
 
 def _grows(state: ClusterState, app: App) -> bool:
     """Whether each of its executors takes as many cores as there are (P4, P7)."""
-    return not app.sized_by_scheduler and (app.unit is None or state.settings.placement in CLASSIC)
+    return not app.sized_by_scheduler and (app.unit is None or PLACEMENTS[state.settings.placement].one_a_worker)
 
 
 def _reason(rule: str, text: str) -> Reason:

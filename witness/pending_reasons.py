@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.model.resources import Quota, Resources
+from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
@@ -39,9 +40,6 @@ CAUSES = {
     "workers-full": "P1",
 }
 """Every cause that an app may wait for, and the rule behind it under the default policies."""
-COMPANY_RULES = {"dominant-share": "C3", "pay-as-you-go": "C5"}
-USER_RULES = {"longest-wait": "U1", "least-occupied": "U3", "balanced": "U4"}
-APP_RULES = {"fifo": "F1", "sql-first": "F2"}
 _NAMED = 5
 """How many of those who go first a sentence names."""
 
@@ -82,17 +80,17 @@ def _no_worker() -> Told:
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
     """The company's cap (C4), or that it may not borrow now (C6), its reservation (C7), the user's queue (F1, F2)."""
-    spec, cap, queue = app.spec, company.cap, company.users[app.spec.user]
+    spec, cap, queue = app.spec, company.limit, company.users[app.spec.user]
     if not cap.admits(app.queued.request):
         borrows = spec.company in state.queue.borrowers
-        others = borrows and any(one.cap.lets_through() for one in _others(state, spec.company))
+        others = borrows and any(one.limit.lets_through() for one in _others(state, spec.company))
         if not borrows or others or is_full(state):
             return Wait("cap", "C6" if borrows else "C4", partial(_capped, state, company, app, others=others))
     reserver = cap.reserver() if cap.reservations else None
     if reserver is not None and reserver.app != spec.app:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
     if queue.head is not None and queue.head.app != spec.app:
-        return Wait("queue", APP_RULES[state.settings.app_policy], partial(_queued, queue, app))
+        return Wait("queue", APP_POLICIES[state.settings.app_policy].rule, partial(_queued, queue, app))
     return None
 
 
@@ -122,7 +120,7 @@ def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: boo
 
 
 def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
-    since = company.cap.reserved[reserver.app][0]
+    since = company.limit.reserved[reserver.app][0]
     text = f"app {reserver.app} of the company was held back since {_time(since)}, so long that its room is reserved"
     return text, {"app": reserver.app, "heldBackSince": since}
 
@@ -147,34 +145,30 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     spec, settings = app.spec, state.settings
     first = state.queue.first(within_quota=is_full(state))
     if first is not None and first.company != spec.company:
-        return Wait("company-turn", COMPANY_RULES[settings.company_policy], partial(_company_turn, state, company))
+        return Wait(
+            "company-turn", COMPANY_POLICIES[settings.company_policy].rule, partial(_company_turn, state, company)
+        )
     if first is not None and first.user != spec.user:
-        return Wait("user-turn", USER_RULES[settings.user_policy], partial(_user_turn, state, company, app))
+        return Wait("user-turn", USER_POLICIES[settings.user_policy].rule, partial(_user_turn, state, company, app))
     full = is_full(state)
     return Wait("cluster-full" if full else "next-turn", "A3" if full else "T2", partial(_cluster, state))
 
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
-    """The companies that take part (C1), whose turn it is first, each with what decides: its share, or its use."""
-    key = COMPANY_POLICIES[state.settings.company_policy].key
-    taking = [queue for queue in state.queue.companies.values() if queue.cap.lets_through()]
-    keyed = sorted(((key(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
-    return [(queue, str(key[1])) for key, queue in keyed]
+    """The companies that take part (C1), whose turn it is first, each with the value that its policy measures."""
+    rank = COMPANY_POLICIES[state.settings.company_policy].rank
+    taking = [queue for queue in state.queue.companies.values() if queue.limit.lets_through()]
+    ranked = sorted(((rank(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
+    return [(queue, str(key)) for (_, key, *_), queue in ranked]
 
 
 def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[UserQueue, str]]:
-    """The users of a company whose next app passes its cap, whose turn it is first, each with what decides."""
+    """The users of a company whose next app passes its cap, whose turn it is first, each with the value measured."""
     state.queue.first()  # brings up to date what the users' keys are made of
-    key, quota, policy = USER_POLICIES[state.settings.user_policy].key, company.tenant.quota, state.settings.user_policy
-    passing = [queue for queue in company.users.values() if queue.head and company.cap.admits(queue.head.request)]
-    keyed = sorted(((key(each.contender, quota, state.queue.basis), each) for each in passing), key=lambda one: one[0])
-    return [(queue, "" if policy == "longest-wait" else str(key[1])) for key, queue in keyed]
-
-
-def measure_of(state: ClusterState) -> str:
-    """What the company policy goes by, in words."""
-    by_share = state.settings.company_policy == "dominant-share"
-    return "a share of" if by_share else "a use of what it bought (core-ms a core) of"
+    policy, quota, basis = USER_POLICIES[state.settings.user_policy], company.tenant.quota, state.queue.basis
+    passing = [queue for queue in company.users.values() if queue.head and company.limit.admits(queue.head.request)]
+    ranked = sorted(((policy.rank(each.contender, quota, basis), each) for each in passing), key=lambda one: one[0])
+    return [(queue, str(key) if policy.measure else "") for (_, key, *_), queue in ranked]
 
 
 def _company_turn(state: ClusterState, company: CompanyQueue) -> Told:
@@ -184,7 +178,8 @@ def _company_turn(state: ClusterState, company: CompanyQueue) -> Told:
     mine = next((value for each, value in order if each is company), "none")
     ahead = [(each.tenant, value) for each, value in order[:place]]
     first, value = ahead[0]
-    text = f"company {first.company} goes first, with {measure_of(state)} {value} against {mine} of {me}"
+    measure = COMPANY_POLICIES[state.settings.company_policy].measure
+    text = f"company {first.company} goes first, with {measure} {value} against {mine} of {me}"
     if value == mine:
         text += f", {_turn(first.last_selected)}; {me} had {_turn(company.tenant.last_selected)}"
     told = [
@@ -214,8 +209,8 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
         since += f", and apps pending since {_time(first.oldest_at)}"
     text = f"user {first.user} goes first, {since}; {me} had {_turn(mine.last_selected, mine.last_selected_at)}"
     if order[0][1] and place < len(order):
-        what = "a share of" if state.settings.user_policy == "least-occupied" else "a share by ms waited of"
-        text += f"; {what} {order[0][1]} against {order[place][1]} decides"
+        measure = USER_POLICIES[state.settings.user_policy].measure
+        text += f"; {measure} {order[0][1]} against {order[place][1]} decides"
     return text + _rest([str(each["user"]) for each in ahead[1:]]), {"ahead": ahead}
 
 
@@ -294,7 +289,7 @@ def _before(words: str, told: Told) -> Told:
 
 
 def _preferring(state: ClusterState, app: App) -> Told:
-    hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.request.hosts or ())
+    hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.locations.hosts or ())
     since = min(wanted.since for wanted in app.wanted)
     text = (
         f"it waits for room on a host that its tasks prefer ({', '.join([*hosts][:_NAMED])}), since {_time(since)}, "

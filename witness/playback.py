@@ -10,13 +10,10 @@ from recovery.replay.bounds import OPEN, Bound, up_to
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import (
-    AppAdmitted,
     AppRegistered,
     AppRemoved,
     CompanyRegistered,
-    DriverAllocated,
     Event,
-    ExecutorAllocated,
     ExecutorRemoved,
     ExecutorRevoked,
     MasterElected,
@@ -26,19 +23,11 @@ from scheduler.model.events import (
     outlined,
 )
 from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import decision_of
 from scheduler.rules.views import shares, workers
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Fact
-
-DECISIONS = (AppAdmitted, DriverAllocated, ExecutorAllocated, ExecutorRevoked)
-
-
-class Happened(NamedTuple):
-    """An event and its position in the log."""
-
-    seq: int
-    event: Event
 
 
 class Frame(NamedTuple):
@@ -49,7 +38,7 @@ class Frame(NamedTuple):
 
     seq: int
     at: int
-    happened: list[Happened]
+    happened: list[Fact]
     state: ClusterState
     next_at: int | None
 
@@ -64,7 +53,9 @@ class Frame(NamedTuple):
             "queue": {"pending": len(state.queue.arrivals), "waiting": len(state.waiting)},
             "workers": workers(state),
             "decisions": [
-                {"seq": seq, **outlined(event)} for seq, event in self.happened if isinstance(event, DECISIONS)
+                {"seq": fact.seq, **outlined(fact.event)}
+                for fact in self.happened
+                if decision_of(fact.event, fact.cause) is not None
             ],
         }
 
@@ -98,8 +89,9 @@ class Playback:
         ahead = next(turns, None)
         while ahead is not None:
             turn, ahead = ahead, next(turns, None)
-            happened = [Happened(fact.seq, fold(self.state, fact)) for fact in turn]
-            yield Frame(turn[-1].seq, turn[-1].at, happened, self.state, None if ahead is None else ahead[0].at)
+            for fact in turn:
+                fold(self.state, fact)
+            yield Frame(turn[-1].seq, turn[-1].at, turn, self.state, None if ahead is None else ahead[0].at)
 
 
 def pending_apps(state: ClusterState) -> dict[str, int]:
@@ -117,9 +109,6 @@ _WORDS: dict[type[Event], str] = {
     WorkerChanged: "worker {0.worker} {0.status}",
     WorkerRemoved: "worker {0.worker} {0.reason}",
     AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested_cores} cores",
-    AppAdmitted: "{0.app} of {0.user} at {0.company} admitted",
-    DriverAllocated: "driver of {0.app} gets {0.cores} cores on {0.worker}",
-    ExecutorAllocated: "{0.executor} gets {0.cores} cores on {0.worker}",
     ExecutorRevoked: "{0.executor} is told to stop",
     ExecutorRemoved: "{0.executor} {0.reason}",
     AppRemoved: "{0.app} {0.reason}",
@@ -128,4 +117,5 @@ _WORDS: dict[type[Event], str] = {
 
 def told(event: Event) -> str:
     """What people want to see of an event in a few words, "" if that is nothing."""
-    return _WORDS.get(type(event), "").format(event)
+    decision = decision_of(event)
+    return (_WORDS.get(type(event), "") if decision is None else decision.text).format(event)

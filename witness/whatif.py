@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from recovery.replay.inputs import Input, LoggedTurn, is_decision
+from recovery.replay.inputs import Input, LoggedTurn
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
@@ -34,21 +34,19 @@ from scheduler.model.events import (
     AppAdmitted,
     ClusterConfigured,
     CompanyChanged,
-    DriverAllocated,
     Event,
-    ExecutorAllocated,
     MasterElected,
     outlined,
 )
+from scheduler.model.ids import app_of
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import changed_settings
 from witness.fairness import Fairness
 
 TICK_MS = 1_000
 """How late a master may notice that a time has come: a turn of the log within that settles it, as it did there."""
-Decision = AppAdmitted | DriverAllocated | ExecutorAllocated
 
 
 class Work(NamedTuple):
@@ -83,7 +81,7 @@ class World:
     def __init__(self) -> None:
         self.state = ClusterState()
         self.meter = Fairness(keep=False, users=True)
-        self.decisions: list[tuple[int, Decision]] = []
+        self.decisions: list[tuple[int, Event]] = []
         self.refused: dict[str, str] = {}
         self.now = 0
 
@@ -120,10 +118,10 @@ class _Observed(Turn):
         if fact is not None:
             self.record(fact, cause)
 
-    def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
-        super().record(event, cause, private)
+    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+        super().fold(event, cause, private)
         self._world.meter.observe(self.state, event)
-        if isinstance(event, Decision):
+        if decision_of(event, cause) is not None:
             self._world.decisions.append((self.at, event))
 
 
@@ -142,7 +140,7 @@ def as_logged(turns: Iterable[LoggedTurn]) -> World:
     for logged in turns:
         turn = world.turn(logged.at)
         for event, cause in zip(logged.events, logged.causes, strict=True):
-            turn.record(event, cause)
+            turn.fold(event, cause)
     return world
 
 
@@ -186,7 +184,7 @@ class OtherWorld(World):
         for worker in () if self._begun else self.rules.workers:
             turn.take(worker)
         self._begun = True
-        if any(not cause and is_decision(event) for event, cause in zip(logged.events, logged.causes, strict=True)):
+        if any(map(decision_of, logged.events, logged.causes)):
             turn.hear()
         turn.settle()
         if self._follows:
@@ -196,7 +194,7 @@ class OtherWorld(World):
     def run_until(self, until: int | None = None) -> None:
         """What happens by itself before `until` (ms), or until no app is left that ends."""
         while self._ends or until is not None:
-            moment = self.state.next_moment(self.now)
+            moment = self.state.timers.next(self.now)
             if self._follows and moment is not None and until is not None and until - moment <= TICK_MS:
                 moment = None
             due = min(time for time in (moment, self._ends[0][0] if self._ends else None, until) if time is not None)
@@ -327,7 +325,7 @@ def first_difference(log: World, other: World) -> dict[str, Any] | None:
     return {"number": number + 1, "log": next(iter(theirs_), None), "other": next(iter(mine_), None)}
 
 
-def _said(decision: tuple[int, Decision]) -> dict[str, Any]:
+def _said(decision: tuple[int, Event]) -> dict[str, Any]:
     at, event = decision
     return {"at": at, **outlined(event)}
 
@@ -340,7 +338,7 @@ def _fate(event: Event) -> Event:
 def _app_of(event: Event) -> str:
     """The app that the event is about, "" if it is about none."""
     name: str | None = getattr(event, "app", None)
-    return str(getattr(event, "executor", "")).rpartition(".")[0] if name is None else name
+    return app_of(str(getattr(event, "executor", ""))) if name is None else name
 
 
 def _by_app(events: Iterable[Event]) -> dict[str, list[Event]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.archive.files import whole_file
 from scheduler.model.errors import InvalidCommand
+from scheduler.model.ids import app_of
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Line
@@ -76,7 +77,7 @@ def _row(line: Line) -> dict[str, Any]:
     """The line's fields and those of its event; of the app that an executor is of, if that is all it says."""
     said = dict(line.data)
     if "app" not in said and "executor" in said:
-        said["app"] = said["executor"].rpartition(".")[0]
+        said["app"] = app_of(said["executor"])
     if said.get("driver") in {True, False}:
         said["has_driver"] = said.pop("driver")
     if "share" in said:

@@ -13,6 +13,7 @@ import click
 from fairlog.cli import render
 from fairlog.cli.follow import follow, patiently, position_of
 from scheduler.model.events import AppRemoved
+from scheduler.model.ids import app_of
 from scheduler.store.codec import told
 from scheduler.store.task_queue import Progress, Worklist
 
@@ -43,7 +44,7 @@ def wait_for(session: Session, app: str, seq: int) -> int:
         with _display(app) as display:
             began_at, end, ended_at = _watch(session, app, seq, display)
     except KeyboardInterrupt:
-        click.echo(f"{app} goes on; `fairlog kill {app}` ends it", err=True)
+        click.echo(f"{app} keeps running; `fairlog kill {app}` ends it", err=True)
         raise
     return _say_end(app, end, ended_at - began_at)
 
@@ -67,7 +68,7 @@ def _watch(session: Session, app: str, seq: int, display: _Display) -> tuple[int
 
 
 def _is_about(event: Event, app: str) -> bool:
-    return bool(getattr(event, "app", getattr(event, "executor", "").rpartition(".")[0]) == app)
+    return bool(getattr(event, "app", app_of(getattr(event, "executor", ""))) == app)
 
 
 def _say_end(app: str, end: AppRemoved, took_ms: int) -> int:

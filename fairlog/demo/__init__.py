@@ -1,1 +1,4 @@
-"""The guided run on a cluster of its own. It uses the command line as a person would; nothing imports it."""
+"""The demo: real work on a temporary cluster, two kills, and a check of the log.
+
+It may import every other room. The verb `demo` starts it; nothing else may import it.
+"""

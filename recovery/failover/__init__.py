@@ -1,1 +1,4 @@
-"""Who serves: lease, standby, take-over, snapshots by a standby. It may import archive and replay."""
+"""Which master serves: lease, standby, take-over, and the snapshots that a standby writes.
+
+It may import `scheduler`, `replay` and `archive`. How a turn is decided does not belong here.
+"""

@@ -27,14 +27,11 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.events import (
-    AppAdmitted,
-    AppChanged,
     ClusterConfigured,
-    DriverAllocated,
     Event,
-    ExecutorAllocated,
-    ExecutorRevoked,
+    ExecutorsRequested,
     MasterElected,
+    RoomReserved,
     WorkerRemoved,
 )
 
@@ -86,18 +83,12 @@ def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
         if isinstance(fact.command, _HOLDS_ANYWHERE):
             yield Input(fact.command, fact.cause)
         elif fact.command is not None:
-            for caused in turn[number : number + fact.caused]:
-                event = caused.event
+            for event in (caused.event for caused in turn[number : number + fact.caused]):
+                if isinstance(event, ExecutorsRequested | RoomReserved):
+                    continue
                 what = RemoveWorker(worker=event.worker) if isinstance(event, WorkerRemoved) else event
                 yield Input(what, fact.cause)
         elif isinstance(fact.event, MasterElected):
             yield Input(fact.event)
         elif isinstance(fact.event, ClusterConfigured) and not fact.cause:
             yield Input(ConfigureCluster(settings=asdict(fact.event)))
-
-
-def is_decision(event: Event) -> bool:
-    """Whether a turn settles it: admissions, growth of elastic apps, what idle ones give back, placements."""
-    return isinstance(event, AppAdmitted | AppChanged | DriverAllocated | ExecutorAllocated) or (
-        isinstance(event, ExecutorRevoked) and event.reason == "idle"
-    )

@@ -67,10 +67,10 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.demand import after_removal, backlog, scaled
-from scheduler.rules.entities import App, Company, Executor, Worker
+from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.placement.classic import pack_worker_by_worker
-from scheduler.rules.placement.executors import CLASSIC, GROWTH, PLACEMENTS, allocation, allocations
+from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
 from scheduler.rules.state import ClusterState
@@ -176,7 +176,7 @@ def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
         return []
     if app.plain or app.sized_by_scheduler:
         return _place_computed(state, app)
-    if app.wanted and app.unit is not None and state.settings.placement not in CLASSIC:
+    if app.wanted and app.unit is not None and not PLACEMENTS[state.settings.placement].one_a_worker:
         return place_near(state, app, app.unit, at)
     return _place_as_asked(state, app)
 
@@ -193,7 +193,7 @@ def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
         if limit:
             candidates = _candidates(state, app, cores, memory_mb)
-            counts = PLACEMENTS[settings.placement](candidates, Resources(cores, memory_mb), limit)
+            counts = PLACEMENTS[settings.placement].of_size(candidates, Resources(cores, memory_mb), limit)
             if counts:
                 return allocations(app, counts, Resources(cores, memory_mb))
     return []
@@ -205,17 +205,18 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     With fair admission their memory never exceeds what the app requested (A2).
     """
     settings, left = state.settings, app.left_cores
+    placement = PLACEMENTS[settings.placement]
     cores, memory_mb = app.unit and app.unit.cores, app.executor_memory_mb or 0
     limit = app.left_executors
     if settings.admission == "fair":
         limit = min(limit, app.left_memory_mb // memory_mb)
     if limit <= 0:
         return []
-    if cores is not None and settings.placement not in CLASSIC:
+    if cores is not None and not placement.one_a_worker:
         candidates = _candidates(state, app, cores, memory_mb)
-        counts = PLACEMENTS[settings.placement](candidates, Resources(cores, memory_mb), min(limit, left // cores))
+        counts = placement.of_size(candidates, Resources(cores, memory_mb), min(limit, left // cores))
         return allocations(app, counts, Resources(cores, memory_mb))
-    grown = GROWTH[settings.placement](_candidates(state, app, 1, memory_mb), left, limit)
+    grown = placement.growing(_candidates(state, app, 1, memory_mb), left, limit)
     return [
         allocation(app, number, worker, cores, memory_mb)
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
@@ -225,7 +226,7 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
 def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Candidates:
     """The workers with room (semantics P1), by the rules before Spark 1.4 without those that have one of it (P7)."""
     candidates = state.fleet.candidates(cores, memory_mb, state.settings.worker_selection)
-    if state.settings.placement not in CLASSIC or not app.executors:
+    if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
     return (candidate for candidate in candidates if candidate[0] not in own)
@@ -236,7 +237,7 @@ def placements(state: ClusterState, at: int) -> Iterator[list[ExecutorAllocated]
 
     The caller folds each part before it asks for the next.
     """
-    if state.settings.placement == "classic-pack":
+    if PLACEMENTS[state.settings.placement].across_apps:
         while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
             yield granted
         return
@@ -281,7 +282,7 @@ def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Eve
     return [ExecutorChanged(executor=executor.id)] if starting else []
 
 
-def _is_its_worker(held: Executor, worker: str) -> bool:
+def _is_its_worker(held: Allocation, worker: str) -> bool:
     """Whether the log grants the executor or driver to the worker that speaks of it; one that gives no name may."""
     return worker in {"", held.worker}
 
@@ -293,7 +294,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
-        raise InvalidCommand(f"an executor that found no task left has exited, it has not {command.reason}")
+        raise InvalidCommand(f"an executor that found no task left must end with reason exited, not {command.reason}")
     if not _is_its_worker(executor, command.worker):
         return []
     app, worker = state.apps[executor.app], state.workers[executor.worker]
@@ -390,7 +391,7 @@ def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
     if app.ended is not None:
         return []
     if app.spec.driver:
-        raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill` ends both")
+        raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill {command.app}` ends both")
     return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
 
 
@@ -433,7 +434,9 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
 def _undrain(worker: Worker) -> list[Event]:
     """Alive again, unless it was decommissioned, be it that it now waits for its drivers to leave (semantics W6)."""
     if worker.decommissioned:
-        raise InvalidCommand(f"worker {worker.id!r} was decommissioned for good; remove it and start its agent anew")
+        raise InvalidCommand(
+            f"worker {worker.id!r} was decommissioned; run `fairlog remove {worker.id}` and restart its agent"
+        )
     return _set_status(worker, "alive", only_from=("draining", "leaving"))
 
 
@@ -467,7 +470,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    lost: dict[str, list[Executor]] = {}
+    lost: dict[str, list[Allocation]] = {}
     for executor in worker.executors.values():
         lost.setdefault(executor.app, []).append(executor)
     for name, executors in lost.items():
@@ -481,10 +484,10 @@ def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> Co
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
     if (command.cores is None) != (command.memory_mb is None):
-        raise InvalidCommand("a quota of amounts needs both cores and memory")
+        raise InvalidCommand("a quota in amounts needs both --cores and --memory")
     if command.cores is not None and command.memory_mb is not None:
         if part is not None:
-            raise InvalidCommand("a quota is either amounts of cores and memory or a part of the cluster, not both")
+            raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
         settings = state.settings
         check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
@@ -536,14 +539,14 @@ def _worker(state: ClusterState, name: str) -> Worker:
         raise UnknownWorker(name[:80]) from None
 
 
-def _executor(state: ClusterState, name: str) -> Executor:
+def _executor(state: ClusterState, name: str) -> Allocation:
     try:
         return state.executors[name]
     except KeyError:
         raise UnknownExecutor(name[:80]) from None
 
 
-def _driver(state: ClusterState, name: str) -> Executor:
+def _driver(state: ClusterState, name: str) -> Allocation:
     try:
         return state.drivers[name]
     except KeyError:

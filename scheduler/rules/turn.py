@@ -1,26 +1,56 @@
-"""One run of the scheduler: some inputs, then admission, what time has brought, drivers, executors (semantics T2)."""
+"""One run of the scheduler: some inputs, then the stages in which it decides (semantics T2).
+
+What is a decision, in which stage it falls, by which rule and in whose words stands in `STAGES` alone; what
+audits, explains, plays back, simulates or compares reads it there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from enum import IntEnum
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
-from scheduler.model.events import Event
+from scheduler.model.events import (
+    AppAdmitted,
+    AppChanged,
+    ClusterConfigured,
+    DriverAllocated,
+    Event,
+    ExecutorAllocated,
+    ExecutorRevoked,
+    MasterElected,
+    RoomReserved,
+)
 from scheduler.rules.decide import admit, decide, placements
-from scheduler.rules.demand import due
+from scheduler.rules.demand import due, requests, with_request
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.state import ClusterState
 
 
-class Stage(IntEnum):
-    """In which order a turn decides (semantics T2)."""
+class Decision(NamedTuple):
+    """A kind of event that a turn brings about by itself."""
 
-    ADMISSIONS = 0
-    TIME = 1
-    DRIVERS = 2
-    EXECUTORS = 3
+    event: type[Event]
+    rule: str
+    """The number of the rule in docs/semantics.md that most of them follow."""
+    text: str
+    """How people are told of it: a format of the event `0`."""
+    outcome: Mapping[str, str]
+    """How programs are told of it: its fields by the names that a scenario's answer gives them."""
+    is_one: Callable[[Any], bool] = lambda _: True
+    """Whether an event of that type is one."""
+
+    def as_json(self, event: Event) -> dict[str, Any]:
+        """The event as a scenario's answer has it, without what is None."""
+        stated = {name: getattr(event, field) for name, field in self.outcome.items()}
+        return {name: value for name, value in stated.items() if value is not None}
+
+
+class Stage(NamedTuple):
+    """A part of a turn: what it decides on a state at a time (ms), each event folded before the next is asked for."""
+
+    decide: Callable[[ClusterState, int], Iterator[Event]]
+    decisions: tuple[Decision, ...]
 
 
 class Entry(NamedTuple):
@@ -44,6 +74,7 @@ class Turn:
         self.commands: list[Taken] = []
         """The commands behind the events, in their order; one that caused nothing is left out."""
         self._taken = self._decommissions = 0
+        self._begun = False
 
     def take(self, command: Command, cause: str = "", by: str = "") -> list[Event]:
         """Fold what `command` of the id `cause` causes and return it; `by` is who sent it (semantics T2).
@@ -54,10 +85,12 @@ class Turn:
         self._taken += 1
         self._decommissions += isinstance(command, DecommissionWorker)
         if events:
-            self.commands.append(tuple.__new__(Taken, (len(self.entries), len(events), cause, by, command)))
+            self._begin()
+            offset = len(self.entries)
             private = private_of(command)
             for event in events:
                 self.record(event, cause, private)
+            self.commands.append(tuple.__new__(Taken, (offset, len(self.entries) - offset, cause, by, command)))
         return events
 
     def settle(self) -> None:
@@ -65,27 +98,139 @@ class Turn:
 
         Not in a turn that took nothing but decommissions: they start no placement (semantics W6).
         """
+        self._begin()
         if 0 < self._taken == self._decommissions:
             return
         for event in decisions(self.state, self.at):
-            self.record(event)
+            self.fold(event)
 
     def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
-        """Fold one event."""
+        """Fold an event that came in, and what follows from it; an election comes before all else."""
+        if type(event) is not MasterElected:
+            self._begin()
+        if type(event) is ExecutorAllocated:
+            event = with_request(self.state, event)
+        for each in consequences(self.state, [event], self.at):
+            self.fold(each, cause, private)
+
+    def _begin(self) -> None:
+        """Reserve room for those who were held back for too long, before the turn changes anything (semantics C7)."""
+        if not self._begun:
+            self._begun = True
+            for event in reservations(self.state, self.at):
+                self.fold(event)
+
+    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+        """Fold this event and nothing else."""
         self.state.apply(event, at=self.at, cause=cause, private=private)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
 
 
-def decisions(state: ClusterState, at: int, first: Stage = Stage.ADMISSIONS) -> Iterator[Event]:
-    """What follows from the inputs of a turn at time `at` (ms), from its stage `first` on (semantics T2).
+def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
+    """The reservations that are due at time `at` (ms) (semantics C7)."""
+    return [RoomReserved(app=app) for app in state.to_reserve(at)]
+
+
+def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
+    """Each event, and behind it what the rules make of it at once: pending requests (L1, L2), reservations (C7).
 
     The caller folds each event before it asks for the next.
     """
-    while first <= Stage.ADMISSIONS and (admitted := admit(state)) is not None:
+    for event in events:
+        yield event
+        if (requested := requests(state, event, at)) is not None:
+            yield requested
+        elif type(event) is ClusterConfigured:
+            yield from reservations(state, at)
+
+
+def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
+    while (admitted := admit(state)) is not None:
         yield admitted
-    if first <= Stage.TIME and state.moments:
-        yield from due(state, at)
-    if first <= Stage.DRIVERS:
-        yield from place_drivers(state)
+
+
+def _what_time_brought(state: ClusterState, at: int) -> Iterator[Event]:
+    return due(state, at)
+
+
+def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
+    return place_drivers(state)
+
+
+def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for granted in placements(state, at):
-        yield from granted
+        for event in granted:
+            yield with_request(state, event)
+
+
+_GRANT = {"worker": "worker", "cores": "cores", "memory_mb": "memory_mb"}
+
+STAGES = (
+    Stage(
+        _admissions,
+        (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
+    ),
+    Stage(
+        _what_time_brought,
+        (
+            Decision(
+                AppChanged,
+                "L6",
+                "{0.app} asks for {0.executor_limit} executors",
+                {"demanded": "app", "executors": "executor_limit", "cores": "requested_cores"},
+                lambda event: event.backlog_executors is not None,
+            ),
+            Decision(
+                ExecutorRevoked,
+                "L6",
+                "{0.executor} is told to stop",
+                {"given_back": "app", "executor": "executor", "worker": "worker"},
+                lambda event: event.reason == "idle",
+            ),
+        ),
+    ),
+    Stage(
+        _drivers,
+        (
+            Decision(
+                DriverAllocated,
+                "D1",
+                "driver of {0.app} gets {0.cores} cores on {0.worker}",
+                {"driver": "app", **_GRANT},
+            ),
+        ),
+    ),
+    Stage(
+        _executors,
+        (
+            Decision(
+                ExecutorAllocated,
+                "P6",
+                "{0.executor} gets {0.cores} cores on {0.worker}",
+                {"allocated": "app", **_GRANT, "locality": "locality"},
+            ),
+        ),
+    ),
+)
+"""In the order of a turn."""
+_KNOWN = {decision.event: (number, decision) for number, stage in enumerate(STAGES) for decision in stage.decisions}
+
+
+def decision_of(event: Event, cause: str = "") -> Decision | None:
+    """What kind of decision the event is; None if it is of a command, as one with a `cause` always is."""
+    known = None if cause else _KNOWN.get(type(event))
+    return known[1] if known is not None and known[1].is_one(event) else None
+
+
+def stage_of(event: Event) -> int:
+    """The number of the stage that decides events of this type. Raises: KeyError if none does."""
+    return _KNOWN[type(event)][0]
+
+
+def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
+    """What follows from the inputs of a turn at time `at` (ms), from its stage of that number on (semantics T2).
+
+    The caller folds each event before it asks for the next.
+    """
+    for stage in STAGES[first:]:
+        yield from consequences(state, stage.decide(state, at), at)

@@ -1,1 +1,4 @@
-"""The log and all else that lies in Redis. It imports model alone, never rules."""
+"""The log and everything else in Redis: keys, codec, commits, task queues, doorbells.
+
+It imports `model` alone, never `rules`: it stores what was decided and decides nothing.
+"""

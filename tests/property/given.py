@@ -52,10 +52,10 @@ class _Turn(Turn):
         super().__init__(state, at)
         self.before = before
 
-    def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         assert decode(encode(event), type=type(event)) == event
         self.before(self.state, event)
-        super().record(event, cause, private)
+        super().fold(event, cause, private)
         check(self.state)
 
 

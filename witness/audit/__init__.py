@@ -1,1 +1,4 @@
-"""Whether every entry of a log is what the rules make of the ones before it. Figures and explanations stay out."""
+"""Whether each entry of a log is what the rules make of the entries before it.
+
+It may import `scheduler` and `recovery`, and nothing of `witness` outside. Figures and explanations do not belong here.
+"""

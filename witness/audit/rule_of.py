@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from scheduler.model.events import AppAdmitted, AppChanged, DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
+from scheduler.model.events import AppAdmitted, DriverAllocated, Event, ExecutorAllocated
+from scheduler.rules.admission.app import APP_POLICIES
+from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
 from scheduler.rules.entities import App
-from scheduler.rules.placement.executors import CLASSIC
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.state import ClusterState
-
-_COMPANY = {"pay-as-you-go": "C5"}
-_USER = {"longest-wait": "U1", "least-occupied": "U3", "balanced": "U4"}
-_APP = {"fifo": "F1", "sql-first": "F2"}
+from scheduler.rules.turn import decision_of
 
 
 def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
@@ -21,13 +21,19 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
     if isinstance(done, AppAdmitted):
         return _admission(state, done, due)
     if isinstance(due, AppAdmitted):
-        return "A6" if state.settings.admission == "open" else "A3"
+        return "A6" if state.settings.admission == "open" else _rule(due)
     decision = due if type(done) is not type(due) and due is not None else done
-    if isinstance(decision, AppChanged | ExecutorRevoked):
-        return "L6"
     if isinstance(decision, DriverAllocated):
         return _driver(state, done, due)
-    return _executor(state, done, due)
+    if isinstance(decision, ExecutorAllocated):
+        return _executor(state, done, due)
+    return _rule(decision)
+
+
+def _rule(event: Event | None) -> str:
+    """The rule that most decisions of that kind follow."""
+    decision = None if event is None else decision_of(event)
+    return "T2" if decision is None else decision.rule
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
@@ -42,7 +48,7 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A3"
     if due is None and is_full(state):
         return "A3"
-    if not queue.cap.admits(app.queued.request) and done.company not in state.queue.borrowers:
+    if not queue.limit.admits(app.queued.request) and done.company not in state.queue.borrowers:
         return "C4"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
 
@@ -51,10 +57,11 @@ def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
     """The rule by which it was the turn of `due`."""
     settings = state.settings
     if due.company != done.company:
-        return _COMPANY.get(settings.company_policy, "C3")
-    if due.app in state.queue.companies[due.company].cap.reserved:
+        return COMPANY_POLICIES[settings.company_policy].rule
+    if due.app in state.queue.companies[due.company].limit.reserved:
         return "C7"
-    return _USER[settings.user_policy] if due.user != done.user else _APP[settings.app_policy]
+    policy = USER_POLICIES[settings.user_policy] if due.user != done.user else APP_POLICIES[settings.app_policy]
+    return policy.rule
 
 
 def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
@@ -86,8 +93,5 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
         return "P1"
     if worker.free_cores < done.cores or worker.free_memory_mb < done.memory_mb:
         return "P1"
-    if state.settings.placement in CLASSIC:
-        return "P7"
-    if app.wanted:
-        return "L5"
-    return "P3" if state.settings.placement == "pack" else "P2"
+    placement = PLACEMENTS[state.settings.placement]
+    return "L5" if app.wanted and not placement.one_a_worker else placement.rule

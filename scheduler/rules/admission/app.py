@@ -1,21 +1,46 @@
-"""Which of a user's pending apps is next (semantics F)."""
+"""Which of a user's pending apps is next (semantics F).
+
+A policy is one record of `APP_POLICIES`; what admits, explains and audits reads it there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 AppKey = tuple[int, int]
 
 
-def fifo(_kind: str, submitted: int) -> AppKey:
-    """The app submitted first (semantics F1); `submitted` is the log position of its submission."""
-    return 0, submitted
+def fifo(_kind: str) -> int:
+    """All apps are alike, so the one submitted first is next (semantics F1)."""
+    return 0
 
 
-def sql_first(kind: str, submitted: int) -> AppKey:
+def sql_first(kind: str) -> int:
     """Apps of kind `sql` before others, each group by submission (semantics F2)."""
-    return 0 if kind == "sql" else 1, submitted
+    return 0 if kind == "sql" else 1
 
 
-AppPolicy = Callable[[str, int], AppKey]
-APP_POLICIES: dict[str, AppPolicy] = {"fifo": fifo, "sql-first": sql_first}
+class AppPolicy(NamedTuple):
+    """What orders one user's pending apps: the smallest `key` of an app's kind first, ties by submission."""
+
+    name: str
+    rule: str
+    """The number of the rule in docs/semantics.md."""
+    key: Callable[[str], int]
+    reason: str
+    """Why an app was next, after "of 3 apps in ann's queue it was"."""
+
+    def rank(self, kind: str, submitted: int) -> AppKey:
+        """The app's place among the user's; `submitted` is the log position of its submission."""
+        return self.key(kind), submitted
+
+
+APP_POLICIES = {
+    policy.name: policy
+    for policy in (
+        AppPolicy("fifo", "F1", fifo, reason="submitted first"),
+        AppPolicy("sql-first", "F2", sql_first, reason="first by its kind, then by submission"),
+    )
+}
+"""By their names, which are the values of the setting."""

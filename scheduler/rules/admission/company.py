@@ -1,4 +1,7 @@
-"""Which company is admitted from next (semantics C)."""
+"""Which company is admitted from next (semantics C).
+
+A policy is one record of `COMPANY_POLICIES`; what admits, explains and audits reads it there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler.model.resources import Quota, Share
-from scheduler.rules.admission.basis import Basis
+from scheduler.rules.admission.policy import Basis
 from scheduler.rules.ledger import Balance, Usage
 
 CompanyKey = tuple[float, Share, int, str]
@@ -25,19 +28,17 @@ class Tenant:
     last_selected: int = 0
 
 
-def dominant_share(tenant: Tenant, basis: Basis) -> CompanyKey:
+def dominant_share(tenant: Tenant, basis: Basis) -> Share:
     """The company with the lowest dominant share first (semantics C3).
 
     Equal shares: the one selected longest ago, then by name. Quotas 512 : 128 : 1024 cores with
     128 : 64 : 128 occupied are shares of 25 %, 50 % and 12.5 %: the third goes first, without an app of
     its own the first, then the second.
     """
-    share = tenant.quota.share_of(*tenant.balance.occupied(basis.occupancy))
-    rounded = share.numerator / share.denominator if share.denominator else float("inf")
-    return rounded, share, tenant.last_selected, tenant.company
+    return tenant.quota.share_of(*tenant.balance.occupied(basis.occupancy))
 
 
-def pay_as_you_go(tenant: Tenant, basis: Basis) -> CompanyKey:
+def pay_as_you_go(tenant: Tenant, basis: Basis) -> Share:
     """The company first that used least of what it bought: how much it was granted, and for how long (semantics C5).
 
     Usage is max(core-ms / quota cores, MiB-ms / quota MiB), both sums halved at every whole multiple of
@@ -47,18 +48,38 @@ def pay_as_you_go(tenant: Tenant, basis: Basis) -> CompanyKey:
     01:00:00 both are halved, A to 28,800,000 and B to 14,400,000. B overtakes A at 01:15:00, with
     28,800,000 as well, and from then on A goes first.
     """
-    usage = tenant.quota.share_of(*tenant.usage.until(basis.at, tenant.balance, basis.half_life_ms))
-    return float(usage), usage, tenant.last_selected, tenant.company
+    return tenant.quota.share_of(*tenant.usage.until(basis.at, tenant.balance, basis.half_life_ms))
 
 
 class CompanyPolicy(NamedTuple):
-    """What orders the companies; it `drifts` if the order changes by itself as time goes on."""
+    """What orders the companies: the smallest `key` first, ties by who was selected longest ago, then by name."""
 
-    key: Callable[[Tenant, Basis], CompanyKey]
+    name: str
+    rule: str
+    """The number of the rule in docs/semantics.md."""
+    key: Callable[[Tenant, Basis], Share]
+    measure: str
+    """What `key` measures, before its value: "acme had a share of 1/4"."""
     drifts: bool = False
+    """Whether the order changes by itself as time passes."""
+
+    def rank(self, tenant: Tenant, basis: Basis) -> CompanyKey:
+        """The company's place among all."""
+        key = self.key(tenant, basis)
+        return float(key), key, tenant.last_selected, tenant.company
 
 
-COMPANY_POLICIES: dict[str, CompanyPolicy] = {
-    "dominant-share": CompanyPolicy(dominant_share),
-    "pay-as-you-go": CompanyPolicy(pay_as_you_go, drifts=True),
+COMPANY_POLICIES = {
+    policy.name: policy
+    for policy in (
+        CompanyPolicy("dominant-share", "C3", dominant_share, measure="a share of"),
+        CompanyPolicy(
+            "pay-as-you-go",
+            "C5",
+            pay_as_you_go,
+            measure="a use of what it bought (core-ms a core) of",
+            drifts=True,
+        ),
+    )
 }
+"""By their names, which are the values of the setting."""

@@ -1,4 +1,7 @@
-"""Which of a company's users is admitted from next (semantics U)."""
+"""Which of a company's users is admitted from next (semantics U).
+
+A policy is one record of `USER_POLICIES`; what admits, explains and audits reads it there.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler.model.resources import Quota, Resources, Share
-from scheduler.rules.admission.basis import Basis
+from scheduler.rules.admission.policy import Basis
 from scheduler.rules.ledger import Balance
 
-UserKey = tuple[int, int, str] | tuple[float, Share, int, int, str]
+UserKey = tuple[float, Share, int, int, str]
+"""As for companies, the rounded share settles most comparisons."""
+_ALIKE = Share(0, 1)
 
 
 @dataclass(slots=True)
@@ -31,29 +36,27 @@ class Contender:
     request: Resources = Resources(0, 0)
 
 
-def longest_wait(contender: Contender, _quota: Quota, _basis: Basis) -> tuple[int, int, str]:
-    """The user selected longest ago first (semantics U1).
+def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:
+    """All users are alike, so the one selected longest ago goes first (semantics U1).
 
     Those never selected come first, among them the one whose oldest pending app was submitted first,
     then by name. Example: ann was selected at position 12 and bob at 9, cid and dan never, dan's oldest
     app was submitted at 20 and cid's at 21: dan, cid, bob, ann.
     """
-    last_selected = contender.last_selected
-    return last_selected, 0 if last_selected else contender.oldest, contender.user
+    return _ALIKE
 
 
-def least_occupied(contender: Contender, quota: Quota, basis: Basis) -> UserKey:
+def least_occupied(contender: Contender, quota: Quota, basis: Basis) -> Share:
     """The user who occupies the smallest dominant share of the company's quota first, ties by U1 (semantics U3).
 
     Example: of a quota of 64 cores and 128 GiB ann occupies 16 cores and 16 GiB, a share of 1/4, and bob
     8 cores and 48 GiB, 3/8: ann goes first. After an app of hers with 16 cores and 16 GiB she is at 1/2,
     and bob goes first.
     """
-    share = quota.share_of(*contender.balance.occupied(basis.occupancy))
-    return float(share), share, *longest_wait(contender, quota, basis)
+    return quota.share_of(*contender.balance.occupied(basis.occupancy))
 
 
-def balanced(contender: Contender, quota: Quota, basis: Basis) -> UserKey:
+def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
     """The user first who would occupy least for the time waited (semantics U4).
 
     The smallest of
@@ -72,24 +75,56 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> UserKey:
     cores, memory_mb = contender.balance.occupied(basis.occupancy)
     share = quota.share_of(cores + contender.request.cores, memory_mb + contender.request.memory_mb)
     since = contender.last_selected_at if contender.last_selected else contender.oldest_at
-    ratio = Share(share.numerator, share.denominator * (basis.at - since + 1))
-    return float(ratio), ratio, *longest_wait(contender, quota, basis)
+    return Share(share.numerator, share.denominator * (basis.at - since + 1))
 
 
 class UserPolicy(NamedTuple):
-    """What orders a company's users.
+    """What orders a company's users: the smallest `key` first, ties by U1."""
 
-    It `drifts` if the order changes by itself as time goes on, and `regards_quota` if it changes with the
-    company's quota; one that drifts is asked anew for each admission anyway.
-    """
-
-    key: Callable[[Contender, Quota, Basis], UserKey]
+    name: str
+    rule: str
+    """The number of the rule in docs/semantics.md."""
+    key: Callable[[Contender, Quota, Basis], Share]
+    reason: str
+    """Why a user was next, after "of acme's users ann"."""
+    measure: str = ""
+    """What `key` measures, before its value; "" if it is the same for all."""
     drifts: bool = False
+    """Whether the order changes by itself as time passes; users are then compared anew for each admission."""
     regards_quota: bool = False
+    """Whether the order changes with the company's quota; one that drifts need not say so."""
+
+    def rank(self, contender: Contender, quota: Quota, basis: Basis) -> UserKey:
+        """The user's place among the company's."""
+        key, last_selected = self.key(contender, quota, basis), contender.last_selected
+        return float(key), key, last_selected, 0 if last_selected else contender.oldest, contender.user
 
 
-USER_POLICIES: dict[str, UserPolicy] = {
-    "longest-wait": UserPolicy(longest_wait),
-    "least-occupied": UserPolicy(least_occupied, regards_quota=True),
-    "balanced": UserPolicy(balanced, drifts=True),
+USER_POLICIES = {
+    policy.name: policy
+    for policy in (
+        UserPolicy(
+            "longest-wait",
+            "U1",
+            longest_wait,
+            reason="was selected longest ago, or never and has the oldest pending app",
+        ),
+        UserPolicy(
+            "least-occupied",
+            "U3",
+            least_occupied,
+            reason="occupied the smallest share",
+            measure="a share of",
+            regards_quota=True,
+        ),
+        UserPolicy(
+            "balanced",
+            "U4",
+            balanced,
+            reason="would occupy least for the time waited",
+            measure="a share by ms waited of",
+            drifts=True,
+        ),
+    )
 }
+"""By their names, which are the values of the setting."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import ExecutorAllocated, Locality
+from scheduler.model.ids import executor_id
 from scheduler.model.resources import Resources
 from scheduler.rules.fleet import Candidates, Shape
 
@@ -38,7 +39,7 @@ def _allocation(
 ) -> ExecutorAllocated:
     cores, memory_mb = size
     return ExecutorAllocated(
-        app=app, executor=f"{app}.{number}", worker=worker, cores=cores, memory_mb=memory_mb, locality=locality
+        app=app, executor=executor_id(app, number), worker=worker, cores=cores, memory_mb=memory_mb, locality=locality
     )
 
 
@@ -110,21 +111,41 @@ def deal(rooms: Sequence[int], units: int) -> list[int]:
     return counts
 
 
-CLASSIC = ("classic-spread", "classic-pack")
-"""The rules before Spark 1.4, under which an app has at most one executor on a worker (semantics P7)."""
+class Placement(NamedTuple):
+    """A way to put an app's executors on workers (semantics P)."""
 
-PLACEMENTS: dict[str, Callable[[Candidates, Resources, int], Counts]] = {
-    "spread": spread,
-    "pack": pack,
-    "classic-spread": one_each,
-    "classic-pack": one_each,
-}
-"""For executors of one size."""
+    name: str
+    rule: str
+    """The number of the rule in docs/semantics.md."""
+    of_size: Callable[[Candidates, Resources, int], Counts]
+    """How many executors of one size each candidate gets, at most so many in all."""
+    growing: Callable[[Candidates, int, int], Counts]
+    """How many of so many cores the one executor gets that each of so many candidates has."""
+    wording: str
+    """How an explanation tells of it, after the name."""
+    one_a_worker: bool = False
+    """Whether an app has at most one executor on a worker (semantics P7)."""
+    across_apps: bool = False
+    """Whether each worker is taken in turn and offered to all apps, see `classic` (semantics P7)."""
 
-GROWTH: dict[str, Callable[[Candidates, int, int], Counts]] = {
-    "spread": spread_cores,
-    "pack": pack_cores,
-    "classic-spread": spread_cores,
-    "classic-pack": pack_cores,
+
+PLACEMENTS = {
+    placement.name: placement
+    for placement in (
+        Placement("spread", "P2", spread, spread_cores, "one to each worker in turn"),
+        Placement("pack", "P3", pack, pack_cores, "as many as fit on a worker, then the next"),
+        Placement(
+            "classic-spread", "P7", one_each, spread_cores, "at most one of the app on a worker", one_a_worker=True
+        ),
+        Placement(
+            "classic-pack",
+            "P7",
+            one_each,
+            pack_cores,
+            "worker by worker, at most one of the app on each",
+            one_a_worker=True,
+            across_apps=True,
+        ),
+    )
 }
-"""For one growing executor a worker; the answers are cores."""
+"""By their names, which are the values of the setting."""

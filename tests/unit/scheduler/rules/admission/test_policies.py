@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from scheduler.model.resources import Quota, Resources
-from scheduler.rules.admission.basis import Basis
-from scheduler.rules.admission.company import Tenant, dominant_share, pay_as_you_go
-from scheduler.rules.admission.user import Contender, balanced, least_occupied, longest_wait
+from scheduler.rules.admission.company import COMPANY_POLICIES, Tenant
+from scheduler.rules.admission.policy import Basis
+from scheduler.rules.admission.user import USER_POLICIES, Contender
 from scheduler.rules.ledger import Balance, Usage
 from scheduler.rules.simulate import run_scenario
 from tests.property.given import Cluster
@@ -17,6 +17,10 @@ from tests.property.given import Cluster
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 QUOTA = Quota(64, 64 * 2048)
+dominant_share, pay_as_you_go = (COMPANY_POLICIES[name].rank for name in ("dominant-share", "pay-as-you-go"))
+longest_wait, least_occupied, balanced = (
+    USER_POLICIES[name].rank for name in ("longest-wait", "least-occupied", "balanced")
+)
 
 
 def cores(number: int) -> Balance:

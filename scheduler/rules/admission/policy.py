@@ -1,4 +1,4 @@
-"""What every policy counts by."""
+"""What every policy of admission goes by."""
 
 from __future__ import annotations
 
