@@ -35,7 +35,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.preconditions import PRECONDITIONS
-from scheduler.store.codec import GENESIS_DIGEST, encode
+from scheduler.store.codec import Fact
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 
 
@@ -235,10 +235,9 @@ CASES = [
 def test_a_planted_event_that_breaks_a_precondition_stops_a_replay_at_its_position(case: Case) -> None:
     state = fold([*BEFORE, *case.more])
     before, seq = state.digest(), state.head + 1
-    record = encode(case.event, seq=seq, at=state.at, turn=seq, cause="", previous=GENESIS_DIGEST)
     sentence = rf"^log position {seq}: {type(case.event).__name__}: .*{case.why}.* \({case.rule}\)$"
     with pytest.raises(InvariantViolated, match=sentence) as refused:
-        rebuild.fold(state, record)
+        rebuild.fold(state, Fact(seq, state.at, seq, "", case.event))
     assert (refused.value.seq, refused.value.rule) == (seq, case.rule)
     assert state.digest() == before
 
