@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import msgspec
 import pytest
 
@@ -117,6 +119,7 @@ def test_a_declared_kind_counts_in_every_operation_like_cores_and_memory() -> No
     assert (with_gpus.amount("gpu"), plain.amount("gpu")) == (2, 0)
     assert with_gpus + plain == Resources.of(cores=16, memory_mb=8192, gpu=2)
     assert with_gpus - with_gpus == Resources()
+    assert deepcopy(with_gpus) == with_gpus
     assert with_gpus * 3 == Resources.of(cores=24, memory_mb=12288, gpu=6)
     assert with_gpus.covers(plain)
     assert not plain.covers(with_gpus)
