@@ -20,9 +20,9 @@ from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
-from scheduler.store.inflight import UnderWay
+from scheduler.store.inflight import InFlight
 from scheduler.store.keys import Keys
-from scheduler.store.replication import Primacy, _Server
+from scheduler.store.replication import Replication, _Server
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, a_standby_waits, replication, until
 from tests.waiting import HOPELESS_S
@@ -84,7 +84,7 @@ def test_nothing_is_acknowledged_while_replicas_are_missing(servers: Servers, pr
     client._put(("one", "command", write_command(ACME), "one"))
     master.turn()
     assert client.store.llen(client.keys.reply("one")) == 1
-    assert [record.type for record in master.log.read()].count("CompanyRegistered") == 1
+    assert [fact.type for fact in master.log.facts()].count("CompanyRegistered") == 1
 
 
 def test_no_executor_starts_before_the_replicas_have_its_grant(servers: Servers, primary: int, tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_a_new_primary_is_trusted_though_the_old_one_is_unaware(servers: Servers
         other.replicaof("127.0.0.1", str(ports[0]))
         until(lambda: replication(other)["master_link_status"] == "up")
         master = _master(servers, ports[0], replicas=1)
-        monitored = Primacy(master.log.store)
+        monitored = Replication(master.log.store)
         others = (_Server("127.0.0.1", primary), _Server("127.0.0.1", ports[0]), _Server("localhost", ports[1]))
         monitored._followers, monitored._reign = dict.fromkeys(others, 0.0), "the one before"
-        master.log._primacy = monitored
+        master.log._replication = monitored
         master.take_over()
         assert monitored._followers.keys() == {others[0], _Server("127.0.0.1", ports[1])}
         assert not monitored._awaited
@@ -158,7 +158,7 @@ def test_a_new_primary_is_trusted_though_the_old_one_is_unaware(servers: Servers
 def test_a_former_standby_asks_a_server_that_became_primary_again(servers: Servers, primary: int) -> None:
     port = servers.replica_of(primary)
     with Redis(port=primary) as first, Redis(port=port) as second, Redis(port=servers.replica_of(primary)) as third:
-        monitored = Primacy(first)
+        monitored = Replication(first)
         until(lambda: replication(first)["connected_slaves"] == 3)
         assert _confirmed(monitored, first)
         second.replicaof("NO", "ONE")
@@ -173,7 +173,7 @@ def test_a_former_standby_asks_a_server_that_became_primary_again(servers: Serve
 
 def test_a_restarted_former_primary_is_refused(servers: Servers, primary: int) -> None:
     with Redis(port=primary) as first, Redis(port=servers.replica_of(primary)) as second:
-        monitored = Primacy(first)
+        monitored = Replication(first)
         until(lambda: replication(first)["connected_slaves"] == 2)
         assert _confirmed(monitored, first)
         second.replicaof("NO", "ONE")
@@ -188,7 +188,7 @@ def test_a_restarted_former_primary_is_refused(servers: Servers, primary: int) -
 def test_a_replica_that_hung_and_was_promoted_since_is_asked_again(servers: Servers, primary: int) -> None:
     port = servers.replica_of(primary)
     with Redis(port=primary) as first, Redis(port=port) as second:
-        monitored = Primacy(first)
+        monitored = Replication(first)
         until(lambda: replication(first)["connected_slaves"] == 2)
         assert _confirmed(monitored, first)
         servers.signal(port, signal.SIGSTOP)
@@ -203,9 +203,9 @@ def test_a_replica_that_hung_and_was_promoted_since_is_asked_again(servers: Serv
             _confirmed(monitored, first)
 
 
-def _confirmed(monitored: Primacy, server: Redis) -> bool:
+def _confirmed(monitored: Replication, server: Redis) -> bool:
     """What it says of `server`, asked over a connection on which something was answered."""
-    sent = UnderWay(server, [("PING",)])
+    sent = InFlight(server, [("PING",)])
     sent.read()
     try:
         return monitored.confirm(sent)
@@ -343,7 +343,7 @@ def test_a_store_failover_keeps_every_acknowledged_command(servers: Servers, tmp
         assert (lost in state.apps, sorted(state.companies)) == (False, ["acme", "afterwards"])
         until(lambda: _masters_follow(first) and _masters_follow(second))
         assert sorted(state.workers) == ["w"]
-        assert not any(record.type == "WorkerRemoved" for record in log.read())
+        assert not any(fact.type == "WorkerRemoved" for fact in log.facts())
         assert first.process.poll() is second.process.poll() is worker.process.poll() is None
 
 
