@@ -144,7 +144,7 @@ class World:
         raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
 
     def _let_apps_run(self) -> None:
-        """Revert the settings and demands that keep apps from ending under the rules."""
+        """Scale up the apps whose limit of 0 executors keeps them from ending."""
         apps = self.witness.state.apps.items()
         held_back = [name for name, app in apps if app.ended is None and app.executor_limit == 0]
         self._tell(*(ScaleApp(app=name, executors=8) for name in held_back))
@@ -540,7 +540,7 @@ def _change_worker(world: World) -> None:
 
 
 def _somebody(world: World) -> Actor:
-    """A random actor; half of the time a master."""
+    """A random actor, often a master."""
     if world.masters and world.random.random() < 0.4:
         return world.random.choice([*world.masters])
     return world.random.choice(world.loom.actors)
