@@ -42,7 +42,7 @@ def log(fake: Redis) -> Iterator[EventLog]:
     forget_files()
 
 
-def test_it_is_due_once_as_many_events_as_the_settings_say_lie_there_beyond_those_that_stay(log: EventLog) -> None:
+def test_archiving_is_due_once_enough_events_lie_beyond_the_retained_ones(log: EventLog) -> None:
     settings = ClusterConfigured(**SETTINGS)
     assert [head for head in range(28, 32) if is_due(log, settings, head)] == [30, 31]
     assert not is_due(log, replace(settings, archive_after_events=0), 1_000)

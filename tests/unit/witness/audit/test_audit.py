@@ -234,7 +234,7 @@ def test_an_input_that_contradicts_what_came_before_ends_the_working_out() -> No
 
 
 @pytest.mark.parametrize("changes", [{"app": "a2"}, {"app": "nobody"}, {"worker": "w1"}, {"worker": "w9"}])
-def test_an_end_that_names_another_app_or_worker_than_the_grant_is_found_and_nothing_else(
+def test_an_end_that_names_another_app_or_worker_than_its_grant_is_the_only_finding(
     changes: dict[str, object],
 ) -> None:
     seq = position("ExecutorRemoved", executor="a1.0")
@@ -349,7 +349,7 @@ def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["CompanyRegistered", "WorkerRegistered", "AppRegistered"])
-def test_whoever_is_registered_a_second_time_is_named_and_the_rest_is_audited_all_the_same(kind: str) -> None:
+def test_a_second_registration_is_named_and_the_rest_is_still_audited(kind: str) -> None:
     seq = position(kind)
     again = LOG[seq - 1]._replace(cause="again", at=LOG[-1].at + 1, turn=len(LOG) + 1)
     found = audit(rechained([*LOG, again]))
