@@ -231,7 +231,7 @@ def test_a_master_alone_writes_one_as_well_and_its_turns_go_on(log: EventLog, st
 
 def _child_of(master: Master) -> object:
     master.snapshotter.tend()
-    return master.snapshotter._child
+    return master.snapshotter._fork
 
 
 def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_used(
@@ -247,8 +247,8 @@ def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_
     snapshotter.begin(state, position)
     wait_until(lambda: log.store.exists(f"{log.keys.snapshotting}:draft"), "the half of it")
     assert not snapshotter.is_due(position.seq + 1000)
-    assert snapshotter._child is not None
-    os.kill(snapshotter._child._pid, signal.SIGKILL)
+    assert snapshotter._fork is not None
+    os.kill(snapshotter._fork._pid, signal.SIGKILL)
 
     def is_due_again() -> bool:
         snapshotter.tend()
@@ -260,5 +260,5 @@ def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_
     assert (positions(log), reasons(logged)) == ([], [])
     monkeypatch.undo()
     snapshotter.begin(state, position)
-    wait_until(lambda: snapshotter._child and snapshotter._child.exit_code() == 0, "its end")
+    wait_until(lambda: snapshotter._fork and snapshotter._fork.exit_code() == 0, "its end")
     assert positions(log) == [position.seq]
