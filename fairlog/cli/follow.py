@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def position_of(log: EventLog, seq: int) -> Position:
-    """The position of entry `seq`, from which reading goes on behind it; the log's end if it is not that long."""
-    return GENESIS if seq <= 0 else log.at(seq) or log.head()
+    """Where the last turn ends that has ended by position `seq`, from which reading goes on; at most the log's end."""
+    return log.before(seq)
 
 
 def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[Record | None]:
-    """The records behind `after` as they are committed, for ever; None whenever none came for `wait_s`.
+    """The turns behind `after` as they are committed, for ever; None whenever none came for `wait_s`.
 
     Where a store that failed over has lost some of them, that is said, and what has come in their place follows.
 
@@ -47,7 +47,7 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
     def page() -> list[Record]:
         found = list(islice(log.read(after), PAGE))
         if not found and after != GENESIS and not log.holds(after):
-            raise UnreadableRecord(after.seq, "the entry that was read there is gone")
+            raise UnreadableRecord(after.seq, "the entry last read is gone")
         return found
 
     def wait() -> object:
@@ -63,11 +63,14 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
             kept = patiently(last_kept)
             if kept == after:
                 raise
-            click.echo(f"the store has lost the log behind {kept.seq}; going on with what came instead", err=True)
+            click.echo(
+                f"the store has lost the log after position {kept.seq}; continuing with the entries that replaced it",
+                err=True,
+            )
             after = kept
             continue
         for record in records:
-            after = Position(record.seq, record.digest)
+            after = Position(record.last, record.digest)
             seen.append(after)
             yield record
         patiently(wait)
@@ -92,7 +95,7 @@ def patiently(ask: Callable[[], T]) -> T:
                 heard_s = now_s
             if not said and now_s >= began_s + SAY_S:
                 said = True
-                click.echo(f"{in_words(error)}; waiting for it", err=True)
+                click.echo(f"{in_words(error)}; waiting for the store", err=True)
             time.sleep(_RETRY_S)
         else:
             if said:

@@ -79,14 +79,18 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     if spec.elastic is not None:
         least, most, *_ = spec.elastic
         if executors is None or not least <= executors <= most:
-            raise InvalidCommand(f"app {spec.app!r} is elastic: its executors must be between {least} and {most}")
+            raise InvalidCommand(
+                f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
+            )
     elif executors is not None and spec.sizing == "computed":
         unit = app.unit or requested_resources(
             state.settings, state.settings.min_executor_cores, spec.memory_per_task_mb
         )
         changes |= {"executor_cores": unit.cores, "executor_memory_mb": unit.memory_mb, "done_cores": 0}
     elif app.follows_limit:
-        raise InvalidCommand(f"app {spec.app!r} needs a number of executors: its demand was stated as one before")
+        raise InvalidCommand(
+            f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
+        )
     if executors is not None and (app.elastic or spec.sizing == "computed"):
         request = _request(app, changes)
         if request.cores > app.requested_cores or request.memory_mb > app.requested_memory_mb:
@@ -251,7 +255,9 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
     if not command.prefer:
         return
     if command.executors is None or app.spec.sizing == "one-per-worker":
-        raise InvalidCommand("hosts can be preferred only for a number of executors of one size")
+        raise InvalidCommand(
+            "hosts can be preferred only with a number of executors of one size; give --executors N, not none"
+        )
     if command.executors > MAX_NEAR:
         raise InvalidCommand(f"at most {MAX_NEAR} executors can have preferred hosts, not {command.executors}")
     if len(command.prefer) > MAX_HOSTS:

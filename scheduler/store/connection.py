@@ -161,7 +161,7 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
     name, lowest = ("valkey", (7, 2)) if "valkey_version" in info else ("redis", (7, 0))
     version = str(info[f"{name}_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < lowest:
-        raise UnsuitableStore(f"the store is {name} {version}; fairlog needs {lowest[0]}.{lowest[1]} or newer")
+        raise UnsuitableStore(f"the store is {name} {version}; use version {lowest[0]}.{lowest[1]} or later")
     if unsafe:
         return
     for setting, due in _DUE_SETTINGS.items():
@@ -173,7 +173,8 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
             raise UnsuitableStore(f"the store refuses CONFIG GET ({error}); allow it for this user") from error
         if actual != due:
             raise UnsuitableStore(
-                f"the store has {setting} {actual}; fairlog needs `{setting} {due}` to keep its promises"
+                f"the store is configured with {setting} {actual}, which can lose data; run `CONFIG SET "
+                f"{setting} {due}` on it"
             )
 
 

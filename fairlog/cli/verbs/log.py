@@ -18,18 +18,22 @@ from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.simulate import run_scenario
+from scheduler.store.codec import lines_of
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.store.codec import Record
+    from scheduler.store.codec import Line, Record
 
 
 @click.command()
 @span_options
-@click.option("--app", type=read_text, metavar="A", help="Only what is about this app.")
-@click.option("--follow", "following", is_flag=True, help="Go on as the log grows.")
+@click.option("--app", type=read_text, metavar="A", help="Print only events of this app.")
+@click.option("--follow", "following", is_flag=True, help="Keep printing new events.")
 @click.option(
-    "--parquet", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write FILE, for analysis."
+    "--parquet",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a Parquet file instead, one row per event.",
 )
 @as_json
 @on_cluster
@@ -43,21 +47,22 @@ def log(
     parquet: Path | None,
     as_json: bool,
 ) -> None:
-    """Print the log, one line per event, its chain of digests checked.
+    """Print the log, one line per event, and verify its chain of digests.
 
-    With --json each line is an object with seq, type, v, at, turn, cause, data and digest. The digest
-    is BLAKE2b-128 over the previous one and these fields, joined with newlines. `fairlog import` takes the whole of it.
+    With --json each line is an object with seq, type, at, turn, cause and data; the first event that a command caused
+    also has command, events (how many it caused), by, commit and private, the last one of a turn the turn's digest.
+    `fairlog import` takes the whole of it.
     With --parquet FILE has these columns, and one for each fact that an event may state, in its type; FILE is there,
     or written over, only once it is whole.
     """
     if parquet is not None and (as_json or following):
         raise click.UsageError(f"--parquet and {'--json' if as_json else '--follow'} exclude each other")
-    records = _records(session, first, last, following=following)
-    chosen = _about(records, app, known=app is None or first != OPEN or last != OPEN)
+    lines = _lines(session, first, last, following=following)
+    chosen = _about(lines, app, known=app is None or first != OPEN or last != OPEN)
     if parquet is None:
         show = render.log_json if as_json else render.log_line
-        for record in chosen:
-            click.echo(show(record))
+        for line in chosen:
+            click.echo(show(line))
         return
     from fairlog.cli.parquet import check_extra, write  # noqa: PLC0415 (its library is an extra)
 
@@ -65,27 +70,26 @@ def log(
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 
-def _records(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Record]:
+def _lines(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Line]:
     after = position_of(session.log, (first.seq or 1) - 1)
-    if not following and after.seq < (first.seq or 1) - 1:
-        return
     grown = (record for record in follow(session.log, after) if record is not None)
-    records = grown if following else session.log.read(after, to=last.seq)
-    yield from (record for record in up_to(records, last) if first.reached(record))
+    records: Iterator[Record] = grown if following else session.log.read(after, to=last.seq)
+    lines = (line for record in records for line in lines_of(record))
+    yield from (line for line in up_to(lines, last) if first.reached(line))
 
 
-def _about(records: Iterator[Record], app: str | None, *, known: bool) -> Iterator[Record]:
-    """Those of the records that are about the app. Raises: UnknownApp if none is and it is not `known` elsewhere."""
-    for record in records:
-        if app is None or _is_about(record, app):
+def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:
+    """Those of the lines that are about the app. Raises: UnknownApp if none is and it is not `known` elsewhere."""
+    for line in lines:
+        if app is None or _is_about(line, app):
             known = True
-            yield record
+            yield line
     if not known and app is not None:
         raise UnknownApp(app)
 
 
-def _is_about(record: Record, app: str) -> bool:
-    said = record.as_json()["data"]
+def _is_about(line: Line, app: str) -> bool:
+    said = line.data
     return bool(said.get("app") == app or app_of(str(said.get("executor", ""))) == app)
 
 
@@ -93,10 +97,10 @@ def _is_about(record: Record, app: str) -> bool:
 @click.argument("file", type=click.File("rb"))
 @as_json
 def simulate(*, file: IO[bytes], as_json: bool) -> None:
-    """Run a scenario through the rules, without a store.
+    """Run a scenario file through the rules, without a store.
 
-    FILE (- is stdin) holds it as JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Printed are the decisions in
-    their order and the state that they lead to.
+    FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order and the
+    final state. docs/cli.md lists the operations.
     """
     result = run_scenario(_scenario(file), check=True)
     if as_json:
@@ -109,7 +113,7 @@ def _scenario(file: IO[bytes]) -> dict[str, Any]:
     try:
         scenario: dict[str, Any] = json.loads(file.read())
     except (ValueError, RecursionError) as error:
-        raise InvalidCommand(f"{getattr(file, 'name', 'the scenario')} is not JSON: {error}") from None
+        raise InvalidCommand(f"{getattr(file, 'name', 'the scenario')} is not valid JSON: {error}") from None
     return scenario
 
 
@@ -123,7 +127,7 @@ def _print_result(result: dict[str, Any]) -> None:
             (number, what.replace("_", " "), app, decision.get("worker", ""), decision.get("cores", ""), size, about)
         )
     headings = ("", "DECISION", "APP", "WORKER", "CORES", "MEMORY", "MORE")
-    render.print_table(headings, rows, empty="Nothing was decided.")
+    render.print_table(headings, rows, empty="No decisions.")
     final = result["final"]
     click.echo()
     click.echo(f"waiting   {' '.join(final['waiting']) or 'none'}")

@@ -27,11 +27,12 @@ from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.store.codec import GENESIS_DIGEST, Record, encode
+from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog
 from scheduler.store.keys import Keys
-from tests.integration.cli_rig import Shell, tree_of, wait_until
+from tests.integration.cli_rig import Shell, tree_of
 from tests.unit.recovery.archive.archived import RECORDS, assert_whole, forget_files, in_stream, put_records, staying
+from tests.waiting import HOPELESS_S, wait_until
 
 
 def _log(store: EmbeddedStore, cluster: str) -> EventLog:
@@ -46,12 +47,8 @@ def written(store: EmbeddedStore) -> EventLog:
     turn.take(RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384), "c2")
     turn.take(SubmitApp(app="a", company="acme", user="ann", name="größer", command=("true",)), "c3")
     turn.settle()
-    records: list[Record] = []
-    for seq, (event, cause) in enumerate(turn.entries, start=1):
-        previous = records[-1].digest if records else GENESIS_DIGEST
-        records.append(encode(event, seq=seq, at=1_000, turn=1, cause=cause, previous=previous))
     log = _log(store, "first")
-    log.commit(GENESIS, records)
+    log.commit(GENESIS, encode_turn(turn.entries, turn.commands, first=1, at=1_000, previous=GENESIS_DIGEST))
     return log
 
 
@@ -87,9 +84,9 @@ def _other_header(lines: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (_without_last_line, "is not whole: it ends at log position"),
-        (_without_second_entry, "cannot be read behind log position"),
-        (_altered, "cannot be read behind log position"),
+        (_without_last_line, "is incomplete: it ends at log position"),
+        (_without_second_entry, "cannot be read after log position"),
+        (_altered, "cannot be read after log position"),
         (_other_header, "is not a backup that this version reads"),
     ],
 )
@@ -164,7 +161,7 @@ def _load(shell: Shell) -> Iterator[None]:
         process.wait()
 
 
-def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made_while_it_ran(tmp_path: Path) -> None:
+def test_a_cluster_continues_from_a_backup_taken_while_it_ran(tmp_path: Path) -> None:
     """It had archived most of its log by itself."""
     shell = Shell(tmp_path / "home")
     data, file, hold = tmp_path / "data", tmp_path / "b.gz", tmp_path / "hold"
@@ -186,12 +183,12 @@ def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made
             up = psutil.Process(int(json.loads((data / "up.json").read_text())["pid"]))
             tree = tree_of(up.pid)
             up.kill()
-            psutil.wait_procs(tree, timeout=30)
+            psutil.wait_procs(tree, timeout=HOPELESS_S)
         shutil.rmtree(data / "store")
         first, second, third = shell.ok("restore", str(file)).splitlines()
         assert first == f"{said['seq']} log entries of the cluster default restored from {file}"
         assert second == f"the first {said['archived']} of them are in the archive, not in the file"
-        assert re.fullmatch(r"the last one is of 20.* UTC; nothing that came later is in it", third)
+        assert re.fullmatch(r"the last entry was written at 20.* UTC; later commands are not included", third)
         shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
         assert shell.app(done)["state"] == "finished"
         last = json.loads(shell.ok("log", "--json", "--to", str(said["seq"])).splitlines()[-1])
@@ -296,7 +293,7 @@ def test_a_list_of_archived_segments_with_a_gap_is_refused(
 def test_a_backup_goes_on_while_the_log_is_archived(archived: EventLog, store: EmbeddedStore) -> None:
     def meanwhile(records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
-            if record.seq == staying(40)[0]:
+            if record.last == staying(40)[0]:
                 list(archive(archived, "memory://archive", retain=1))
             yield record
 
@@ -328,7 +325,7 @@ def test_a_backup_of_the_first_format_is_still_read(store: EmbeddedStore, tmp_pa
         ("/nowhere/b.gz", "/nowhere/b.gz cannot be {}: "),
         ("", "a place without a name cannot be {}: "),
         ("nowhere://x/b.gz", "nowhere://x/b.gz cannot be reached: Protocol not known: nowhere"),
-        ("file://b.gz", "file://b.gz names no file of this machine: that is written file:///FOLDER/FILE"),
+        ("file://b.gz", "file://b.gz does not name a file of this machine; write it like file:///FOLDER/FILE"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_one_sentence(

@@ -20,12 +20,13 @@ from recovery.archive.archive import CannotArchive, archive, listed, open_log
 from recovery.archive.files import Unreachable
 from recovery.archive.segment import Segment, check, get
 from recovery.failover.follower import Follower
-from recovery.replay.chain import read_lines
+from recovery.replay.chain import read_export
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
 from scheduler.model.errors import InvalidSetting, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import changed_settings
+from scheduler.store.codec import read_lines
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from tests.unit.recovery.archive.archived import (
     KEYS,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 URL = "memory://shared/archive"
-END = RECORDS[-1].seq
+END = RECORDS[-1].last
 
 
 @pytest.fixture(autouse=True)
@@ -185,8 +186,8 @@ def test_a_reader_that_is_overtaken_by_the_archiver_reads_on_in_the_archive(log:
 
 def test_the_segments_are_an_export_that_the_audit_reads(log: EventLog) -> None:
     exported = [line + b"\n" for segment in move(log) for line in get(segment)]
-    assert list(read_lines(exported)) == RECORDS[: staying(50)[0] - 1]
-    assert audit(read_lines(exported)) == []
+    assert list(read_lines(exported)) == [record for record in RECORDS if record.last < staying(50)[0]]
+    assert audit(read_export(exported)) == []
 
 
 SHORT = RECORDS[:80]
@@ -273,7 +274,7 @@ def damaged(log: EventLog, number: int, change: Any) -> Segment:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda _: None, "cannot be read: it is not there"),
+        (lambda _: None, "cannot be read: it does not exist"),
         (lambda content: content[:-9], "is damaged: "),
         (lambda content: content[:60] + bytes([content[60] ^ 4]) + content[61:], "is damaged: "),
         (lambda _: b"", "is damaged: "),
@@ -288,11 +289,13 @@ def test_a_segment_that_is_missing_or_damaged_is_named_with_its_positions(log: E
     )
     read: list[int] = []
     with pytest.raises(UnreadableRecord) as caught:
-        read.extend(record.seq for record in open_log(log.store, KEYS).read())
+        read.extend(record.last for record in open_log(log.store, KEYS).read())
     assert str(caught.value).startswith(sentence)
     with pytest.raises(UnreadableRecord):
         list(open_log(log.store, KEYS).entries())
-    assert list(open_log(log.store, KEYS).read(Position(last, segment.digest))) == RECORDS[last:]
+    assert list(open_log(log.store, KEYS).read(Position(last, segment.digest))) == [
+        record for record in RECORDS if record.first > last
+    ]
 
 
 def test_a_segment_of_another_history_is_refused_though_its_file_is_sound(log: EventLog) -> None:
@@ -314,7 +317,7 @@ def test_what_reads_back_otherwise_than_it_was_written_is_not_trimmed(
     monkeypatch.setattr(FusedFiles, "cp_file", torn)
     with pytest.raises(UnreadableRecord, match=r"entries 1 to \d+ .*: fused://archive/prod/.* is damaged"):
         move(log, url="fused://archive")
-    assert in_stream(log) == list(range(1, END + 1))
+    assert in_stream(log) == [record.last for record in RECORDS]
     assert listed(log.store, KEYS) == []
     monkeypatch.undo()
     monkeypatch.setattr(archiving, "SEGMENT_EVENTS", 60)
@@ -335,17 +338,17 @@ def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("", "nothing says where to: name a URL, or set it by `fairlog settings set archive_url=URL`"),
+        ("", "no archive is configured; name a URL, or run `fairlog settings set archive_url=URL`"),
         ("nowhere://x", "nowhere://x/prod cannot be reached: Protocol not known: nowhere"),
         (
             "s3://me:secret@x",
-            "the archive's URL is written into the log: leave passwords and options to the environment",
+            "the archive's URL is written to the log; leave out passwords and options, and set them in the environment",
         ),
         ("file:///proc/fairlog", "file:///proc/fairlog/prod cannot be written: No such file or directory"),
         ("file:///dev/null/x", "file:///dev/null/x/prod cannot be written: Not a directory"),
         (
             "memory",
-            "the archive's URL is one of a folder, like file:///mnt/archive or s3://bucket/folder, not 'memory'",
+            "the archive's URL must name a folder, such as file:///mnt/archive or s3://bucket/folder, not 'memory'",
         ),
     ],
 )
@@ -353,7 +356,7 @@ def test_a_place_that_cannot_be_used_is_said_and_nothing_moves(log: EventLog, ur
     with pytest.raises((CannotArchive, Unreachable)) as caught:
         move(log, url=url)
     assert str(caught.value).replace("it is not there", "No such file or directory") == sentence
-    assert in_stream(log) == list(range(1, END + 1))
+    assert in_stream(log) == [record.last for record in RECORDS]
 
 
 @pytest.mark.parametrize("missing", ["zstandard", "fsspec"])
@@ -362,7 +365,7 @@ def test_what_is_not_installed_is_named_with_how_to_install_it(
 ) -> None:
     move(log, 200)
     monkeypatch.setitem(sys.modules, missing, None)
-    sentence = rf"needs {missing}, which is not installed: pip install 'fairlog\[archive\]'"
+    sentence = rf"needs {missing}, which is not installed; run pip install 'fairlog\[archive\]'"
     with pytest.raises(Unreachable, match=sentence):
         move(log)
     with pytest.raises(UnreadableRecord, match=rf"entries 1 to \d+ .* {sentence}"):
@@ -373,7 +376,7 @@ def test_an_archive_that_was_moved_is_read_where_the_reader_is_told(log: EventLo
     move(log)
     system = fsspec.filesystem("memory")
     system.mv("/shared/archive", "/elsewhere", recursive=True)
-    with pytest.raises(UnreadableRecord, match="it is not there"):
+    with pytest.raises(UnreadableRecord, match="it does not exist"):
         list(open_log(log.store, KEYS).read())
     assert_whole(open_log(log.store, KEYS, elsewhere="memory://elsewhere"))
 
@@ -397,7 +400,7 @@ def test_the_url_of_an_archive_is_a_setting(value: str) -> None:
     ["/mnt", "file://mnt", "s3://key:secret@bucket/x", "https://host/x?token=secret", "x y://z", "s3://", "s3://a b"],
 )
 def test_an_url_that_is_none_or_holds_a_secret_is_refused_and_not_repeated(value: str) -> None:
-    with pytest.raises(InvalidSetting, match="the archive's URL is") as caught:
+    with pytest.raises(InvalidSetting, match=r"the archive's URL (must name|is written)") as caught:
         changed_settings(ClusterConfigured(), {"archive_url": value})
     assert "secret" not in str(caught.value)
 

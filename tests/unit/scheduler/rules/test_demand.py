@@ -134,7 +134,7 @@ class TestScale:
         cluster = cluster_of(offer("w1", 64))
         cluster.company("initech", 16, 32 * GIB)
         cluster.submit("a1", 4, company="initech")
-        with pytest.raises(QuotaExceeded, match=r"requests 20 cores but the quota .* is 16 cores"):
+        with pytest.raises(QuotaExceeded, match=r"requests 20 cores, but the quota .* is 16 cores"):
             cluster.turn(scale("a1", 5))
 
     def test_more_than_the_quota_leaves_beside_other_apps_is_refused(self) -> None:
@@ -163,7 +163,7 @@ class TestScale:
         ("command", "sentence"),
         [
             (scale("a1", -1), "executors must be between 0 and"),
-            (scale("a1", None, {"h": 1}), "hosts can be preferred only for a number of executors"),
+            (scale("a1", None, {"h": 1}), "hosts can be preferred only with a number of executors"),
             (scale("a1", 2, {"h": -1}), "tasks that prefer h must be between 0 and"),
             (scale("a1", 2, {"": 1}), "a preferred host must not be empty"),
             (scale("a1", 2, {"h": 1}, preferring_tasks=-1), "tasks with a preference must be between 0 and"),
@@ -352,10 +352,10 @@ class TestElastic:
     @pytest.mark.parametrize(
         ("more", "sentence"),
         [
-            ({"cores": 8}, "leave out cores"),
-            ({"executor_limit": 3}, "leave out cores"),
-            ({"sizing": "one-per-worker"}, "executors of one size"),
-            ({"sizing": "computed"}, "its sizing is fixed, not 'computed'"),
+            ({"cores": 8}, "leave out --cores"),
+            ({"executor_limit": 3}, "leave out --cores"),
+            ({"sizing": "one-per-worker"}, "have one size"),
+            ({"sizing": "computed"}, "its sizing must be fixed, not 'computed'"),
         ],
     )
     def test_what_contradicts_it_is_refused(self, more: dict[str, Any], sentence: str) -> None:
@@ -366,7 +366,7 @@ class TestElastic:
     @pytest.mark.parametrize(("least", "most"), [(3, 2), (0, 0), (-1, 2)])
     def test_bounds_that_make_no_sense_are_refused(self, least: int, most: int) -> None:
         cluster = cluster_of(offer("w1", 16))
-        with pytest.raises(InvalidCommand, match="executors of an elastic app must be between"):
+        with pytest.raises(InvalidCommand, match=r"(?:MIN|MAX) of --elastic must be between"):
             cluster.turn(elastic("e", least, most))
 
     def test_its_demand_can_be_stated_within_its_bounds_only(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from scheduler.service import child as child_module
 from scheduler.service.child import Child, die_with_parent, dies_with_us, run_module
-from tests.integration.workers.worker_rig import wait_until
+from tests.waiting import wait_until
 
 SLEEP = ["/bin/sleep", "60"]
 

@@ -17,7 +17,10 @@ from scheduler.store.transient import BACK_OFF_S, in_words, is_there, passes
     ("answer", "words"),
     [
         ("LOADING Redis is loading the dataset in memory", "the store is still reading its data from disk (Redis"),
-        ("READONLY You can't write against a read only replica.", "the server is a replica, not the store's primary"),
+        (
+            "READONLY You can't write against a read only replica.",
+            "the server is a replica, not the store's primary",
+        ),
         ("MASTERDOWN Link with MASTER is down", "the server is a replica that has lost its primary"),
         (
             "NOREPLICAS Not enough good replicas to write.",
