@@ -18,7 +18,6 @@ from uuid import uuid4
 import psutil
 from redis.exceptions import RedisError
 
-from fairlog.local.child import Child
 from recovery.archive.archive import open_log
 from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
@@ -26,6 +25,7 @@ from scheduler.model.commands import ConfigureCluster, RegisterCompany
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.model.events import AppRegistered
 from scheduler.rules.state import ClusterState
+from scheduler.service.child import Child
 from scheduler.service.client import Client
 from scheduler.store.codec import Record, told
 from scheduler.store.connection import connect
@@ -186,8 +186,8 @@ class Rig:
                 return {name: pid for name, pid in masters.items() if (pid == serving) == (kind == "serving master")}
             case "agent":
                 return _pids(self._agents)
-            case "nursery":
-                return self._nurseries()
+            case "forkserver":
+                return self._forkservers()
             case "executor":
                 return self._executors()
             case "client":
@@ -203,11 +203,11 @@ class Rig:
             return serving.pid if serving is not None else None
         return None
 
-    def _nurseries(self) -> dict[str, int]:
+    def _forkservers(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for name, pid in _pids(self._agents).items():
             with suppress(psutil.Error):
-                found |= {f"{name}'s nursery": child.pid for child in psutil.Process(pid).children()}
+                found |= {f"{name}'s forkserver": child.pid for child in psutil.Process(pid).children()}
         return found
 
     def _executors(self) -> dict[str, int]:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,8 +17,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from fairlog.local.child import Child
-from fairlog.local.store import _END_WITH_PARENT, EmbeddedStore, bundled_server
+from fairlog.local.store import EmbeddedStore, bundled_server
+from scheduler.service.child import Child, dies_with_us
 from tests.waiting import wait_until
 
 _ANSWER_S = 1.0
@@ -135,9 +134,7 @@ class Replicated:
         config = folder / "server.conf"
         config.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n{settings}")
         command = [self._program, str(config), *options]
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
-        self._children[name] = Child(name, command, folder / "log")
+        self._children[name] = Child(name, dies_with_us(command), folder / "log")
         self._children[name].start()
 
     def _durable(self, port: int) -> str:

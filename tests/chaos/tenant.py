@@ -17,9 +17,9 @@ from uuid import uuid4
 from msgspec import to_builtins
 from redis.exceptions import RedisError
 
-from fairlog.local.parent import end_with
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
 from scheduler.model.errors import CommandRejected, NoMaster
+from scheduler.service.child import die_with_parent
 from scheduler.service.client import Client
 from tests.chaos.history import History, Line
 
@@ -162,7 +162,7 @@ class Tenant:
 def main() -> None:
     """Run the client given on the command line."""
     tenancy = Tenancy(**json.loads(sys.argv[1]))
-    end_with(tenancy.parent)
+    die_with_parent(tenancy.parent)
     tenant = Tenant(tenancy)
     signal.signal(signal.SIGTERM, tenant.stop)
     tenant.run()

@@ -107,9 +107,9 @@ class Machine:
         self,
         spec: ExecutorSpec,
         *,
-        meanwhile: Callable[[], object],  # noqa: ARG002 - this nursery takes no time to load
+        meanwhile: Callable[[], object],  # noqa: ARG002 - this forkserver takes no time to load
     ) -> int | None:
-        """Start an executor, as the nursery does: with its lock held from the first moment on."""
+        """Start an executor, as the forkserver does: with its lock held from the first moment on."""
         name = spec.grant.executor
         if self.is_running(name):
             return None
@@ -121,7 +121,7 @@ class Machine:
         return process.pid
 
     def kill(self, executor: str, *, note: bool = True) -> None:
-        """Kill an executor and its tasks; its nursery writes the exit note unless it died too."""
+        """Kill an executor and its tasks; its forkserver writes the exit note unless it died too."""
         self.loom.kill(self.processes[executor])
         if note:
             spec = self.specs[executor]
@@ -151,7 +151,7 @@ class Machine:
             raise AssertionError(f"{spec.grant.executor} ended with {code} and left no note")
 
 
-class Nursery:
+class Forkserver:
     """The agent's interface to its machine."""
 
     def __init__(self, files: Machine, *, outlive_agent: bool) -> None:
@@ -166,8 +166,8 @@ class Nursery:
         """End the executors that do not outlive the agent."""
 
 
-class Crew:
-    """The running tasks of one executor, as `workers.crew.Crew` has them."""
+class TaskGroup:
+    """The running tasks of one executor, as `workers.task_group.TaskGroup` has them."""
 
     def __init__(self, loom: Loom, ran: Callable[[Grant, Completion], None], grant: Grant) -> None:
         self._loom = loom
@@ -264,7 +264,7 @@ def patch_machines(  # noqa: C901 - a double after the other
         "workers.agent": {
             "os": system,
             "RunDir": lambda _, worker: machines[worker],
-            "Nursery": Nursery,
+            "Forkserver": Forkserver,
             "send_signal": send_signal,
             "kill_until_gone": kill_until_gone,
             "in_session": lambda pid: [pid],
@@ -279,7 +279,7 @@ def patch_machines(  # noqa: C901 - a double after the other
                 "signal": signals,
                 "select": SimpleNamespace(select=select),
                 "RunDir": lambda _, worker: machines[worker],
-                "Crew": lambda grant, _: Crew(loom, ran, grant),
+                "TaskGroup": lambda grant, _: TaskGroup(loom, ran, grant),
                 "TaskStarter": starter,
                 "wakeup_pipe": lambda: -1,
             }

@@ -367,7 +367,7 @@ class World:
             for attribute in doubles.keys() & vars(module).keys() if name.startswith(_PROGRAMS) else ():
                 if not (attribute == "_log" and isinstance(module._log, FunctionType)):
                     patch.setattr(module, attribute, doubles[attribute])
-        patch.setattr("recovery.failover.snapshotter.Child", lambda work, **_: _Child(loom, work))
+        patch.setattr("recovery.failover.snapshotter.Fork", lambda work, **_: _Fork(loom, work))
         patch.setattr(
             "recovery.failover.master.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None)
         )
@@ -382,7 +382,7 @@ class World:
         patch_machines(patch, loom, self.machines, self.natures, self._ran)
 
 
-class _Child:
+class _Fork:
     """The writer of a snapshot: an actor with a copy of the state, in place of a forked process."""
 
     def __init__(self, loom: Loom, work: partial[int]) -> None:

@@ -142,9 +142,9 @@ def demo() -> int:
 
 def _until_the_parent_ends(ctx: click.Context, _param: click.Parameter, parent: int | None) -> None:
     if parent is not None and not ctx.resilient_parsing:
-        from fairlog.local.parent import end_with  # noqa: PLC0415 (only `up` asks for it)
+        from scheduler.service.child import die_with_parent  # noqa: PLC0415 (only `up` asks for it)
 
-        end_with(parent)
+        die_with_parent(parent)
 
 
 def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
