@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-import msgspec
 import structlog
 from redis.exceptions import RedisError
 
@@ -34,13 +33,16 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
 from scheduler.model.events import WorkerRemoved
-from scheduler.model.grants import Grant, diff, is_driver
+from scheduler.model.grants import Grant, diff
+from scheduler.model.ids import app_of, is_driver
 from scheduler.service.client import Client
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.program_log import log_to_stderr, masked
+from scheduler.store.codec import told
 from scheduler.store.connection import connect
 from scheduler.store.doorbell import DoorbellWorker, forget_queue
+from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from workers.executor import ExecutorSpec
@@ -77,8 +79,8 @@ _REPEAT_S = 5
 _SILENCE_S = 2
 """How long an executor may be gone without a note: its nursery is killing what it left behind."""
 _REGISTER_S = 5
-_PAGE, _PAGES = 1_000, 50
-"""How far back in the log the agent looks for why its worker is out."""
+_PAGES = 50
+"""How many pages of the log the agent looks back through for why its worker is out."""
 _log = structlog.get_logger()
 
 
@@ -115,6 +117,7 @@ class Agent:
         self._ended: dict[str, _Ended] = {}
         self._unsent: list[Command] = []
         self._stop = False
+        self._bell: DoorbellWorker | None = None
         self._draining: Literal["no", "asked", "yes"] = "no"
         self._outage = Outage(worker=offer.worker)
         self._unsaid = True
@@ -125,13 +128,12 @@ class Agent:
 
         Raises: CommandRejected if the master refuses the worker.
         """
-        bell: DoorbellWorker | None = None
+        queue = self._keys.worker_queue(self.offer.worker)
         try:
             while not self._stop:
                 try:
-                    queue = self._keys.worker_queue(self.offer.worker)
-                    bell = bell or DoorbellWorker(queue, self._store, self._answer)
-                    bell.work_until_stopped(lambda: self._stop)
+                    self._bell = self._bell or DoorbellWorker(queue, self._store, self._answer)
+                    self._bell.work_until_stopped()
                 except RedisError as error:
                     notify(ALIVE)
                     self._unsaid = True
@@ -153,7 +155,12 @@ class Agent:
         if self.offer.drain and self._draining == "no" and self._registered:
             self._draining = "asked"
         else:
-            self._stop = True
+            self._end()
+
+    def _end(self) -> None:
+        self._stop = True
+        if self._bell is not None:
+            self._bell.stop()
 
     def _drain(self) -> None:
         """Take nothing new; once what runs has ended and the log knows, leave the cluster (semantics W3)."""
@@ -164,14 +171,14 @@ class Agent:
             except NoMaster:
                 return
             except UnknownWorker:
-                self._stop = True
+                self._end()
                 return
             self._draining = "yes"
         granted, revoked = self._read_grants()
         if self._removed or not (granted or revoked or self._running):
             if not self._removed:
                 self.leave()
-            self._stop = True
+            self._end()
 
     def leave(self) -> None:
         """Take the worker out of the cluster and remove what RQ knows of its bell."""
@@ -224,7 +231,7 @@ class Agent:
         self._start(granted, revoked)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
-                self._ended[executor] = _Ended(ExitNote(app=executor.rpartition(".")[0], reason="killed"), 0)
+                self._ended[executor] = _Ended(ExitNote(app=app_of(executor), reason="killed"), 0)
         self._report({**granted, **revoked})
         self._unsaid = False
 
@@ -321,16 +328,12 @@ class Agent:
 
         It offers itself again when it is started again, not by itself.
         """
-        newest = "+"
-        for _ in range(_PAGES):
-            entries: Any = self._store.xrevrange(self._keys.log, max=newest, count=_PAGE)
-            for entry, fields in entries:
-                newest = f"({entry.decode()}"
-                if fields[b"type"] == b"WorkerRemoved":
-                    event = msgspec.json.decode(fields[b"data"], type=WorkerRemoved)
-                    if event.worker == self.offer.worker:
-                        _log.warning("the worker is out of the cluster", worker=event.worker, reason=event.reason)
-                        return event.reason == "removed"
+        for record in EventLog(self._store, self._keys).backwards(_PAGES):
+            for fact in reversed(told(record)) if b"WorkerRemoved" in record.events else ():
+                event = fact.event
+                if isinstance(event, WorkerRemoved) and event.worker == self.offer.worker:
+                    _log.warning("the worker is out of the cluster", worker=event.worker, reason=event.reason)
+                    return event.reason == "removed"
         return False
 
     def _start_executor(self, grant: Grant) -> None:

@@ -147,14 +147,18 @@ class UnreadableRecord(FairlogError):
     def __init__(self, seq: int, why: str) -> None:
         super().__init__(f"log position {seq}: {why}")
         self.seq = seq
+        self.why = why
 
 
 class InvariantViolated(FairlogError):
-    """The state contradicts the rules at a log position; a human must act."""
+    """The entry at a log position contradicts the state before it, or the state its own facts; a human must act.
 
-    def __init__(self, seq: int, why: str) -> None:
-        super().__init__(f"log position {seq}: {why}")
-        self.seq = seq
+    `rule` is the number of the rule (docs/semantics.md) that is broken, `why` says how.
+    """
+
+    def __init__(self, seq: int, why: str, rule: str = "O2") -> None:
+        super().__init__(f"log position {seq}: {why} ({rule})")
+        self.seq, self.why, self.rule = seq, why, rule
 
 
 class UnsuitableStore(FairlogError):

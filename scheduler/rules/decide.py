@@ -67,7 +67,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.demand import after_removal, backlog, scaled
-from scheduler.rules.entities import App, Company, Executor, Worker
+from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
@@ -282,7 +282,7 @@ def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Eve
     return [ExecutorChanged(executor=executor.id)] if starting else []
 
 
-def _is_its_worker(held: Executor, worker: str) -> bool:
+def _is_its_worker(held: Allocation, worker: str) -> bool:
     """Whether the log grants the executor or driver to the worker that speaks of it; one that gives no name may."""
     return worker in {"", held.worker}
 
@@ -470,7 +470,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    lost: dict[str, list[Executor]] = {}
+    lost: dict[str, list[Allocation]] = {}
     for executor in worker.executors.values():
         lost.setdefault(executor.app, []).append(executor)
     for name, executors in lost.items():
@@ -539,14 +539,14 @@ def _worker(state: ClusterState, name: str) -> Worker:
         raise UnknownWorker(name[:80]) from None
 
 
-def _executor(state: ClusterState, name: str) -> Executor:
+def _executor(state: ClusterState, name: str) -> Allocation:
     try:
         return state.executors[name]
     except KeyError:
         raise UnknownExecutor(name[:80]) from None
 
 
-def _driver(state: ClusterState, name: str) -> Executor:
+def _driver(state: ClusterState, name: str) -> Allocation:
     try:
         return state.drivers[name]
     except KeyError:

@@ -67,7 +67,7 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
                 due = max(stated, now)
             else:
                 due = now + 1
-            while (moment := state.next_moment(now)) is not None and moment < due:
+            while (moment := state.timers.next(now)) is not None and moment < due:
                 now = moment
                 decisions += _settled(Turn(state, now), check=check)
             now = due

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, QuotaExceeded
-from scheduler.model.events import AppRegistered, Sizing
+from scheduler.model.events import AppRegistered, Elastic, Sizing
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Company
 from scheduler.rules.placement.sizing import memory_for, requested_resources, resources_as_asked
@@ -20,7 +20,6 @@ from scheduler.rules.validate import (
     MAX_TASKS,
     check_identifier,
     check_name,
-    check_program,
     check_range,
     shorten,
 )
@@ -40,20 +39,19 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         raise DuplicateApp(command.app)
     if command.user not in company.users:
         check_name("the user", command.user)
-    if command.name:
-        check_name("the app's name", command.name)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
         command = _elastic(state, command)
     more = _more(state, command) if _says_more(command) else _NOTHING_MORE
     cores, tasks = _cores_and_tasks(state, command)
+    if command.elastic is not None:
+        more["elastic"] = _bounds(command, tasks)
     if command.memory_per_task_mb is not None:
         check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
-    check_program(command.command, command.env, command.cwd)
     request = request_of(
         state,
         cores=cores,
@@ -70,16 +68,12 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         app=command.app,
         company=command.company,
         user=command.user,
-        name=command.name or command.app,
         kind="batch" if command.kind == "batch" else "sql",
         cores=cores,
         requested_cores=request.cores,
         memory_per_task_mb=command.memory_per_task_mb,
         requested_memory_mb=request.memory_mb,
         tasks=tasks,
-        command=command.command,
-        env=command.env,
-        cwd=command.cwd,
         retries=command.retries,
         time_limit_s=command.time_limit_s,
         **more,
@@ -98,7 +92,7 @@ class _More(TypedDict):
     driver_memory_mb: int
     supervise: bool
     unlimited: bool
-    elastic: tuple[int, int] | None
+    elastic: Elastic | None
 
 
 _NOTHING_MORE: _More = {
@@ -146,7 +140,7 @@ def _more(state: ClusterState, command: SubmitApp) -> _More:
         "driver_memory_mb": driver.memory_mb,
         "supervise": command.supervise,
         "unlimited": unlimited,
-        "elastic": command.elastic,
+        "elastic": None,
     }
 
 
@@ -249,6 +243,13 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
     start = least or min(1, tasks)
     fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
     return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start)
+
+
+def _bounds(command: SubmitApp, tasks: int) -> Elastic:
+    """The app's bounds, how many executors its tasks call for within them, and how many more it asks for next (L6)."""
+    least, most = command.elastic or (0, 0)
+    backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
+    return Elastic(least, most, backlog, 1 if least else 2)
 
 
 def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.resources import Quota, Share
-from scheduler.rules.entities import App, Executor
+from scheduler.rules.entities import Allocation, App
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
 
@@ -28,14 +29,14 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
     found = state.apps.get(app)
     if found is None:
         raise UnknownApp(app)
-    spec = found.spec
+    spec, private = found.spec, found.private or Private()
     return {
         **_app(found),
         "cores": spec.cores,
         "memoryPerTask": spec.memory_per_task_mb,
-        "command": list(spec.command),
-        "env": list(spec.env),
-        "cwd": spec.cwd,
+        "command": list(private.command),
+        "env": list(private.env),
+        "cwd": private.cwd,
         "retries": spec.retries,
         "timeLimit": spec.time_limit_s,
         "doneCores": found.done_cores,
@@ -43,7 +44,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "executorCores": spec.executor_cores if found.unit is None else found.unit.cores,
         "executorMemory": spec.executor_memory_mb if found.unit is None else found.unit.memory_mb,
         "executorLimit": found.executor_limit,
-        "elastic": None if spec.elastic is None else list(spec.elastic),
+        "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
         "preferredHosts": found.preferred_hosts or None,
         "pendingRequests": sum(wanted.number for wanted in found.wanted) or None,
         "unlimited": spec.unlimited,
@@ -166,7 +167,7 @@ def _app(app: App) -> dict[str, Any]:
         "app": spec.app,
         "company": spec.company,
         "user": spec.user,
-        "name": spec.name,
+        "name": app.name,
         "kind": spec.kind,
         "state": app.state,
         "tasks": spec.tasks,
@@ -181,7 +182,7 @@ def _app(app: App) -> dict[str, Any]:
     }
 
 
-def _slice(what: str, held: Executor) -> dict[str, Any]:
+def _slice(what: str, held: Allocation) -> dict[str, Any]:
     return {
         what: held.id,
         "worker": held.worker,

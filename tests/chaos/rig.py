@@ -24,9 +24,10 @@ from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
 from scheduler.model.commands import ConfigureCluster, RegisterCompany
 from scheduler.model.errors import CommandRejected, NoMaster
+from scheduler.model.events import AppRegistered
 from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
-from scheduler.store.codec import Record
+from scheduler.store.codec import Record, told
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
@@ -35,6 +36,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.history import read_history, read_traces
 from tests.chaos.stores import Replicated, Single, Store
 from tests.chaos.tenant import Tenancy
+from tests.waiting import HOPELESS_S
 from workers.processes import kill_until_gone, send_signal, with_variable
 from workers.rundir import RunDir
 
@@ -54,9 +56,9 @@ SETTINGS = {
 COMPANIES = ("acme", "bolt", "crux")
 LEASE_S = 1.5
 LOOK_S = 0.05
-STUCK_S = 90.0
-"""After so long without an entry in the log, whatever has not ended never will."""
-STOP_S = 20.0
+STUCK_S = HOPELESS_S
+"""After so long without an entry in the log, what has not ended never will."""
+STOP_S = 60.0
 SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "stop": signal.SIGTERM}
 _MARK = "FAIRLOG_CHAOS"
 
@@ -102,7 +104,7 @@ class Rig:
         for child in (*self._masters, *self._agents):
             child.start()
         with connect(self._store.url) as store:
-            client = Client(store, CLUSTER, timeout_s=60)
+            client = Client(store, CLUSTER, timeout_s=HOPELESS_S)
             archive = {"archive_url": (self._folder / "archive").as_uri()}
             client.send(ConfigureCluster(settings=SETTINGS | archive))
             for company in COMPANIES:
@@ -111,12 +113,18 @@ class Rig:
             child.start()
 
     def run(self, faults: Sequence[Fault], seconds: float, progress: Callable[[str], None]) -> None:
-        """Inflict `faults` when their time comes; returns after `seconds`, everything well again."""
+        """Inflict `faults` when their time comes; return after `seconds`, with everything well again.
+
+        A fault without a victim waits for one, or for the next fault of its kind.
+        """
         began_s = time.monotonic()
         due = list(reversed(faults))
+        waiting: dict[str, Fault] = {}
         while (at_s := time.monotonic() - began_s) < seconds:
             while due and due[-1].at_s <= at_s:
-                self._inflict(due.pop())
+                fault = due.pop()
+                waiting[fault.kind] = fault
+            waiting = {kind: each for kind, each in waiting.items() if not self._inflict(each)}
             self._tend()
             progress(f"{at_s:.0f} of {seconds:.0f} s, {self._inflicted_so_far()}")
             time.sleep(LOOK_S)
@@ -129,7 +137,7 @@ class Rig:
         for child in self._clients:
             child.ask_to_stop()
         for child in self._clients:
-            child.wait(time.monotonic() + 4 * STOP_S)
+            child.wait(time.monotonic() + HOPELESS_S)
         moved_s = time.monotonic()
         while not self._is_quiet() and time.monotonic() - moved_s < STUCK_S:
             self._tend(clients=False)
@@ -143,7 +151,7 @@ class Rig:
         """What the run has left behind."""
         with connect(self._store.url) as store:
             records: list[Record] = list(open_log(store, Keys(CLUSTER)).read())
-        apps = {record.as_json()["data"]["app"] for record in records if record.type == "AppRegistered"}
+        apps = {fact.event.app for record in records for fact in told(record) if isinstance(fact.event, AppRegistered)}
         running = [f"process {pid} of {app}" for app, pid in _task_processes() if app in apps]
         return Evidence(
             read_history(sorted(self._histories.iterdir())), records, list(read_traces(self._traces)), running
@@ -152,15 +160,14 @@ class Rig:
     def _inflicted_so_far(self) -> str:
         return f"{self.inflicted.total()} faults"
 
-    def _inflict(self, fault: Fault) -> None:
-        """Do what is due to one of those that it may be done to; nothing if there is none."""
+    def _inflict(self, fault: Fault) -> bool:
+        """Inflict `fault` on one of the processes of its kind; False if there is none."""
         victims = sorted(self._victims(fault.kind).items())
         if not victims:
-            self.inflicted["none there"] += 1
-            return
+            return False
         name, pid = victims[int(fault.pick * len(victims))]
         if pid in self._paused and fault.deed != "kill":
-            return
+            return True
         send_signal([pid], SIGNALS[fault.deed])
         until = time.monotonic() + fault.hold_s
         if fault.deed == "pause":
@@ -169,6 +176,7 @@ class Rig:
             self._held[name] = until
         self.inflicted[str(fault)] += 1
         self._say(f"{fault}: {name} (process {pid}) for {fault.hold_s:.1f} s")
+        return True
 
     def _victims(self, kind: str) -> Mapping[str, int]:
         match kind:
@@ -229,9 +237,9 @@ class Rig:
         """Fold what is new in the log; whether there was anything."""
         before = self._position
         with suppress(RedisError), connect(self._store.url) as store:
-            for record in open_log(store, Keys(CLUSTER)).read(self._position):
-                fold(self._state, record)
-                self._position = Position(record.seq, record.digest)
+            for fact in open_log(store, Keys(CLUSTER)).facts(self._position):
+                fold(self._state, fact)
+                self._position = Position(fact.seq, fact.digest)
         return self._position != before
 
     def _is_quiet(self) -> bool:

@@ -20,9 +20,9 @@ from redis.retry import Retry
 
 from fairlog.local.child import Child
 from fairlog.local.store import _END_WITH_PARENT, EmbeddedStore, bundled_server
+from tests.waiting import wait_until
 
 _ANSWER_S = 1.0
-_UP_S = 30.0
 _SERVICE = "fairlog"
 
 
@@ -98,11 +98,7 @@ class Replicated:
             self._launch(name, port, self._durable(port))
         for name, port in self._sentinels.items():
             self._launch(name, port, self._watch(), "--sentinel")
-        deadline = time.monotonic() + _UP_S
-        while self._primary() is None:
-            if time.monotonic() > deadline:
-                raise TimeoutError("the replicated store does not come up")
-            time.sleep(0.1)
+        wait_until(self._primary, "the replicated store")
 
     def victims(self, kind: str) -> Mapping[str, int]:
         """The primary, the replicas or the sentinels; no server while one of them is not well."""

@@ -31,8 +31,11 @@ from fairlog.cli.params import (
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
 from scheduler.model.errors import CommandRejected
+from scheduler.model.events import AppRemoved
+from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.validate import MAX_NAME
+from scheduler.store.codec import told
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -178,7 +181,7 @@ def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
 
 
 def _kill_executor(name: str) -> KillExecutors:
-    return KillExecutors(app=name.rpartition(".")[0] or name, executors=(name,))
+    return KillExecutors(app=app_of(name) or name, executors=(name,))
 
 
 @click.command()
@@ -413,7 +416,9 @@ def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[i
             if over:
                 break
             while (record := next(ticks)) is not None:
-                ended = ended or (record.type == "AppRemoved" and record.as_json()["data"]["app"] == app)
+                ended = ended or any(
+                    isinstance(fact.event, AppRemoved) and fact.event.app == app for fact in told(record)
+                )
 
 
 def _worklist(session: Session) -> Worklist:

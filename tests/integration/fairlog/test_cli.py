@@ -16,7 +16,8 @@ from redis import Redis
 from fairlog import Client
 from fairlog.local.store import EmbeddedStore, bundled_server
 from scheduler.store.eventlog import EventLog
-from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.cli_rig import Shell
+from tests.waiting import HOPELESS_S, wait_until
 
 LONG = "x" * 100_000
 
@@ -83,12 +84,12 @@ def test_wait_exits_with_1_and_says_why_when_the_app_failed(shell: Shell, comman
 
 
 def test_an_interrupt_ends_the_waiting_and_says_that_the_app_goes_on(shell: Shell) -> None:
-    waiting = shell.start("submit", "--company", "acme", "--user", "ann", "--wait", "--", "sleep", "60")
+    waiting = shell.start("submit", "--company", "acme", "--user", "ann", "--wait", "--", "sleep", "600")
     assert waiting.stdout is not None
     app = waiting.stdout.readline().strip()
     waiting.stdout.readline()
     waiting.send_signal(signal.SIGINT)
-    said = waiting.communicate(timeout=20)[0]
+    said = waiting.communicate(timeout=HOPELESS_S)[0]
     assert waiting.returncode == 130
     assert said.rstrip().splitlines()[-1] == f"{app} keeps running; `fairlog kill {app}` ends it"
     shell.ok("kill", app)
@@ -99,7 +100,7 @@ def test_a_killed_app_ends_at_once_and_wait_exits_with_1(shell: Shell) -> None:
     assert waiting.stdout is not None
     app = waiting.stdout.readline().strip()
     assert shell.run("kill", app) == (0, f"{app} killed\n", "")
-    rest, _ = waiting.communicate(timeout=60)
+    rest, _ = waiting.communicate(timeout=HOPELESS_S)
     assert waiting.returncode == 1
     assert f"{app} killed" in rest
     again = shell.run("kill", app)
@@ -132,7 +133,7 @@ def test_logs_follow_prints_what_comes_until_the_app_ends(shell: Shell, tmp_path
     assert following.stdout is not None
     assert following.stdout.readline() == "one\n"
     flag.touch()
-    rest, _ = following.communicate(timeout=60)
+    rest, _ = following.communicate(timeout=HOPELESS_S)
     assert (rest, following.returncode) == ("two\n", 0)
 
 
@@ -178,6 +179,7 @@ def test_app_shows_its_executors_and_tasks(shell: Shell) -> None:
     shown = json.loads(shell.ok("app", app, "--json"))
     assert shown["state"] == "finished"
     assert [(task["state"], task["exitCode"]) for task in shown["taskStates"]] == [("succeeded", 0)] * 2
+    wait_until(lambda: not shell.app(app)["executors"], "its executors to be gone")
     table = shell.ok("app", app)
     for line in (r"state +finished", r"requested cores +8", r"requested memory +4G", r"granted memory +0G"):
         assert re.search(rf"^{line}$", table, re.MULTILINE)
@@ -218,7 +220,7 @@ def test_log_follow_prints_events_as_they_come(shell: Shell) -> None:
     head = shell.head()
     following = shell.start("log", "--follow", "--from", str(head + 1), "--to", str(head + 1), "--json")
     shell.ok("company", "add", "late")
-    printed, _ = following.communicate(timeout=60)
+    printed, _ = following.communicate(timeout=HOPELESS_S)
     assert json.loads(printed)["data"]["company"] == "late"
     assert following.returncode == 0
 

@@ -1,11 +1,10 @@
-"""What the tests of executors and agents stand on: a worker's nursery, grants written by hand, patience."""
+"""What the tests of executors and agents share: a worker without an agent, and what processes an app has."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,25 +15,18 @@ from redis import Redis
 from scheduler.model.grants import Grant
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
+from tests.waiting import wait_until
 from workers.executor import ExecutorSpec
 from workers.nursery import Nursery
 from workers.processes import environment_value, send_signal
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.tasks import INDEX_VARIABLE
 
 WORKER = "w1"
 
 
-def wait_until(condition: Callable[[], object], what: str, *, within_s: float = 60) -> None:
-    """Return once `condition()` holds; fail, saying what was waited for, when it takes too long."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {within_s} s for: {what}")
-        time.sleep(0.01)
-
-
 def processes_of(app: str) -> list[int]:
-    """The tasks' processes of `app`, wherever in the process tree they are."""
+    """The processes of the tasks of `app`, anywhere in the process tree."""
     found = []
     for process in psutil.process_iter(["status"]):
         with contextlib.suppress(psutil.Error):
@@ -42,6 +34,12 @@ def processes_of(app: str) -> list[int]:
             if not ended and environment_value(process.pid, "FAIRLOG_APP_ID") == app:
                 found.append(process.pid)
     return found
+
+
+def tasks_of(app: str) -> set[int]:
+    """The tasks of `app` that have a process."""
+    found = (environment_value(pid, INDEX_VARIABLE) for pid in processes_of(app))
+    return {int(index) for index in found if index is not None}
 
 
 class Rig:

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
-from tests.integration.workers.worker_rig import wait_until
+from tests.waiting import wait_until
 from workers import memory, tasks
 from workers.launchers import LAUNCHERS
 from workers.memory import TaskCgroup, excess
