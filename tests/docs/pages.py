@@ -33,7 +33,7 @@ HOME, HOST = "/home/ann", "node-1"
 """What the pages call the folder of their user and their machine."""
 SOON_S = 30
 """How long a command that only reads may take until it shows what the page shows."""
-READS = {"apps", "app", "workers", "shares", "status", "log", "logs", "explain", "company list", "audit"}
+READS = {"apps", "app", "workers", "shares", "status", "log", "logs", "explain", "company list"}
 _FENCE = re.compile(
     r"^<!-- run: (?P<hidden>[^\n]+) -->$|^```python\n(?P<python>.*?)^```$"
     r"|^```console(?: not run: (?P<why>[^\n]+))?\n(?P<text>.*?)^```$",

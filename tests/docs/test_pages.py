@@ -25,6 +25,7 @@ REASONS = {
 """Why a command may stay unrun; a new reason is a decision."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in READ if page.steps], ids=lambda page: page.path.name)
 def test_every_command_of_a_page_prints_what_the_page_shows(page: Page, tmp_path: Path) -> None:
     assert list(failures(page, tmp_path / "ann")) == []
