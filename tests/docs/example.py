@@ -15,6 +15,7 @@ from scheduler.model.commands import EndApp, EndedExecutor, RegisterCompany
 from scheduler.model.events import AppAdmitted
 from scheduler.rules.decide import admit
 from scheduler.rules.state import ClusterState
+from scheduler.store.codec import lines_of
 from tests.property.given import GIB, Cluster, recorded
 
 BEGIN_S = 1_772_442_000
@@ -57,7 +58,7 @@ def _favouring(app: str) -> Callable[[ClusterState], AppAdmitted | None]:
 def main(folder: Path) -> None:
     """Write both logs into the folder."""
     for name, favoured in (("log.jsonl", ""), ("forged.jsonl", "model-2")):
-        lines = [f"{log_json(record)}\n" for record in recorded(history(favoured))]
+        lines = [f"{log_json(line)}\n" for record in recorded(history(favoured)) for line in lines_of(record)]
         (folder / name).write_text("".join(lines))
 
 
