@@ -19,7 +19,7 @@ from scheduler.model.commands import EndApp
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
 from tests.property.given import Cluster, recorded
-from tests.unit.recovery.archive.archived import RECORDS, assert_whole, in_stream, put_records, staying
+from tests.unit.recovery.archive.archived import RECORDS, assert_whole, first_staying, in_stream, put_records, staying
 from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def test_verbs_print_the_same_before_and_after_archiving(
     for reader, answer in zip(READERS, before, strict=True):
         assert said(store, *reader) == answer, reader
     assert said(store, "archive", place, "--retain", 10).startswith("nothing to archive: ")
-    assert said(store, "archive", "--check").splitlines()[-1].startswith(f"all {staying(10, records)[0] - 1} archived")
+    moved = first_staying(10, records) - 1
+    assert said(store, "archive", "--check").splitlines()[-1].startswith(f"all {moved} archived")
 
 
 def test_archived_segments_are_json_lines_that_audit_reads(

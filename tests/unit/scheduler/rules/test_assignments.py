@@ -25,7 +25,7 @@ def grant(executor: str = "a1.0", *, settled_at: int = 0) -> str:
         cores=4,
         memory_mb=2048,
         tasks=8,
-        command=("true",),
+        command=(),
         settled_at=settled_at,
     ).model_dump_json(exclude_defaults=True)
 

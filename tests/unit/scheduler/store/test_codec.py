@@ -30,7 +30,11 @@ from scheduler.model.events import (
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
+    ExecutorsRequested,
+    Locations,
     MasterElected,
+    RoomReserved,
+    Wanted,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -177,6 +181,10 @@ EVENTS: list[Event] = [
         archive_url="s3://bücket/fairlog",
         archive_after_events=100_000,
         archive_retain_events=250_000,
+    ),
+    RoomReserved(app="a3"),
+    ExecutorsRequested(
+        app="a3", pending=(Wanted(Locations(("h1.example",), ("/r1",)), 3, 5), Wanted(Locations(), 1, 6))
     ),
 ]
 """An event of every type, in the order of the file."""
