@@ -26,9 +26,7 @@ class NotRunning(FairlogError):
     """There is no `up` to stop."""
 
     def __init__(self, data: Path | None) -> None:
-        super().__init__(
-            f"no `fairlog up` is running{f' on the data in {data}' if data else ''}; start one with `fairlog up`"
-        )
+        super().__init__(f"no `fairlog up` is running{f' on the data in {data}' if data else ''}")
 
 
 def _memory(text: str) -> int:
