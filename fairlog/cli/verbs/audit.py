@@ -36,8 +36,7 @@ def explain(source: Source, *, app: str, as_json: bool) -> None:
     """Tell why an app waits, and why it was admitted and placed as it was.
 
     All of it is worked out from the log, with the numbers of the rules (docs/semantics.md): what it waits for, every
-    company and user that could have been picked instead, and how its waiting time splits by cause. FILE (- is stdin)
-    is a log as `fairlog log --json` wrote it; no store is needed then.
+    company and user that could have been picked instead, and how its waiting time splits by cause.
     """
     told = tell(render.counted(source), app, now=source.now_ms)
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from fairlog.cli import render
-from fairlog.cli.decorators import on_cluster
+from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.health import live, ready
 from fairlog.cli.params import as_json, read_pair, read_size, read_text
 from fairlog.cli.session import without_password
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlog.cli.session import Session
+    from fairlog.cli.sources import Source
 
 
 @click.command()
@@ -306,10 +307,10 @@ def read_value(name: str, text: str) -> int | str | None:
 @click.command()
 @in_the_past
 @as_json
-@on_cluster
-def workers(session: Session, *, as_json: bool) -> None:
+@on_log
+def workers(source: Source, *, as_json: bool) -> None:
     """List the workers: what they offer and what of it is granted."""
-    found = session.ask("workers")
+    found = source.ask("workers")
     if as_json:
         render.print_json(found)
         return
@@ -373,10 +374,10 @@ def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
 @click.command()
 @in_the_past
 @as_json
-@on_cluster
-def shares(session: Session, *, as_json: bool) -> None:
+@on_log
+def shares(source: Source, *, as_json: bool) -> None:
     """Show what companies and users hold, and the companies' shares of their quotas."""
-    found = session.ask("shares")
+    found = source.ask("shares")
     if as_json:
         render.print_json(found)
         return

@@ -59,8 +59,7 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
     Fairness, Ghodsi 2011); shortfall what is missing to it in core-seconds, its mean over the cluster Armada's fairness
     error; Jain's index is of occupied / entitled; finish-time fairness (Themis, Mahajan 2020) is time here / time
     in one's own 1/N of the cluster. Out of turn is how long at a stretch somebody with an app pending stayed
-    below what they were entitled to. --html writes one page that needs no network. FILE (- is stdin) is a log as
-    `fairlog log --json` wrote it; no store is needed then.
+    below what they were entitled to. --html writes one page that needs no network.
     """
     if html is not None:
         from fairlog.cli import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
@@ -134,7 +133,7 @@ def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json
 
     Core-hours and GiB-hours: requested is what the apps held in the ledgers from admission to removal, granted what
     their executors and drivers were granted. The log's span and the digest of its last entry say what the figures
-    follow from. FILE (- is stdin) is a log as `fairlog log --json` wrote it; no store is needed then.
+    follow from.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")

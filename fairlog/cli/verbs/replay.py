@@ -58,7 +58,6 @@ def replay(source: Source, *, first: Bound, last: Bound, speed: float | None, as
 
     At the log's own pace, or X times as fast; where nothing happened for longer, 2 s are waited. Where output is no
     terminal, a line for each turn is printed, and with --json an object on a line; as fast as can be without --speed.
-    FILE (- is stdin) is a log as `fairlog log --json` wrote it; no store is needed then.
     """
     playback = Playback(source, last)
     for _ in render.counted(playback.wind(first)):

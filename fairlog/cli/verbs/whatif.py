@@ -87,7 +87,6 @@ def whatif(
     once it was granted as many core-ms as in the log. Both worlds' figures are those of `fairlog fairness`. Under the
     same rules every decision is the log's own. A trace is in the Standard Workload Format and needs no store; the log's
     world is then the one under the default rules, and users are dealt to companies by processor-seconds, in a snake.
-    FILE (- is stdin) is a log as `fairlog log --json` wrote it; it needs no store either.
     """
     if trace is not None and click.get_current_context().params["file"] is not None:
         raise click.UsageError("--trace takes its inputs from a trace: leave out FILE")
