@@ -1,10 +1,10 @@
-# Everything happens in .venv; nothing is installed outside of this folder.
+# Everything is installed in .venv, nothing outside this folder.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# Many tests wait for processes that they start, so there is work for one more than two cores.
+# Many tests wait for child processes, so use more test processes than cores.
 TEST_PROCESSES ?= 3
 
 .PHONY: demo test simulate chaos lint bench clean
@@ -13,15 +13,15 @@ TEST_PROCESSES ?= 3
 demo: $(VENV)/.run
 	$(BIN)/fairlog demo
 
-# Bytecode is written whatever the environment says: hundreds of processes would compile every module anew.
+# Always write bytecode: the tests start hundreds of processes, each of which would compile every module.
 test: $(VENV)/.test
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal $(PYTEST_ARGS)
 
-# So many seeds on all cores, or SEEDS=1000-2000; SEED=1234 runs that one alone and tells what went on.
+# SEEDS=2000 (default) or SEEDS=1000-2000: these seeds, on all cores. SEED=1234: this seed only, with a trace.
 simulate: $(VENV)/.test
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),$(or $(SEEDS),2000))
 
-# Five minutes of kills, stops and restarts, or SECONDS=60; SEED=7 draws the same ones again, REPLICATED=1 brings three stores.
+# Random kills, stops and restarts for five minutes or SECONDS=60. SEED=7 repeats a run, REPLICATED=1 uses three stores.
 chaos: $(VENV)/.test
 	$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICATED),--replicated)
 
@@ -41,7 +41,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fairlog needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp a purpose, made again whenever pyproject.toml changes. A later one includes the earlier ones.
+# One stamp per set of dependencies, rebuilt when pyproject.toml changes. Each set includes the sets above it.
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@

@@ -1,9 +1,9 @@
-"""How long a cluster is without a master that decides, printed as JSON.
+"""Failover time, printed as JSON.
 
-`failover.py [EVENTS]`: a log of so many events (10⁶ unless told otherwise) on the embedded server, and beside it as
-many keys as a week of apps leaves there. Of two masters the one that serves is killed with `kill -9`, or told to
-stop, and a command that is sent at that moment is timed until its answer: the next decision is committed then. As
-often as `ROUNDS` says for each lease; a master that has ended is replaced before the next round.
+`failover.py [EVENTS]` writes a log of EVENTS events (default 10⁶) to the embedded server, plus the keys that a week of
+apps leaves behind, and starts two masters. Each round ends the active master, with SIGKILL or SIGTERM, and sends a
+command at the same moment. The measured time ends with the answer, when the standby has committed the command. There
+are `ROUNDS` rounds per signal and lease time. A new master replaces the ended one before the next round.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Masters:
-    """Two master processes on one store, one of which serves."""
+    """Two master processes on one store: one active, one standby."""
 
     def __init__(self, url: str, lease_s: float) -> None:
         self.client = Client(url, timeout_s=120)
@@ -48,7 +48,7 @@ class Masters:
         self._stand_ready()
 
     def takes_over_after(self, number: signal.Signals) -> float:
-        """The seconds from the signal to the serving master until the answer to a command."""
+        """Seconds from the signal to the active master until the answer to a command."""
         serving = self._serving()
         sent = time.perf_counter()
         os.kill(serving, number)
@@ -61,7 +61,7 @@ class Masters:
         return took
 
     def close(self) -> None:
-        """End both."""
+        """Terminate both."""
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -71,7 +71,7 @@ class Masters:
         return subprocess.Popen(self._command, cwd=ROOT, stderr=subprocess.DEVNULL)
 
     def _serving(self) -> int:
-        """The one of both that serves, waited for: on a busy machine a lease may have run out just now."""
+        """The pid of the active master. Waits for one: on a busy machine the lease may just have expired."""
         while True:
             found = members(self.client.store, self.client.keys)[0]
             if found is not None and found.pid in self._processes:
@@ -79,7 +79,7 @@ class Masters:
             time.sleep(0.05)
 
     def _stand_ready(self) -> None:
-        """Return once both are there, and the one that stands by has folded all there is and waits for more."""
+        """Wait until both run and the standby has replayed the log and blocks for new entries."""
         store, keys = self.client.store, self.client.keys
         log = EventLog(store, keys)
         _await(lambda: max(positions(log), default=0) > log.head().seq - 2 * SNAPSHOT_EVERY)
@@ -104,7 +104,7 @@ def _measured(url: str, lease_s: float) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the figures."""
     events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         connection, keys = connect(store.url), Keys()

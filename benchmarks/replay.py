@@ -1,13 +1,16 @@
-"""How fast a log is folded from a real store, printed as JSON.
+"""Replay and audit speed on a real store, printed as JSON.
 
-`replay.py [EVENTS]`: logs of 10⁴, 10⁵ … up to so many events (10⁶ unless told otherwise), written to the embedded
-server as a busy cluster of 200 workers would have, then rebuilt: every entry read, its place in the chain
-verified, decoded, folded, and the result checked. `growth` is what an event costs in the longest log as
-a multiple of the shortest. The longest is audited as well: every decision worked out again, ledgers and caps compared
-at every position, as `fairlog audit` does it. `busy` is the time of the core that the process had, which remains the
-same on a busy machine.
-Then a state of 10,000 workers and 100,000 apps is written as a snapshot and rebuilt from it, and the
-`eventsourcing` library replays as many events.
+`replay.py [EVENTS]` measures:
+
+- Replay of logs of 10⁴, 10⁵ … EVENTS events (default 10⁶) of a busy cluster of 200 workers, on the embedded server.
+  Each entry is read, verified in the chain, decoded and folded; then the resulting state is checked.
+- Audit of the longest log, as in `fairlog audit`: every decision is made again, and the ledgers are compared at every
+  position.
+- Writing a snapshot of 10,000 workers and 100,000 apps, and rebuilding the state from it.
+- Replay of as many events by the `eventsourcing` library.
+
+`growth` is the time per event in the longest log as a multiple of the shortest. `busy` figures are CPU time of the
+process, which other load on the machine hardly affects.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ EVENTS_PER_APP = SAVED_TOGETHER = 100
 
 
 class History:
-    """A cluster of `workers` with 16 cores each that holds `queued` pending apps and ends the oldest running ones."""
+    """A cluster of `workers` 16-core workers and `queued` pending apps. The oldest admitted apps end first."""
 
     def __init__(self, *, workers: int, queued: int, retained: int = 10_000) -> None:
         self.state = ClusterState()
@@ -71,7 +74,7 @@ class History:
         self._started: deque[str] = deque()
 
     def records(self, until: int) -> Iterator[list[Record]]:
-        """The records of one turn after the other, until the log has `until` of them or some more."""
+        """The records turn by turn, until the log has at least `until`."""
         if not self.state.head:
             yield self._turn(ConfigureCluster(settings={"retained_apps": self._retained}))
             yield self._turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
@@ -116,7 +119,7 @@ class History:
 
 
 def write(log: EventLog, history: History, until: int) -> None:
-    """Let the log hold `until` entries of the history, or some more."""
+    """Extend the log by whole turns of the history to at least `until` entries."""
     after = history.position
     for records in history.records(until):
         log.commit(after, records)
@@ -128,7 +131,7 @@ def _worker(number: int) -> RegisterWorker:
 
 
 class Took(NamedTuple):
-    """Seconds by the clock and of this process's core, how far the log went, and the digest of what came out."""
+    """Wall-clock and CPU seconds, last log position, and digest of the resulting state."""
 
     clock_s: float
     busy_s: float
@@ -136,7 +139,7 @@ class Took(NamedTuple):
     digest: str
 
     def per_event(self) -> dict[str, float]:
-        """The figures as they are printed."""
+        """The printed figures."""
         return {
             "events": self.seq,
             "events_per_s": round(self.seq / self.clock_s),
@@ -146,7 +149,7 @@ class Took(NamedTuple):
 
 
 def _best(once: Callable[[], Took]) -> Took:
-    """The best of some rounds: on a shared machine the others say more about its neighbours."""
+    """The round with the least CPU time; on a shared machine the others measure other load."""
     return min((_tidied(once) for _ in range(ROUNDS)), key=lambda took: took.busy_s)
 
 
@@ -165,7 +168,7 @@ def _folded(log: EventLog, *, whole: bool) -> Took:
 
 
 def _audited(log: EventLog) -> dict[str, Any]:
-    print("its audit", file=sys.stderr)
+    print("auditing the longest log", file=sys.stderr)
     decisions = 0
 
     def once() -> Took:
@@ -174,7 +177,7 @@ def _audited(log: EventLog) -> dict[str, Any]:
         began, busy = perf_counter(), process_time()
         with unhindered():
             if found := list(audited.deviations(read_store(log))):
-                raise AssertionError(f"the log deviates: {found[0]}")
+                raise AssertionError(f"the audit found a deviation: {found[0]}")
         decisions = audited.decisions
         return Took(perf_counter() - began, process_time() - busy, audited.events, audited.digest)
 
@@ -185,11 +188,11 @@ def _whole_logs(url: str, events: int) -> dict[str, Any]:
     figures: list[dict[str, float]] = []
     history, log, size = History(workers=WORKERS, queued=QUEUED), EventLog(connect(url), Keys("whole")), 10_000
     while size <= events:
-        print(f"a log of {size} events", file=sys.stderr)
+        print(f"replaying a log of {size} events", file=sys.stderr)
         write(log, history, size)
         took = _folded(log, whole=True)
         if took.digest != history.state.digest():
-            raise AssertionError("the replay gives another state")
+            raise AssertionError("the replayed state differs")
         figures.append(took.per_event())
         size *= 10
     growth = round(figures[-1]["busy_us_per_event"] / figures[0]["busy_us_per_event"], 3)
@@ -197,7 +200,7 @@ def _whole_logs(url: str, events: int) -> dict[str, Any]:
 
 
 def _from_snapshot(url: str) -> dict[str, float]:
-    print(f"a snapshot of {LARGE_WORKERS} workers and {LARGE_APPS} apps", file=sys.stderr)
+    print(f"rebuilding from a snapshot of {LARGE_WORKERS} workers and {LARGE_APPS} apps", file=sys.stderr)
     running = LARGE_WORKERS * 16 // 8
     history = History(workers=LARGE_WORKERS, queued=LARGE_APPS - running)
     log = EventLog(connect(url), Keys("large"))
@@ -207,7 +210,7 @@ def _from_snapshot(url: str) -> dict[str, float]:
     written_s = perf_counter() - started
     took = _folded(log, whole=False)
     if took.digest != history.state.digest():
-        raise AssertionError("the snapshot gives another state")
+        raise AssertionError("the state rebuilt from the snapshot differs")
     return {
         "workers": len(history.state.workers),
         "apps": len(history.state.apps),
@@ -220,17 +223,17 @@ def _from_snapshot(url: str) -> dict[str, float]:
 
 
 def _replayed_by_eventsourcing(events: int) -> dict[str, Any]:
-    """What it takes the Python `eventsourcing` library to replay as many events of like size from its SQLite recorder.
+    """Replay speed of the Python `eventsourcing` library, for as many events of similar size in its SQLite recorder.
 
-    Its events belong to aggregates that are rebuilt one by one; here each is an app that is granted executors. It
-    verifies no chain, checks nothing and keeps no ledgers over more than one app.
+    The library rebuilds aggregates one by one; here an aggregate is an app with its grants. It verifies no digests,
+    checks no invariants and keeps no ledgers across apps.
     """
     try:
         from eventsourcing.application import Application  # noqa: PLC0415 - the comparison is optional
         from eventsourcing.domain import Aggregate, event  # noqa: PLC0415
     except ImportError:
         return {"missing": "pip install 'fairlog[bench]' for the comparison"}
-    print("the eventsourcing library", file=sys.stderr)
+    print("replaying with the eventsourcing library", file=sys.stderr)
 
     class App(Aggregate):
         @event("Registered")
@@ -263,7 +266,7 @@ def _replayed_by_eventsourcing(events: int) -> dict[str, Any]:
                 app: App = application.repository.get(identity)
                 held += app.granted_cores
             if held != len(ids) * (EVENTS_PER_APP - 1) * 4:
-                raise AssertionError("the replay gives another sum")
+                raise AssertionError("the replayed sum of cores differs")
             return Took(perf_counter() - began, process_time() - busy, len(ids) * EVENTS_PER_APP, "")
 
         took = _best(once)
@@ -272,7 +275,7 @@ def _replayed_by_eventsourcing(events: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the figures."""
     events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         whole = _whole_logs(store.url, events)

@@ -1,17 +1,17 @@
-"""Time per decision as the cluster and the queue grow, printed as JSON.
+"""Time per decision by cluster size and queue length, printed as JSON.
 
-A decision is an app of 8 cores registered, admitted and placed, in memory, on one core. It is made
-under the default settings or those given: `scale.py company_policy=pay-as-you-go placement=pack`. Two
-families, every size in the same run and the sizes taken in turn, round after round, so that a slow moment
-of the machine falls on all of them:
+A decision is the registration, admission and placement of an app of 8 cores, in memory, on one core. Settings may be
+given: `scale.py company_policy=pay-as-you-go placement=pack`. There are two series:
 
-- workers: clusters of 16-core workers at half load; apps are submitted and placed, the oldest end.
-- pending: a full cluster of 1,000 workers with that many apps queued; apps end, the next ones in turn
-  are admitted and placed, and as many others join the queue.
+- workers: clusters of 16-core workers at half load. New apps are placed, the oldest end.
+- pending: a full cluster of 1,000 workers with that many queued apps. The oldest apps end, the next are admitted and
+  placed, and as many join the queue.
 
-`us_per_decision` and `apps_per_s` are for turns of 50 inputs, what the service takes under load
-(semantics T2); `us_per_lone_decision` is for a turn with one. `us_per_ending` is what the end of an
-app costs beside its decision: its executors gone, its request out of the ledgers.
+Sizes alternate round by round, so that a slow period of the machine affects all of them.
+
+`us_per_decision` and `apps_per_s` are for turns of 50 inputs, the size under load (semantics T2), and
+`us_per_lone_decision` for a turn of one input. `us_per_ending` is the time to end an app: its executors are removed and
+its request leaves the ledgers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROUNDS = 50
 
 @dataclass
 class Cluster:
-    """A cluster in a steady state, and the times (ns an app) that its decisions and its endings took."""
+    """A cluster in steady state, and the measured times of decisions and endings (ns per app)."""
 
     workers: int
     load: float
@@ -62,7 +62,7 @@ class Cluster:
     endings: list[float] = field(default_factory=list)
 
     def fill(self) -> None:
-        """Bring the cluster to its load and its queue to its length."""
+        """Submit apps up to the configured load and queue length."""
         self.turn(ConfigureCluster(settings=self.settings))
         self.turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
         self.turn(*(_worker(number) for number in range(self.workers)))
@@ -70,7 +70,7 @@ class Cluster:
             self.turn(self.submission())
 
     def submission(self) -> SubmitApp:
-        """The next app, of the companies and their users in rotation."""
+        """The next app; companies and their users take turns."""
         self.number += 1
         company, user = self.number % COMPANIES, self.number // COMPANIES % USERS_PER_COMPANY
         return SubmitApp(
@@ -82,7 +82,7 @@ class Cluster:
         )
 
     def turn(self, *commands: Command, first: Iterable[Command] = ()) -> int:
-        """One turn with these commands; how long it took, in ns, once those of `first` were taken."""
+        """Run one turn with these commands. Returns its time in ns, without the time for the commands in `first`."""
         turn = Turn(self.state, self.state.at + 1)
         for command in first:
             turn.take(command)
@@ -93,14 +93,14 @@ class Cluster:
         return perf_counter_ns() - started
 
     def endings_of(self, apps: int) -> Iterator[Command]:
-        """What the workers report when the apps admitted first end."""
+        """The reports that the oldest `apps` admitted apps ended."""
         for name, app in islice(self.state.waiting.items(), apps):
             for executor in app.executors:
                 yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
             yield EndApp(app=name, reason="finished")
 
     def round(self) -> None:
-        """Let apps come and go, and note how long one took."""
+        """Submit and end apps, and record the times."""
         for times, apps in ((self.decisions, INPUTS_PER_TURN), (self.lone_decisions, 1)):
             deciding = ending = 0
             for _ in range(TURNS_PER_ROUND * INPUTS_PER_TURN // apps):
@@ -114,12 +114,12 @@ class Cluster:
             self.endings.append(ending / TURNS_PER_ROUND / INPUTS_PER_TURN)
 
     def forget_times(self) -> None:
-        """Leave out what was measured so far."""
+        """Discard the times recorded so far."""
         for times in (self.decisions, self.lone_decisions, self.endings):
             times.clear()
 
     def figures(self) -> dict[str, float]:
-        """The medians over the rounds, in microseconds, and what one core makes of it."""
+        """Medians over the rounds in µs, and the resulting rate on one core."""
         decision_us = median(self.decisions) / 1000
         figures: dict[str, float] = {
             "workers": self.workers,
@@ -138,12 +138,12 @@ def _worker(number: int) -> RegisterWorker:
 
 
 def _growth(small: list[float], large: list[float]) -> float:
-    """What the largest costs as a multiple of what the smallest costs: the median over rounds taken side by side."""
+    """Time at the largest size as a multiple of the smallest: the median of the ratios round by round."""
     return round(median(most / least for most, least in zip(large, small, strict=True)), 3)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the figures."""
     settings = dict(argument.split("=", 1) for argument in sys.argv[1:])
     by_workers = [Cluster(workers, load=0.5, settings=settings) for workers in (100, 1_000, 10_000)]
     by_pending = [Cluster(1_000, load=1.0, queued=queued, settings=settings) for queued in (100, 10_000)]

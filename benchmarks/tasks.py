@@ -1,8 +1,7 @@
-"""Tasks a second: many short programs, from submit to the app's end, next to plain RQ's forking workers.
+"""Tasks per second of an app with many short tasks, compared with plain RQ's forking workers; printed as JSON.
 
-Both run the same work in the same run on the same kind of store: the embedded server, with fsync on every
-write. fairlog gets one worker that offers far more cores than the machine has; RQ gets as many forking
-`Worker` processes as the machine has CPUs.
+Both run the same program on the embedded server with fsync on every write. fairlog gets one worker that offers far
+more cores than the machine has. RQ gets one forking `Worker` process per CPU of the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ QUEUE = "plain"
 
 @contextmanager
 def process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process with those arguments, ended on the way out."""
+    """A Python process with these arguments, its output in `log`; terminated on exit."""
     with log.open("ab") as out:
         running = subprocess.Popen([sys.executable, *arguments], stdout=out, stderr=out)
     try:
@@ -49,16 +48,16 @@ def process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for(condition: Callable[[], object], what: str, within_s: float = 300) -> None:
-    """Return once `condition()` holds."""
+    """Return once `condition()` holds. Raises: SystemExit after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"gave up waiting for {what}")
+            raise SystemExit(f"timed out after {within_s:.0f} s waiting for {what}")
         time.sleep(0.01)
 
 
 def fairlog_tasks(folder: Path, tasks: int, cores: int) -> dict[str, Any]:
-    """Run the tasks as one app; figures from its submission to its end in the log."""
+    """Run the tasks as one app, timed from its submission to its end in the log."""
     offer = Offer(
         worker="w1",
         node="here",
@@ -98,7 +97,10 @@ def fairlog_tasks(folder: Path, tasks: int, cores: int) -> dict[str, Any]:
 
 
 def plain_rq_tasks(folder: Path, tasks: int, processes: int) -> dict[str, Any]:
-    """Run the tasks as plain RQ jobs on forking workers that are up; figures from enqueueing to the last end."""
+    """Run the tasks as plain RQ jobs on forking workers, timed from enqueueing to the last job's end.
+
+    The start-up of the workers, and the jobs that end during it, do not count.
+    """
     with EmbeddedStore(folder / "rq") as store, Redis.from_url(store.url) as connection:
         script = (
             "from redis import Redis; from rq import Worker; "
@@ -127,10 +129,10 @@ def plain_rq_tasks(folder: Path, tasks: int, processes: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures as one JSON object."""
+    """Run the benchmark and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=2_000)
-    parser.add_argument("--cores", type=int, default=512, help="what the one worker offers")
+    parser.add_argument("--cores", type=int, default=512, help="cores that the worker offers")
     parser.add_argument("--rq-workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fairlog-tasks-") as folder:

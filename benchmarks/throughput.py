@@ -1,10 +1,9 @@
-"""Apps per second through the real inbox, and the latency of a lone submit, printed as JSON.
+"""Apps per second through the real inbox, and latency of a submit on an idle cluster; printed as JSON.
 
-A master process serves on the embedded store with every write fsynced; 100 workers are registered.
-Clients submit apps of one executor (4 cores) in windows and wait for the answers; what stands in for
-the agents follows the log and reports every app's end as soon as all it asked for is granted. An app
-counts when that is committed. In the same run, for comparison: plain RQ, one job a command on a
-SimpleWorker, on the same store.
+A master runs on the embedded store with fsync on every write and 100 registered workers. Clients submit apps of one
+executor (4 cores) in batches and wait for the answers. One process in place of the agents follows the log and reports
+an app's end as soon as its cores are granted. An app counts once its grant is committed. For comparison, plain RQ runs
+one job per command on a SimpleWorker, on the same store.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ CLIENTS, WINDOW, BACKLOG = 3, 1_500, 3_000
 LONE_SUBMITS = 300
 PAGE = ("COUNT", 10_000, "BLOCK", 200)
 TYPE, DATA = 1, 11
-"""Where these values stand among the fields and values of a log entry."""
+"""Indexes of these values in the flat list of a log entry's fields and values."""
 RQ_JOBS = 2_000
 
 
 def worker_id(number: int) -> str:
-    """The id of one of the workers."""
+    """The id of worker `number`."""
     return f"w{number:03}"
 
 
 def submission(number: int, prefix: str) -> SubmitApp:
-    """The next app, of the companies and their users in rotation; it is granted one executor."""
+    """App `number`; companies and their users take turns. It gets one executor."""
     company, user = number % COMPANIES, number // COMPANIES % USERS_PER_COMPANY
     return SubmitApp(
         app=f"{prefix}-{number}",
@@ -64,15 +63,15 @@ def submission(number: int, prefix: str) -> SubmitApp:
 
 
 def serve(url: str) -> None:
-    """The master process; what it has to say goes to stderr, the figures have stdout for themselves."""
+    """The master process. It logs to stderr; stdout is for the figures."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     run_master(url)
 
 
 def submit_until(url: str, prefix: str, granted: Synchronized[int], stop: Flag) -> None:
-    """A client: submits a window of apps, waits for the answers, submits the next.
+    """A client: submit `WINDOW` apps, wait for the answers, repeat.
 
-    It holds back while more than `BACKLOG` of its share of apps wait, so that the rate is one that lasts.
+    It pauses while more than `BACKLOG` of its apps wait for their grant, so that the rate is sustainable.
     """
     client = Client(url)
     number = 0
@@ -85,7 +84,7 @@ def submit_until(url: str, prefix: str, granted: Synchronized[int], stop: Flag) 
 
 
 def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> None:
-    """The agents' stand-in: counts the apps that got all they asked for, and reports their end."""
+    """In place of the agents: count the apps with all cores granted, report their end, and send heartbeats."""
     client = Client(url)
     executors: defaultdict[str, list[str]] = defaultdict(list)
     cores: defaultdict[str, int] = defaultdict(int)
@@ -119,7 +118,7 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
 
 
 def sustained(url: str, seconds: float) -> dict[str, float]:
-    """Apps granted per second over `seconds`, with clients that always have more to submit."""
+    """Apps granted per second over `seconds` under full load."""
     context = multiprocessing.get_context("spawn")
     granted: Synchronized[int] = context.Value("q", 0)
     stop = context.Event()
@@ -151,7 +150,7 @@ def sustained(url: str, seconds: float) -> dict[str, float]:
 
 
 def lone_submits(url: str) -> dict[str, float]:
-    """Latency in ms of a submit on an idle cluster, from the call until its answer."""
+    """Latency in ms of a submit on an idle cluster, from call to answer."""
     client = Client(url)
     times = []
     for number in range(LONE_SUBMITS):
@@ -162,7 +161,7 @@ def lone_submits(url: str) -> dict[str, float]:
 
 
 def plain_rq(url: str) -> dict[str, float]:
-    """The same commands as plain RQ jobs: submitted by this process, worked by one SimpleWorker process."""
+    """The same commands as plain RQ jobs, enqueued by this process and run by one SimpleWorker process."""
     connection = connect(url)
     queue = Queue("plain", connection=connection, serializer=JSONSerializer)
     worker = multiprocessing.get_context("spawn").Process(target=_work_plain, args=(url,), daemon=True)
@@ -196,9 +195,9 @@ def _latency(times_ms: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60, help="how long the load is kept up")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of the load")
     seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         master = multiprocessing.get_context("spawn").Process(target=serve, args=(store.url,), daemon=True)

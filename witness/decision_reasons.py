@@ -44,14 +44,14 @@ def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
                 "share": str(state.queue.share(name)),
                 "usedCoreMs": use[0],
                 "usedMemoryMs": use[1],
-                "takesPart": company.cap.lets_through(),
+                "takesPart": company.limit.lets_through(),
                 "lastSelected": company.tenant.last_selected or None,
             }
         )
         for user, queue in waiting.items():
             if queue.head is not None:
                 last = queue.contender.last_selected or None
-                next_app = {"app": queue.head.app, "passes": company.cap.admits(queue.head.request)}
+                next_app = {"app": queue.head.app, "passes": company.limit.admits(queue.head.request)}
                 users.append({"company": name, "user": user, "lastSelected": last, **next_app})
     return {"why": _reasons(state, app), "companies": companies, "users": users}
 
@@ -69,7 +69,7 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
     )
     company = state.queue.companies[app.company]
     reasons = [_reason("A3", room), _why_company(state, company)]
-    reserver = company.cap.reserver() if company.cap.reservations else None
+    reserver = company.limit.reserver() if company.limit.reservations else None
     if reserver is not None and reserver.app == app.app:
         return [*reasons, _reason("C7", "the company's room was reserved for it, held back as it was for so long")]
     others = [queue.contender.user for queue, _ in users_in_turn(state, company) if queue.contender.user != app.user]

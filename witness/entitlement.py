@@ -1,9 +1,9 @@
-"""Who is entitled to how much of a cluster: max-min fairness over several resources, weighted by quota.
+"""Entitlements: max-min fairness over several resources, weighted by quota.
 
-Dominant Resource Fairness (Ghodsi et al., NSDI 2011), extended by weights and by demands that end (Parkes, Procaccia,
-Shah, EC 2012): all shares of quotas rise together, each tenant taking cores and memory in the proportion that it
-demands, until its demand is met or a resource that it needs is used up. What one does not demand is thus the
-others', in proportion to their quotas (water-filling).
+The algorithm is Dominant Resource Fairness (Ghodsi et al., NSDI 2011) with weights and finite demands (Parkes,
+Procaccia, Shah, EC 2012), computed by water-filling. The dominant shares of all tenants rise at the same rate. Each
+tenant takes cores and memory in the proportion of its demand, until the demand is met or a resource it needs is used
+up. What a tenant does not demand goes to the others in proportion to their quotas.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ Amount = tuple[float, float]
 
 
 def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[Amount]) -> list[Amount]:
-    """What each tenant is entitled to of `capacity`, given its quota as a weight and what it demands.
+    """Each tenant's entitlement to `capacity`, from its quota (the weight) and its demand.
 
-    Without a weight in a resource that it demands, a tenant is entitled to nothing.
+    A tenant that demands a resource in which its weight is 0 is entitled to nothing.
     """
     full = [_dominant_share(demand, weight) for demand, weight in zip(demands, weights, strict=True)]
     active = [number for number, level in enumerate(full) if 0 < level < float("inf")]
@@ -46,7 +46,7 @@ def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[
 
 
 def among_equals(capacity: Amount, weight: Amount, demands: Sequence[Amount]) -> list[Amount]:
-    """The same where all have one weight, in time that grows with their number (but for sorting)."""
+    """`entitlements` for equal weights, in O(n log n)."""
     full = [_dominant_share(demand, weight) for demand in demands]
     if not all(
         0 < level < float("inf") and cores and memory for level, (cores, memory) in zip(full, demands, strict=True)
@@ -79,7 +79,7 @@ def _dominant_share(demand: Amount, weight: Amount) -> float:
 
 
 def jain(ratios: Sequence[float]) -> float | None:
-    """Jain's index of these ratios, 1 = all equal, 1/n = one has all; None for none (Jain, Chiu, Hawe, DEC-TR-301)."""
+    """Jain's fairness index: 1 = all equal, 1/n = one has all; None without ratios (Jain, Chiu, Hawe, DEC-TR-301)."""
     if not ratios:
         return None
     squares = sum(ratio * ratio for ratio in ratios)

@@ -80,10 +80,10 @@ def _no_worker() -> Told:
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
     """The company's cap (C4), or that it may not borrow now (C6), its reservation (C7), the user's queue (F1, F2)."""
-    spec, cap, queue = app.spec, company.cap, company.users[app.spec.user]
+    spec, cap, queue = app.spec, company.limit, company.users[app.spec.user]
     if not cap.admits(app.queued.request):
         borrows = spec.company in state.queue.borrowers
-        others = borrows and any(one.cap.lets_through() for one in _others(state, spec.company))
+        others = borrows and any(one.limit.lets_through() for one in _others(state, spec.company))
         if not borrows or others or is_full(state):
             return Wait("cap", "C6" if borrows else "C4", partial(_capped, state, company, app, others=others))
     reserver = cap.reserver() if cap.reservations else None
@@ -120,7 +120,7 @@ def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: boo
 
 
 def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
-    since = company.cap.reserved[reserver.app][0]
+    since = company.limit.reserved[reserver.app][0]
     text = f"app {reserver.app} of the company was held back since {_time(since)}, so long that its room is reserved"
     return text, {"app": reserver.app, "heldBackSince": since}
 
@@ -157,7 +157,7 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
     """The companies that take part (C1), whose turn it is first, each with the value that its policy measures."""
     rank = COMPANY_POLICIES[state.settings.company_policy].rank
-    taking = [queue for queue in state.queue.companies.values() if queue.cap.lets_through()]
+    taking = [queue for queue in state.queue.companies.values() if queue.limit.lets_through()]
     ranked = sorted(((rank(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
     return [(queue, str(key)) for (_, key, *_), queue in ranked]
 
@@ -166,7 +166,7 @@ def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[User
     """The users of a company whose next app passes its cap, whose turn it is first, each with the value measured."""
     state.queue.first()  # brings up to date what the users' keys are made of
     policy, quota, basis = USER_POLICIES[state.settings.user_policy], company.tenant.quota, state.queue.basis
-    passing = [queue for queue in company.users.values() if queue.head and company.cap.admits(queue.head.request)]
+    passing = [queue for queue in company.users.values() if queue.head and company.limit.admits(queue.head.request)]
     ranked = sorted(((policy.rank(each.contender, quota, basis), each) for each in passing), key=lambda one: one[0])
     return [(queue, str(key) if policy.measure else "") for (_, key, *_), queue in ranked]
 
@@ -289,7 +289,7 @@ def _before(words: str, told: Told) -> Told:
 
 
 def _preferring(state: ClusterState, app: App) -> Told:
-    hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.request.hosts or ())
+    hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.locations.hosts or ())
     since = min(wanted.since for wanted in app.wanted)
     text = (
         f"it waits for room on a host that its tasks prefer ({', '.join([*hosts][:_NAMED])}), since {_time(since)}, "

@@ -1,9 +1,11 @@
-"""A recorded workload in the Standard Workload Format as turns: its cluster, its companies, its jobs.
+"""Read a workload trace in the Standard Workload Format (SWF) as turns: its cluster, companies and jobs.
 
-One job a line in 18 columns, -1 = unknown (Chapin et al. 1999; Parallel Workloads Archive). The header names the
-nodes: `; Nodes: 20 x 80 processors, 505 GiB each; …`. Traces put everybody into one group, so companies are dealt:
-users by processor-seconds, the largest first, to c1 … cN and back again, in a snake. Executors of 2 cores are the
-smallest, so that most jobs hold what they asked for; a job of an odd number of processors holds one more.
+A trace has one job per line in 18 columns, -1 = unknown (Chapin et al. 1999; Parallel Workloads Archive). The header
+names the nodes: `; Nodes: 20 x 80 processors, 505 GiB each; …`.
+
+Traces put all users into one group. So users are distributed over the companies c1 … cN in serpentine order, the
+users with the most processor-seconds first. The minimum executor has 2 cores, so a job's cores are its processors
+rounded up to an even number.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ SETTINGS = {"min_executor_cores": 2, "min_executor_memory_mb": 512, "default_cor
 
 
 class Job(NamedTuple):
-    """One job: when it came, how long it ran, on how many processors, its memory in all (None if unknown), whose."""
+    """One job of a trace; `memory_mb` is its total memory, None if unknown."""
 
     number: int
     submitted_s: int
@@ -38,18 +40,18 @@ class Job(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The turns of a trace, and what each of its jobs has to do."""
+    """The turns of a trace, and the work of each job by app id."""
 
     turns: list[LoggedTurn]
     work: dict[str, Work]
 
 
 def read_trace(lines: Iterable[str], companies: int) -> Trace:
-    """The trace that these lines hold, its users dealt to that many companies.
+    """Parse the lines of a trace and distribute its users over `companies` companies.
 
-    Jobs that never ran, or on no processor, are left out.
+    Jobs without run time or processors are skipped.
 
-    Raises: InvalidCommand naming the line that is no job, or saying that no nodes or jobs are named.
+    Raises: InvalidCommand naming a malformed line, or if the trace has no nodes or no jobs.
     """
     header: list[str] = []
     jobs: list[Job] = []
@@ -60,9 +62,9 @@ def read_trace(lines: Iterable[str], companies: int) -> Trace:
             jobs.append(job)
     workers = list(_workers(header))
     if not workers:
-        raise InvalidCommand("the trace names no nodes: its header needs `; Nodes: 120 x 2 processors, 1 GiB each`")
+        raise InvalidCommand("the trace names no nodes: add a header line `; Nodes: 120 x 2 processors, 1 GiB each`")
     if not jobs:
-        raise InvalidCommand("the trace holds no job that ran")
+        raise InvalidCommand("the trace has no job with run time and processors")
     company, largest_mb = _dealt(jobs, companies), max(worker.memory_mb for worker in workers)
     names = [f"c{number}" for number in range(1, companies + 1)]
     start = min(job.submitted_s for job in jobs) * 1000
@@ -82,14 +84,14 @@ def read_trace(lines: Iterable[str], companies: int) -> Trace:
 
 
 def _job(number: int, line: str, *, in_bytes: bool) -> Job | None:
-    """The job of a line; memory is KiB a processor by the standard, or bytes in all where the header says so."""
+    """The job of a line, None to skip it. Memory is KiB per processor, or total bytes if the header says so."""
     columns = line.split()
     try:
         numbers = [int(float(text)) for text in columns] if len(columns) >= COLUMNS else []
     except (ValueError, OverflowError):
         numbers = []
     if not numbers:
-        raise InvalidCommand(f"line {number} of the trace is no job of {COLUMNS} numbers: {line[:60]!r}")
+        raise InvalidCommand(f"line {number} of the trace must have {COLUMNS} numbers: {line[:60]!r}")
     job, submitted, _, run, used, _, _, asked, _, memory, status, user = numbers[:12]
     processors = asked if asked > 0 else used
     if processors <= 0 or run <= 0:
@@ -121,7 +123,7 @@ def _workers(header: Iterable[str]) -> Iterator[RegisterWorker]:
 
 
 def _dealt(jobs: Iterable[Job], companies: int) -> dict[str, str]:
-    """User -> company: users by processor-seconds, the largest first, in a snake."""
+    """User -> company, in serpentine order by descending processor-seconds."""
     seconds: dict[str, int] = {}
     for job in jobs:
         seconds[job.user] = seconds.get(job.user, 0) + job.run_s * job.processors
@@ -131,13 +133,13 @@ def _dealt(jobs: Iterable[Job], companies: int) -> dict[str, str]:
 
 
 def _held(job: Job) -> int:
-    """The cores that the job holds."""
+    """The job's cores, rounded up to minimum executors."""
     least = SETTINGS["min_executor_cores"]
     return -(-job.processors // least) * least
 
 
 def _submission(job: Job, company: str, largest_mb: int) -> SubmitApp:
-    """The job as an app; of memory it asks for no more than lets its smallest executor fit on some worker."""
+    """The job as an app. Its memory is capped so that a minimum executor fits on the largest worker."""
     most = largest_mb // MEMORY_STEP_MB * MEMORY_STEP_MB // SETTINGS["min_executor_cores"]
     memory_mb = None if job.memory_mb is None else max(1, min(most, -(-job.memory_mb // _held(job))))
     return SubmitApp(

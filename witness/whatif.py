@@ -37,6 +37,7 @@ from scheduler.model.events import (
     MasterElected,
     outlined,
 )
+from scheduler.model.ids import app_of
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -116,8 +117,9 @@ class _Observed(Turn):
         if fact is not None:
             self.record(fact, cause)
 
-    def record(self, event: Event, cause: str = "") -> None:
-        super().record(event, cause)
+    def fold(self, event: Event, cause: str = "") -> None:
+        """Fold the event and take note of it."""
+        super().fold(event, cause)
         self._world.meter.observe(self.state, event)
         if decision_of(event, cause) is not None:
             self._world.decisions.append((self.at, event))
@@ -138,7 +140,7 @@ def as_logged(turns: Iterable[LoggedTurn]) -> World:
     for logged in turns:
         turn = world.turn(logged.at)
         for event, cause in zip(logged.events, logged.causes, strict=True):
-            turn.record(event, cause)
+            turn.fold(event, cause)
     return world
 
 
@@ -192,7 +194,7 @@ class OtherWorld(World):
     def run_until(self, until: int | None = None) -> None:
         """What happens by itself before `until` (ms), or until no app is left that ends."""
         while self._ends or until is not None:
-            moment = self.state.next_moment(self.now)
+            moment = self.state.timers.next(self.now)
             if self._follows and moment is not None and until is not None and until - moment <= TICK_MS:
                 moment = None
             due = min(time for time in (moment, self._ends[0][0] if self._ends else None, until) if time is not None)
@@ -336,7 +338,7 @@ def _fate(event: Event) -> Event:
 def _app_of(event: Event) -> str:
     """The app that the event is about, "" if it is about none."""
     name: str | None = getattr(event, "app", None)
-    return str(getattr(event, "executor", "")).rpartition(".")[0] if name is None else name
+    return app_of(str(getattr(event, "executor", ""))) if name is None else name
 
 
 def _by_app(events: Iterable[Event]) -> dict[str, list[Event]]:

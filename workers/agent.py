@@ -34,7 +34,8 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
 from scheduler.model.events import WorkerRemoved
-from scheduler.model.grants import Grant, diff, is_driver
+from scheduler.model.grants import Grant, diff
+from scheduler.model.ids import app_of, is_driver
 from scheduler.service.client import Client
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
@@ -115,6 +116,7 @@ class Agent:
         self._ended: dict[str, _Ended] = {}
         self._unsent: list[Command] = []
         self._stop = False
+        self._bell: DoorbellWorker | None = None
         self._draining: Literal["no", "asked", "yes"] = "no"
         self._outage = Outage(worker=offer.worker)
         self._unsaid = True
@@ -125,13 +127,12 @@ class Agent:
 
         Raises: CommandRejected if the master refuses the worker.
         """
-        bell: DoorbellWorker | None = None
+        queue = self._keys.worker_queue(self.offer.worker)
         try:
             while not self._stop:
                 try:
-                    queue = self._keys.worker_queue(self.offer.worker)
-                    bell = bell or DoorbellWorker(queue, self._store, self._answer)
-                    bell.work_until_stopped(lambda: self._stop)
+                    self._bell = self._bell or DoorbellWorker(queue, self._store, self._answer)
+                    self._bell.work_until_stopped()
                 except RedisError as error:
                     notify(ALIVE)
                     self._unsaid = True
@@ -153,7 +154,12 @@ class Agent:
         if self.offer.drain and self._draining == "no" and self._registered:
             self._draining = "asked"
         else:
-            self._stop = True
+            self._end()
+
+    def _end(self) -> None:
+        self._stop = True
+        if self._bell is not None:
+            self._bell.stop()
 
     def _drain(self) -> None:
         """Take nothing new; once what runs has ended and the log knows, leave the cluster (semantics W3)."""
@@ -164,14 +170,14 @@ class Agent:
             except NoMaster:
                 return
             except UnknownWorker:
-                self._stop = True
+                self._end()
                 return
             self._draining = "yes"
         granted, revoked = self._read_grants()
         if self._removed or not (granted or revoked or self._running):
             if not self._removed:
                 self.leave()
-            self._stop = True
+            self._end()
 
     def leave(self) -> None:
         """Take the worker out of the cluster and remove what RQ knows of its bell."""
@@ -224,7 +230,7 @@ class Agent:
         self._start(granted, revoked)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
-                self._ended[executor] = _Ended(ExitNote(app=executor.rpartition(".")[0], reason="killed"), 0)
+                self._ended[executor] = _Ended(ExitNote(app=app_of(executor), reason="killed"), 0)
         self._report({**granted, **revoked})
         self._unsaid = False
 

@@ -20,7 +20,10 @@ class WorkerBusy(FairlogError):
 
     def __init__(self, worker: str, holder: Path | int) -> None:
         who = f"process {holder}" if isinstance(holder, int) else f"folder {holder}"
-        super().__init__(f"worker {worker!r} already has an agent here ({who}); choose another id, or stop that one")
+        super().__init__(
+            f"worker {worker!r} already has an agent on this host ({who}); choose another id with --id, or "
+            "stop that agent"
+        )
 
 
 class Offer(BaseModel):
@@ -52,7 +55,7 @@ class Offer(BaseModel):
             odd.append(f"{self.cores} cores are not an even number")
         if self.memory_mb % _MEMORY_STEP_MB:
             odd.append(f"{self.memory_mb} MiB are not a multiple of {_MEMORY_STEP_MB}")
-        return f"{' and '.join(odd)}: part of it may stay unused" if odd else None
+        return f"{' and '.join(odd)}: part of the offer may stay unused" if odd else None
 
 
 def default_cores() -> int:

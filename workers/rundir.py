@@ -17,6 +17,8 @@ from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict
 
+from scheduler.model.ids import app_of
+
 
 class Holder(NamedTuple):
     """The process that holds an executor's lock, the app that it works for and its size; 0 while not known yet."""
@@ -159,7 +161,7 @@ class RunDir:
         try:
             stored = json.loads(path.read_text())
         except (FileNotFoundError, ValueError):
-            return Holder(executor, executor.rpartition(".")[0], 0)
+            return Holder(executor, app_of(executor), 0)
         size = int(stored.get("cores", 0)), int(stored.get("memory_mb", 0))
         return Holder(executor, str(stored["app"]), int(stored["pid"]), *size)
 

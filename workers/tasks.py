@@ -35,7 +35,7 @@ def run(app: str, task: int) -> None:
 
     Raises: FairlogError, always: it was called by an RQ worker that is not ours.
     """
-    raise FairlogError(f"task {task} of {app!r} is run by executors of fairlog, not by other RQ workers")
+    raise FairlogError(f"task {task} of {app!r} can be run only by executors of fairlog, not by other RQ workers")
 
 
 def task_environment(grant: Grant, secrets: Mapping[str, str]) -> dict[str, str]:

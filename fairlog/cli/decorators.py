@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fairlog.cli.sources import Source
 
 
-_FILE = "FILE (- is stdin) is a log as `fairlog log --json` wrote it; no store is needed then."
+_FILE = "With FILE (- is stdin), a log written by `fairlog log --json`, no store is needed."
 
 
 def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:

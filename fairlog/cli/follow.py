@@ -47,7 +47,7 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
     def page() -> list[Record]:
         found = list(islice(log.read(after), PAGE))
         if not found and after != GENESIS and not log.holds(after):
-            raise UnreadableRecord(after.seq, "the entry that was read there is gone")
+            raise UnreadableRecord(after.seq, "the entry last read is gone")
         return found
 
     def wait() -> object:
@@ -63,7 +63,10 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
             kept = patiently(last_kept)
             if kept == after:
                 raise
-            click.echo(f"the store has lost the log behind {kept.seq}; going on with what came instead", err=True)
+            click.echo(
+                f"the store has lost the log after position {kept.seq}; continuing with the entries that replaced it",
+                err=True,
+            )
             after = kept
             continue
         for record in records:
@@ -92,11 +95,11 @@ def patiently(ask: Callable[[], T]) -> T:
                 heard_s = now_s
             if not said and now_s >= began_s + SAY_S:
                 said = True
-                click.echo(f"{in_words(error)}; waiting for it", err=True)
+                click.echo(f"{in_words(error)}; waiting for the store", err=True)
             time.sleep(_RETRY_S)
         else:
             if said:
-                click.echo("the store is back", err=True)
+                click.echo("the store is available again", err=True)
             return answer
 
 

@@ -32,14 +32,16 @@ def ready(session: Session) -> Health:
     host = socket.gethostname()
     workers = session.ask_master("workers")
     if workers is None:
-        return Health(ok=False, why=f"no master serves the cluster {session.cluster}")
+        return Health(ok=False, why=f"no master of the cluster {session.cluster} is active")
     alive = {f"worker {worker['worker']}" for worker in workers if worker["status"] == "alive"}
     found = [*_masters_of(session, host), *(name for name in _workers_of(session, host) if name in alive)]
-    return Health(bool(found), f"a master serves, {host} has {', '.join(found)}" if found else _nothing(session, host))
+    return Health(
+        bool(found), f"a master is active, {host} has {', '.join(found)}" if found else _nothing(session, host)
+    )
 
 
 def _nothing(session: Session, host: str) -> str:
-    return f"nothing of the cluster {session.cluster} on {host} is at work: no master, and no worker in service"
+    return f"no master of the cluster {session.cluster} runs on {host}, and no worker of it is in service"
 
 
 def _masters_of(session: Session, host: str) -> list[str]:

@@ -26,40 +26,40 @@ LONGEST_SENTENCE = 600
 
 VERBS = {
     "up": ("run", "Run a whole cluster on this machine: store, masters and workers."),
-    "down": ("run", "Stop a running `up`, its executors included."),
-    "status": ("cluster", "Tell who serves, who stands by and which workers there are."),
-    "demo": ("run", "Watch three companies' apps being admitted fairly, on a cluster of its own."),
-    "master": ("run", "Run a master: it serves, or stands by while another one does."),
-    "worker": ("run", "Offer this machine's cores and memory, and run what is granted on them."),
-    "company": ("cluster", "Add, change, remove or list the companies and their quotas."),
-    "settings": ("cluster", "Show the settings in force, or change some."),
-    "submit": ("apps", "Queue an app: N tasks, each one run of CMD."),
-    "kill": ("apps", "End apps, whatever they are doing."),
-    "scale": ("apps", "State anew how many executors apps are to have, and where."),
-    "apps": ("apps", "List the apps that have not ended, or all of them."),
+    "down": ("run", "Stop the running `up` and its executors."),
+    "status": ("cluster", "Show the active master, the standbys and the workers."),
+    "demo": ("run", "Run a guided demonstration on a cluster of its own."),
+    "master": ("run", "Run a master, active or standby."),
+    "worker": ("run", "Offer this machine's cores and memory to the cluster."),
+    "company": ("cluster", "Add, change, remove or list companies and their quotas."),
+    "settings": ("cluster", "Show or change the cluster's settings."),
+    "submit": ("apps", "Submit an app, which runs CMD one or more times."),
+    "kill": ("apps", "Kill apps, or single executors."),
+    "scale": ("apps", "Change an app's executor count and preferred hosts."),
+    "apps": ("apps", "List the apps that have not ended, or all apps."),
     "app": ("apps", "Show one app with its executors and tasks."),
-    "workers": ("cluster", "List the workers: what they offer and what of it is granted."),
-    "drain": ("cluster", "Grant nothing new on workers; what runs there goes on."),
-    "decommission": ("cluster", "Have the executors of workers leave, and grant nothing on them any more."),
-    "undrain": ("cluster", "Take drained workers back into service."),
-    "remove": ("cluster", "Take workers out once they are empty, or at once with --force."),
-    "shares": ("cluster", "Show what companies and users hold, and the companies' shares of their quotas."),
-    "logs": ("apps", "Print what the tasks of an app have printed."),
-    "log": ("log", "Print the log, one line per event, its chain of digests checked."),
-    "backup": ("backup", "Copy the log into a file, while the cluster runs."),
-    "restore": ("backup", "Make a backup the log of a cluster that has none."),
-    "archive": ("backup", "Move old entries of the log out of the store, into compressed files."),
-    "import": ("import_log", "Make an exported log the log of a cluster that has none."),
-    "explain": ("audit", "Tell why an app waits, and why it was admitted and placed as it was."),
-    "audit": ("audit", "Work out every decision anew, and name what deviates from the rules."),
+    "workers": ("cluster", "List the workers with their offered and granted resources."),
+    "drain": ("cluster", "Stop granting resources on workers; running executors continue."),
+    "decommission": ("cluster", "Stop the executors of workers, and never grant on these workers again."),
+    "undrain": ("cluster", "Return drained workers to service."),
+    "remove": ("cluster", "Remove workers once they are empty, or at once with --force."),
+    "shares": ("cluster", "Show what companies and users hold, and each company's share of its quota."),
+    "logs": ("apps", "Print the output of an app's tasks."),
+    "log": ("log", "Print the log, one line per event, and verify its chain of digests."),
+    "backup": ("backup", "Copy the log to a file while the cluster runs."),
+    "restore": ("backup", "Restore a backup into a cluster that has no log."),
+    "archive": ("backup", "Move old log entries from the store to compressed files."),
+    "import": ("import_log", "Import an exported log into a cluster that has no log."),
+    "explain": ("audit", "Explain why an app waits, or why it was admitted and placed as it was."),
+    "audit": ("audit", "Check every decision in the log against the rules."),
     "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),
-    "fairness": ("figures", "Measure how fair a span of the log was to companies and users."),
+    "fairness": ("figures", "Report how fair the log was to companies and users."),
     "statement": (
         "figures",
-        "State what a company's apps held in a month, by user and app.",
+        "Report a company's resource use in one month, by user and app.",
     ),
-    "whatif": ("whatif", "Run the inputs of the log, or of a trace, under other rules, and compare."),
-    "simulate": ("log", "Run a scenario through the rules, without a store."),
+    "whatif": ("whatif", "Replay the log's inputs, or a trace, under other rules and compare."),
+    "simulate": ("log", "Run a scenario file through the rules, without a store."),
 }
 """Every verb, the module that holds it, and its help in one line."""
 
@@ -133,8 +133,8 @@ class LazyGroup(click.Group):
 def cli(ctx: click.Context) -> None:
     """Share a cluster among companies and their users, fairly and provably.
 
-    Start with `fairlog demo`, or with `fairlog up` and `fairlog company add acme`. The cluster is found
-    by --store, else FAIRLOG_STORE, else the `up` that runs on this machine.
+    Start with `fairlog demo`, or with `fairlog up` and `fairlog company add acme`. Verbs use the cluster that --store
+    names, else the one in FAIRLOG_STORE, else the `up` running on this machine.
     """
     ctx.ensure_object(Place)
 

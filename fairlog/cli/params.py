@@ -117,7 +117,9 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     merged: dict[str, int] = {}
     for host, tasks in (pair for each in counts for pair in each.items()):
         if host in merged:
-            raise click.BadParameter(f"the host {_short(host)} is named twice: once is enough, with all of its tasks")
+            raise click.BadParameter(
+                f"the host {_short(host)} is named twice; name it once, with the number of all its tasks"
+            )
         merged[host] = tasks
     return merged
 
@@ -129,7 +131,7 @@ def read_bounds(text: str) -> tuple[int, int]:
     """
     found = _BOUNDS.fullmatch(text.strip())
     if found is None:
-        raise click.BadParameter(f"{_short(text)} is not of the form MIN:MAX, such as 1:8")
+        raise click.BadParameter(f"{_short(text)} is not of the form MIN:MAX; write it like 1:8")
     return int(found[1]), int(found[2])
 
 
@@ -157,7 +159,7 @@ def read_bound(text: str) -> Bound:
         found = datetime.fromisoformat("" if text.isdecimal() else text)
     except ValueError:
         raise click.BadParameter(
-            f"{_short(text)} is neither a position of the log, from 1 on, nor a time like 2026-03-01T12:00:00"
+            f"{_short(text)} is neither a log position (1 or more) nor a time such as 2026-03-01T12:00:00"
         ) from None
     return Bound(at=((found if found.tzinfo else found.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1))
 
@@ -175,8 +177,8 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     for name, variable, text in (
-        ("--to", "last", "The last position or time of the span.  [default: the log's end]"),
-        ("--from", "first", "The first position or time (UTC).  [default: 1]"),
+        ("--to", "last", "Last log position or time (UTC) of the span.  [default: the end of the log]"),
+        ("--from", "first", "First log position or time (UTC) of the span.  [default: 1]"),
     ):
         option = click.option(name, variable, type=read_bound, metavar="SEQ|TIME", help=text)
         run = option(run)
@@ -185,7 +187,7 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
 
 def as_json(function: F) -> F:
     """The verb gets `as_json`: whether `--json` was asked for."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
 def read_folder() -> str:
@@ -193,7 +195,9 @@ def read_folder() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
-        raise click.ClickException(f"the current folder {os.environ.get('PWD', '')} does not exist any more") from None
+        raise click.ClickException(
+            f"the current folder {os.environ.get('PWD', '')} no longer exists; change to another one"
+        ) from None
 
 
 def _short(value: object) -> str:

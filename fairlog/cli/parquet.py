@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.archive.files import whole_file
 from scheduler.model.errors import InvalidCommand
+from scheduler.model.ids import app_of
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Record
@@ -77,7 +78,7 @@ def _row(record: Record) -> dict[str, Any]:
     """The record's fields and those of its event; of the app that an executor is of, if that is all it says."""
     said: dict[str, Any] = json.loads(record.data)
     if "app" not in said and "executor" in said:
-        said["app"] = said["executor"].rpartition(".")[0]
+        said["app"] = app_of(said["executor"])
     if said.get("driver") in {True, False}:
         said["has_driver"] = said.pop("driver")
     if "share" in said:

@@ -41,9 +41,9 @@ class NoStore(FairlogError):
 
     def __init__(self, data: Path | None) -> None:
         super().__init__(
-            "no cluster is known: start one with `fairlog up`, or name a store by --store or FAIRLOG_STORE"
+            "no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE"
             if data is None
-            else f"no `fairlog up` is running on the data in {data}: start it with `fairlog up --data {data}`"
+            else f"no `fairlog up` runs on the data in {data}: start it with `fairlog up --data {data}`"
         )
 
 
@@ -51,9 +51,7 @@ class Unconfirmed(FairlogError):
     """A command was sent and nobody has said what became of it; `what_now`: what its sender may do."""
 
     def __init__(self, why: str, what_now: str) -> None:
-        super().__init__(
-            f"{why}; the command is not confirmed, but may be carried out all the same, even later: {what_now}"
-        )
+        super().__init__(f"{why}; the command is not confirmed and may still be carried out later; {what_now}")
 
 
 class NotThatLong(FairlogError):
@@ -79,7 +77,7 @@ class Session:
             self.store.ping()
         except RedisError as error:
             where = without_password(self.url)
-            raise UnsuitableStore(f"{in_words(error)}; it was looked for at {where}") from error
+            raise UnsuitableStore(f"{in_words(error)}; the store's URL is {where}") from error
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -100,19 +98,19 @@ class Session:
 
         Raises: CommandRejected if it is refused, Unconfirmed if nobody says what became of it.
         """
-        return self._confirmed(lambda: self.client.send(command), "to say it again does no harm")
+        return self._confirmed(lambda: self.client.send(command), "repeating it is safe")
 
     def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
         """Have an app queued, with the values of its environment variables. Raises: as `send`."""
         app = command.app
-        what_now = f"`fairlog app {app}` shows the app once it is submitted, and to submit again makes another one"
+        what_now = f"`fairlog app {app}` shows whether it was submitted; submitting again creates another app"
         return self._confirmed(lambda: self.client.submit(command, secrets), what_now)
 
     def _confirmed(self, send: Callable[[], Receipt], what_now: str) -> Receipt:
         """What a command caused; who has to wait for a master, or does not hear of the end, is told so."""
         if not self.check():
             for_s = f"{self.client.timeout_s:g} s"
-            tell(f"note: no master serves the cluster {self.cluster} now; waiting for one for up to {for_s}")
+            tell(f"note: no master of the cluster {self.cluster} is active; waiting up to {for_s} for one")
         try:
             return send()
         except NoMaster as error:
@@ -188,11 +186,11 @@ def until(facts: Iterable[Fact], at: Bound | None, now_ms: Callable[[], int]) ->
         seq, ended_at = fact.seq, fact.at
         yield fact
     if at is not None and at.seq is not None and seq < at.seq:
-        raise NotThatLong(f"the log ends at position {seq}, it has not come to {at.seq} yet")
+        raise NotThatLong(f"the log ends at position {seq}, before {at.seq}")
     if at is not None and at.at is not None and not seq:
         raise NotThatLong(f"the log begins after {at}")
     if at is not None and at.at is not None and at.at > now_ms():
-        raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is still to come")
+        raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is in the future")
 
 
 def locate(place: Place) -> tuple[str, str, Running | None]:

@@ -93,4 +93,4 @@ def _trusted(file: IO[bytes], entries: Iterator[T]) -> Iterator[T]:
     except UnreadableRecord as error:
         raise BadExport(f"{name}: {error}") from error
     if empty:
-        raise BadExport(f"{name} holds no entry of a log, as `fairlog log --json` writes them")
+        raise BadExport(f"{name} contains no log; write one with `fairlog log --json`")

@@ -59,31 +59,34 @@ _PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
         ("--unsafe-store",),
         "FAIRLOG_UNSAFE_STORE",
         {"is_flag": True, "default": None},
-        "Accept a store whose settings break the promises; for tests only.",
+        "Accept a store that can lose acknowledged commands. For tests only.",
     ),
     (
         ("--data",),
         "FAIRLOG_DATA",
         {"type": click.Path(file_okay=False, path_type=Path), "metavar": "DIR"},
-        "The data folder of the `up` that is meant; otherwise the one started last.",
+        "Data folder of the `up` to use.  [default: the `up` started last]",
     ),
     (
         ("--archive",),
         "FAIRLOG_ARCHIVE",
         {"metavar": "URL"},
-        "Where the archived part of the log is, if it has moved since.",
+        "URL of the archive, if it has moved.",
     ),
     (
         ("--cluster",),
         "FAIRLOG_CLUSTER",
         {"metavar": "NAME"},
-        'The cluster in the store; otherwise that of the `up`, or "default".',
+        'Name of the cluster in the store.  [default: that of the running `up`, or "default"]',
     ),
     (
         ("--store",),
         "FAIRLOG_STORE",
         {"metavar": "URL"},
-        "The store: redis://, rediss://, redis+sentinel:// or unix://PATH; otherwise that of a running `up`.",
+        (
+            "URL of the store: redis://, rediss://, redis+sentinel:// or unix://PATH.  [default: that of "
+            "the running `up`]"
+        ),
     ),
 ]
 
@@ -100,5 +103,5 @@ def in_the_past(function: F) -> F:
         metavar="SEQ|TIME",
         expose_value=False,
         callback=remember,
-        help="Show what was so at this position of the log, or at this time (UTC).",
+        help="Show the state at this log position or time (UTC).",
     )(function)

@@ -12,6 +12,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.follow import follow, patiently, position_of
+from scheduler.model.ids import app_of
 from scheduler.store.task_queue import Progress, Worklist
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def wait_for(session: Session, app: str, seq: int) -> int:
         with _display(app) as display:
             began_at, end = _watch(session, app, seq, display)
     except KeyboardInterrupt:
-        click.echo(f"{app} goes on; `fairlog kill {app}` ends it", err=True)
+        click.echo(f"{app} keeps running; `fairlog kill {app}` ends it", err=True)
         raise
     return _say_end(app, end, end.at - began_at)
 
@@ -63,7 +64,7 @@ def _watch(session: Session, app: str, seq: int, display: _Display) -> tuple[int
 
 def _is_about(record: Record, app: str) -> bool:
     said = record.as_json()["data"]
-    return bool(said.get("app", said.get("executor", "").rpartition(".")[0]) == app)
+    return bool(said.get("app", app_of(said.get("executor", ""))) == app)
 
 
 def _say_end(app: str, record: Record, took_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""The guided run on a cluster of its own, which uses the command line as a person would.
+"""The demo: real work on a temporary cluster, two kills, and a check of the log.
 
-It may import every other room; the verb `demo` starts it. No other program may depend on it.
+It may import every other room. The verb `demo` starts it; nothing else may import it.
 """

@@ -1,6 +1,6 @@
-"""What the guided run says of itself afterwards, from the log alone: who got what and when, and whether it was fair.
+"""The demo's checks, from the log alone: what each app got, and whether admission was fair.
 
-The rules are worked out anew here, in the plainest way, so that a mistake in the scheduler shows.
+The rules are implemented a second time here, as simply as possible, so that a mistake in the scheduler shows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ VIEWS: Sequence[tuple[str, dict[str, Any]]] = (
 
 
 class Broken(FairlogError):
-    """The guided run found one of its own promises broken."""
+    """A check of the demo failed."""
 
 
 @dataclass
 class Story:
-    """What the log tells: the state at its end, what each app had, and how many checks held."""
+    """Summary of the log: the final state, each app's core-ms and executors, and the number of checks passed."""
 
     state: ClusterState = field(default_factory=ClusterState)
     core_ms: dict[str, int] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class Story:
 
 
 def read_story(records: Sequence[Record]) -> Story:
-    """The story of the log, each position and each admission of it checked.
+    """Fold the log, checking every position and every admission.
 
-    Raises: Broken naming the position and what is wrong there.
+    Raises: Broken naming the position and the violation; InvariantViolated if a ledger does not add up.
     """
     story, since = Story(), dict[str, int]()
     for record in records:
@@ -69,83 +69,83 @@ def read_story(records: Sequence[Record]) -> Story:
 
 
 def check_workers(state: ClusterState, seq: int) -> None:
-    """Raises: Broken if some worker's executors together have more than the worker offers (semantics O2)."""
+    """Raises: Broken if a worker's executors together exceed what it offers (semantics O2)."""
     for worker in state.workers.values():
         cores = sum(executor.cores for executor in worker.executors.values())
         memory_mb = sum(executor.memory_mb for executor in worker.executors.values())
         if cores > worker.cores or memory_mb > worker.memory_mb:
             raise Broken(
-                f"log position {seq}: worker {worker.id} is granted {cores} cores and {memory_mb} MiB "
-                f"of {worker.cores} and {worker.memory_mb}"
+                f"log position {seq}: worker {worker.id} is granted {cores} cores and {memory_mb} MiB, "
+                f"but offers {worker.cores} cores and {worker.memory_mb} MiB"
             )
 
 
 def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int) -> None:
-    """Raises: Broken unless its company had the lowest share of those that take part (semantics C1, C3, C4)."""
+    """Raises: Broken unless its company had the lowest share of all eligible companies (semantics C1, C3, C4)."""
     taking_part = {
         name: _share(state, name) for name, company in state.companies.items() if _fits(state, name, company)
     }
     if admitted.company not in taking_part:
-        raise Broken(f"log position {seq}: {admitted.app} was admitted past the quota of {admitted.company}")
+        raise Broken(f"log position {seq}: {admitted.app} was admitted beyond the quota of {admitted.company}")
     lowest = min(taking_part, key=lambda name: taking_part[name])
     if taking_part[lowest] < taking_part[admitted.company]:
         raise Broken(
-            f"log position {seq}: {admitted.company} was chosen at a share of {taking_part[admitted.company]}, "
-            f"but {lowest} had {taking_part[lowest]}"
+            f"log position {seq}: {admitted.company} was chosen with a share of {taking_part[admitted.company]}, "
+            f"but {lowest} had a lower share, {taking_part[lowest]}"
         )
 
 
 def check_acknowledged(records: Sequence[Record], receipts: Sequence[Receipt]) -> None:
-    """Raises: Broken unless the log holds each command where its client was told that it is."""
+    """Raises: Broken unless the log holds each command at the position in its receipt."""
     for receipt in receipts:
         found = records[receipt.seq - 1] if 0 < receipt.seq <= len(records) else None
         if found is None or found.cause != receipt.command_id:
-            raise Broken(f"command {receipt.command_id} was acknowledged, but log position {receipt.seq} lacks it")
+            raise Broken(f"command {receipt.command_id} was acknowledged, but is not at log position {receipt.seq}")
 
 
 def takeover_ms(records: Sequence[Record], head: int, killed_ms: int) -> int:
-    """How long after `killed_ms` another master was elected, the log having ended at `head`.
+    """Milliseconds from `killed_ms` to the first election of another master after log position `head`.
 
-    Raises: Broken if none was.
+    Raises: Broken if there was none.
     """
     before = [record for record in records[:head] if record.type == "MasterElected"]
     for record in records[head:]:
         if record.type == "MasterElected" and (not before or record.data != before[-1].data):
             return record.at - killed_ms
-    raise Broken(f"no other master was elected after log position {head}, where the serving one was killed")
+    raise Broken(f"no other master was elected after log position {head}, where the active master was killed")
 
 
 def died_with(records: Sequence[Record], worker: str, head: int) -> list[str]:
-    """The executors of `worker` that ended, but not by themselves, after log position `head`."""
+    """The executors of `worker` removed after log position `head` for any reason but their own exit."""
     events = [decode(record) for record in records[head:]]
     removed = [event for event in events if isinstance(event, ExecutorRemoved)]
     return [event.executor for event in removed if event.worker == worker and event.reason != "exited"]
 
 
 def check_tasks(app: str, expected: int, states: Sequence[str]) -> None:
-    """Raises: Broken unless each of the app's tasks has succeeded."""
+    """Raises: Broken unless all `expected` tasks of the app succeeded."""
     succeeded = sum(state == "succeeded" for state in states)
     if succeeded != expected or len(states) != expected:
-        raise Broken(f"{succeeded} of the {expected} tasks of {app} have succeeded")
+        raise Broken(f"{succeeded} of the {expected} tasks of {app} succeeded")
 
 
 def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) -> None:
-    """Raises: Broken unless every app finished, nothing is held any more, and `ask` sees what the log tells."""
+    """Raises: Broken unless every app finished, no resources are held, and `ask` returns the same views as the log."""
     state = story.state
     for app in expected:
         found = state.apps.get(app)
         if found is None or found.state != "finished":
             how = "unknown" if found is None else f"{found.state}: {found.detail}"
-            raise Broken(f"app {app} did not finish, it is {how}")
+            raise Broken(f"app {app} did not finish: it is {how}")
     if state.executors or state.balance.requested_cores or state.balance.granted_cores:
-        raise Broken("something is still held although every app has ended")
+        raise Broken("resources are still held although every app has ended")
     for view, arguments in VIEWS:
         if ask(view, **arguments) != look(state, view, arguments):
-            raise Broken(f"the master's view of the {view} is not what the log folds to")
+            raise Broken(f"the master's view of the {view} differs from the log's")
 
 
 def _fits(state: ClusterState, name: str, company: Company) -> bool:
-    """Whether the first pending app of some user fits what is left of the company's quota."""
+    """Whether the first pending app of any user fits into the company's remaining quota."""
     first: dict[str, App] = {}
     for app in sorted(state.apps.values(), key=lambda app: app.submitted):
         if app.state == "pending" and app.spec.company == name:

@@ -1,4 +1,4 @@
-"""What the guided run kills in the middle: the master that serves, then a worker with all that runs there."""
+"""The demo's two kills: the active master, then a worker with its executors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from scheduler.store.eventlog import EventLog
 
 MASTER_PART, WORKER_PART = 4, 2
-"""The master is killed once a 4th of the apps have ended, a worker once half of them have."""
+"""The master is killed after 1/4 of the apps have ended, the worker after 1/2."""
 
 
 class Kill(NamedTuple):
-    """Which process of `up` was killed, when by the store's clock (ms), and where the log ended then."""
+    """A killed process: its name, the time by the store's clock (ms), and the last log position then."""
 
     name: str
     at_ms: int
@@ -29,7 +29,7 @@ class Kill(NamedTuple):
 
 
 class Kills:
-    """Kills the processes of `tree` with SIGKILL when their time has come; `say` gets a sentence for each."""
+    """Kills two processes of `tree` with SIGKILL when due, and reports each with `say`."""
 
     def __init__(self, tree: Tree, log: EventLog, total: int, say: Callable[[str], None]) -> None:
         self._tree = tree
@@ -41,19 +41,19 @@ class Kills:
         self._worker: Kill | None = None
 
     def look(self, ended: int, workers: Sequence[dict[str, Any]]) -> None:
-        """Kill what is due, now that `ended` apps have ended and `workers` hold what the master says."""
+        """Kill what is due after `ended` apps have ended; `workers` is the master's view of the workers."""
         if self._master is None and ended * MASTER_PART >= self._total:
             self._kill_master()
         elif self._master is not None and self._worker is None and ended * WORKER_PART >= self._total:
             self._kill_worker(workers)
 
     def done(self) -> tuple[Kill, Kill]:
-        """The master and the worker that were killed.
+        """The killed master and the killed worker.
 
-        Raises: Broken if all was over before their time.
+        Raises: Broken if all apps ended before both were killed.
         """
         if self._master is None or self._worker is None:
-            raise Broken("every app had ended before a master and a worker could be killed")
+            raise Broken("all apps ended before a master and a worker could be killed")
         return self._master, self._worker
 
     def _kill_master(self) -> None:
@@ -61,16 +61,16 @@ class Kills:
         for child in self._tree.masters:
             if serving is not None and child.pid == serving.pid:
                 self._master = self._kill(child.name, serving.pid)
-                self._say(f"{child.name}, which serves, is killed (kill -9, process {serving.pid})")
+                self._say(f"killed {child.name}, the active master (kill -9 {serving.pid})")
 
     def _kill_worker(self, workers: Sequence[dict[str, Any]]) -> None:
-        """The busiest one; its executors end with it."""
+        """Kill the worker with the most executors; they end with it."""
         busiest = max(workers, key=lambda worker: worker["executors"])
         for child in self._tree.workers:
             if child.name == busiest["worker"] and busiest["executors"] and child.pid is not None:
                 pid = child.pid
                 self._worker = self._kill(child.name, pid)
-                self._say(f"{child.name}, which runs {busiest['executors']} executors, is killed (process {pid})")
+                self._say(f"killed {child.name}, which ran {busiest['executors']} executors (kill -9 {pid})")
 
     def _kill(self, name: str, pid: int) -> Kill:
         head = self._log.head().seq

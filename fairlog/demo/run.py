@@ -1,6 +1,6 @@
-"""The guided run: three companies, some forty apps of real work, two kills, and a check afterwards that all was fair.
+"""The demo: three companies, 40 apps that do real work, two kills, and a check that nothing was lost or unfair.
 
-Everything is the real thing, an `up` of its own in a folder that is gone afterwards.
+It runs on a cluster started like `fairlog up`, in a temporary folder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 
 WORKERS, CORES, MEMORY_MB = 2, 16, 8192
-"""The cluster: what it offers is shared by what the machine has, so it is the same everywhere."""
+"""The cluster, per worker. These are declared sizes, the same on every machine."""
 QUOTAS = {"north": 512, "south": 128, "west": 1024}
 _SCALE = max(QUOTAS.values()) // (WORKERS * CORES)
 _USERS = {"north": ("ann", "ben", "cem"), "south": ("dora", "emil"), "west": ("fay", "gus", "hana", "ivo")}
@@ -53,7 +53,7 @@ _ORDERS = {
     "south": ((4, "pi"), (4, "words"), (4, "squeeze"), (4, "imports")) * 2,
     "west": ((8, "imports"), (16, "pi"), (8, "words"), (8, "squeeze")) * 5,
 }
-"""Of each company: cores and work of its apps, its users taking turns."""
+"""Company -> (cores, work) of each of its apps. The company's users take turns."""
 DEADLINE_S = 110.0
 _LOOK_S = 0.25
 _ANSWER_S = 1.0
@@ -61,7 +61,7 @@ _LINE_EVERY_S = 2.0
 
 
 class Order(NamedTuple):
-    """One app of the run."""
+    """One app of the demo."""
 
     app: str
     company: str
@@ -71,15 +71,15 @@ class Order(NamedTuple):
 
 
 def run_demo() -> int:
-    """0 once all of it went well; prints what happens, who got what, and what was checked.
+    """Run the demo, printing progress, results and checks. Returns exit code 0.
 
-    Raises: Broken naming what did not hold, FairlogError if the cluster does not come up.
+    Raises: Broken naming the failed check, FairlogError if the cluster does not start.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:
         plan = Plan(Path(folder), workers=WORKERS, cores=CORES, memory_mb=MEMORY_MB)
-        click.echo(f"Starting a store, 2 masters and {WORKERS} workers with {CORES} cores and {MEMORY_MB} MiB each …")
+        click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
         with Tree(plan, say=_say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
             client = Client(store, plan.cluster)
@@ -95,19 +95,19 @@ def run_demo() -> int:
             _print_results(Worklist(store, plan.cluster), orders)
             _print_checks(story, orders)
             _print_survived(records, kills, receipts)
-    click.echo(f"Done after {time.monotonic() - started_s:.0f} s; everything was stopped and removed.")
+    click.echo(f"Done after {time.monotonic() - started_s:.0f} s. The cluster was stopped and its files were deleted.")
     return 0
 
 
 def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
-    """Register the companies and hand in all apps at once, one company's after the other's; what was acknowledged."""
+    """Register the companies and submit all apps in one batch, company by company. Returns apps and receipts."""
     receipts: list[Receipt] = []
     for company, bought in QUOTAS.items():
         cores = bought // _SCALE
         command = RegisterCompany(company=company, cores=cores, memory_mb=cores * MEMORY_MB // CORES)
         receipts.append(client.send(command))
     quotas = " : ".join(f"{name} {bought // _SCALE}" for name, bought in QUOTAS.items())
-    click.echo(f"Three companies have bought {quotas} cores (512 : 128 : 1024, scaled) of {WORKERS * CORES}.")
+    click.echo(f"Three companies have quotas of {quotas} (512 : 128 : 1024 scaled to {WORKERS * CORES} cores).")
     orders = [
         Order(f"{company}-{number:02}", company, _USERS[company][number % len(_USERS[company])], cores, kind)
         for company, asked in _ORDERS.items()
@@ -117,7 +117,7 @@ def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
         if isinstance(outcome, CommandRejected):
             raise Broken(f"an app was refused: {outcome}")
         receipts.append(outcome)
-    click.echo(f"{len(orders)} apps were submitted at once. Each company's next app waits until its turn comes.\n")
+    click.echo(f"{len(orders)} apps were submitted in one batch. The scheduler admits them in fair order.\n")
     return orders, receipts
 
 
@@ -134,9 +134,9 @@ def _command(order: Order) -> SubmitApp:
 
 
 def _watch(tree: Tree, client: Client, orders: Sequence[Order], kills: Kills) -> None:
-    """Show how it goes, and kill what is due, until every app has ended and nothing is held any more.
+    """Show progress and kill what is due until every app has ended and no cores are granted.
 
-    Raises: Broken if that takes too long.
+    Raises: Broken after `DEADLINE_S` seconds.
     """
     began_s = time.monotonic()
     with _display(len(orders)) as show:
@@ -156,7 +156,7 @@ def _watch(tree: Tree, client: Client, orders: Sequence[Order], kills: Kills) ->
                     return
             if elapsed_s > DEADLINE_S:
                 left = sorted(app["app"] for app in apps if not app["endedAt"])
-                raise Broken(f"after {DEADLINE_S:.0f} s these apps had not ended: {', '.join(left)}")
+                raise Broken(f"these apps did not end within {DEADLINE_S:.0f} s: {', '.join(left)}")
             time.sleep(_LOOK_S)
 
 
@@ -165,7 +165,7 @@ Show = Callable[[float, list[dict[str, Any]], dict[str, Any]], None]
 
 @contextmanager
 def _display(total: int) -> Iterator[Show]:
-    """A live table where stdout is a terminal, a line now and then otherwise."""
+    """A live table if stdout is a terminal; otherwise a line every `_LINE_EVERY_S` seconds."""
     next_line_s = 0.0
 
     def line(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any]) -> None:
@@ -206,7 +206,7 @@ def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any
 
 
 def _print_story(story: Story, orders: Sequence[Order]) -> None:
-    """Who got what and when: a line for each app in the order of admission, and one for each company."""
+    """Print a table of the apps in order of admission, and a table of the companies."""
     apps = sorted((story.state.apps[order.app] for order in orders), key=lambda app: app.admitted)
     first_ms = min(app.submitted_at for app in apps)
     click.echo()
@@ -245,9 +245,9 @@ def _spread(waits: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
-    """What one app of each kind has found out.
+    """Print the results of one app of each kind.
 
-    Raises: Broken if some task of any app has not succeeded, or one of these did not print what it should.
+    Raises: Broken if a task of any app did not succeed, or a task of these did not print its result.
     """
     totals: dict[str, Counter[str]] = {}
     for order in orders:
@@ -263,18 +263,18 @@ def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
                 raise Broken(f"task {task.task} of {order.app} did not print its result") from None
     squeezed = totals["squeeze"]
     click.echo(
-        f"\nPython's own library: {totals['words']['words']:,} words and {totals['imports']['imports']:,} imports in "
-        f"{totals['words']['files']} files, {squeezed['bytes'] // 1024:,} KiB that compress to "
+        f"\nPython's standard library: {totals['words']['words']:,} words and {totals['imports']['imports']:,} imports "
+        f"in {totals['words']['files']} files; {squeezed['bytes'] // 1024:,} KiB compress to "
         f"{squeezed['compressed'] // 1024:,} KiB; pi is about {4 * totals['pi']['hits'] / totals['pi']['darts']:.3f}."
     )
 
 
 def _print_checks(story: Story, orders: Sequence[Order]) -> None:
     held = (
-        f"all {len(orders)} apps finished, and nothing is held any more",
-        f"the chain of all {story.positions} log entries is whole, and folding them gives what the master says",
-        f"at each of the {story.positions} positions every ledger adds up and no worker is granted more than it offers",
-        f"each of the {story.admissions} admissions went to the lowest share that could take part, none past a quota",
+        f"all {len(orders)} apps finished and released their resources",
+        f"the digests of all {story.positions} log entries are valid, and replaying them gives the master's state",
+        f"at all {story.positions} positions the ledgers add up and no worker is overcommitted",
+        f"all {story.admissions} admissions went to the eligible company with the lowest share, within its quota",
     )
     click.echo("\nChecked from the log alone:")
     for sentence in held:
@@ -282,17 +282,17 @@ def _print_checks(story: Story, orders: Sequence[Order]) -> None:
 
 
 def _print_survived(records: Sequence[Record], kills: Kills, receipts: Sequence[Receipt]) -> None:
-    """What became of the master and the worker that were killed.
+    """Print what followed the two kills.
 
-    Raises: Broken if nobody took over, or all was over before they could be killed.
+    Raises: Broken if no other master took over, or all apps ended before the kills.
     """
     master, worker = kills.done()
     after = render.duration(takeover_ms(records, master.head, master.at_ms))
     died = len(died_with(records, worker.name, worker.head))
     held = (
-        f"each of the {len(receipts)} commands is in the log where its client was told that it is",
-        f"{master.name} was killed while it served; {after} later the log elected another master, which went on",
-        f"{worker.name} was killed and {died} executors with it; their tasks ran again, and every task has succeeded",
+        f"all {len(receipts)} acknowledged commands are in the log at the positions in their receipts",
+        f"{master.name} was killed while active; another master took over {after} later",
+        f"{worker.name} was killed with {died} executors; their tasks ran again, and every task succeeded",
     )
     click.echo("\nNothing was lost:")
     for sentence in held:

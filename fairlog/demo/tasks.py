@@ -1,7 +1,7 @@
-"""What the tasks of the guided run do: small real work on the sources of Python's own library.
+"""The demo's tasks: small real jobs on the source files of Python's standard library.
 
-Run as a program: `demo_tasks.py words|imports|squeeze|pi`. Each task takes its part of the files by its
-index and prints one line of JSON, whose numbers can be added up over an app's tasks.
+Usage: `tasks.py words|imports|squeeze|pi`. Each task handles the files selected by its index and prints one line of
+JSON. The numbers add up over an app's tasks.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _MODULUS = 1 << 64
 
 
 def words(files: list[Path], _index: int) -> dict[str, int]:
-    """How many words the files have."""
+    """Count the words of the files."""
     return {"files": len(files), "words": sum(len(re.findall(r"\w+", _text(file))) for file in files)}
 
 
 def imports(files: list[Path], _index: int) -> dict[str, int]:
-    """How many lines of the files begin an import."""
+    """Count the import statements of the files."""
     return {"files": len(files), "imports": sum(len(_IMPORT.findall(_text(file))) for file in files)}
 
 
 def squeeze(files: list[Path], _index: int) -> dict[str, int]:
-    """How many bytes the files have, how many once compressed, and how many different contents there are."""
+    """Count the files' bytes before and after compression, and their distinct contents."""
     contents = [file.read_bytes() for file in files]
     return {
         "files": len(files),
@@ -44,7 +44,7 @@ def squeeze(files: list[Path], _index: int) -> dict[str, int]:
 
 
 def pi(_files: list[Path], index: int) -> dict[str, int]:
-    """How many of some darts thrown at a square hit the circle in it; the same ones for the same index."""
+    """Throw `DARTS` pseudorandom darts at a square and count hits of its inscribed circle; `index` is the seed."""
     hits, seed = 0, index + 1
     for _ in range(DARTS):
         seed = (seed * _STEP + 1_442_695_040_888_963_407) % _MODULUS
@@ -62,7 +62,7 @@ KINDS: dict[str, Callable[[list[Path], int], dict[str, int]]] = {
 
 
 def main() -> None:
-    """Do this task's part of the work that the command line names."""
+    """Do this task's part of the work named on the command line."""
     index, count = int(os.environ["FAIRLOG_TASK_INDEX"]), int(os.environ["FAIRLOG_TASK_COUNT"])
     library = Path(sysconfig.get_path("stdlib"))
     files = sorted(library.glob("[a-z]*.py"))[index::count]

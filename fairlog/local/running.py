@@ -29,7 +29,9 @@ class DataInUse(FairlogError):
 
     def __init__(self, data: Path, pid: int | None) -> None:
         by = f" (process {pid})" if pid else ""
-        super().__init__(f"another `fairlog up`{by} already runs on the data in {data}; `fairlog down` stops it")
+        super().__init__(
+            f"another `fairlog up`{by} already runs on the data in {data}; stop it with `fairlog down --data {data}`"
+        )
 
 
 class Running(NamedTuple):

@@ -136,7 +136,7 @@ class EmbeddedStore:
             return
         program = self._server or bundled_server()
         if not os.access(program, os.X_OK):
-            raise _cannot_run(f"{program} is not a program")
+            raise _cannot_run(f"{program} is not an executable program")
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self._take_lock()
@@ -245,7 +245,10 @@ class EmbeddedStore:
             holder = os.pread(lock, 20, 0).decode()
             if time.monotonic() > deadline or (holder.isdigit() and psutil.pid_exists(int(holder))):
                 os.close(lock)
-                raise StoreUnavailable(f"another store (started by process {holder}) holds the data in {self.data_dir}")
+                raise StoreUnavailable(
+                    f"another store, started by process {holder}, uses the data in {self.data_dir}; stop that "
+                    "process first"
+                )
             time.sleep(_POLL_S)
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -269,7 +272,7 @@ def bundled_server() -> Path:
     try:
         path: Path = get_binary_path()
     except ValkeyBinaryNotFoundError as error:
-        raise _cannot_run(f"there is no server for {sys.platform} {os.uname().machine}") from error
+        raise _cannot_run(f"no server is bundled for {sys.platform} {os.uname().machine}") from error
     return path
 
 
@@ -303,5 +306,7 @@ def _runtime_dir() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) & 0o077:
-        raise StoreUnavailable(f"{folder} must be a folder that you own and nobody else may enter (mode 0700)")
+        raise StoreUnavailable(
+            f"{folder} must be a folder that you own and that nobody else can enter; run `chmod 700 {folder}`"
+        )
     return folder

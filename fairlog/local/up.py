@@ -118,7 +118,7 @@ class Tree:
             if hopeless or time.monotonic() > deadline:
                 failed = [f"{child.name} failed: {child.failures[-1]}" for child in self._children() if child.failures]
                 why = failed[0] if failed else f"{self.masters[0].name} says: {self.masters[0].last_words()}"
-                raise NotReady(f"the cluster does not come up; {why}")
+                raise NotReady(f"the cluster does not start; {why}")
             self.tend()
             time.sleep(_POLL_S)
         self._ready = True
@@ -208,7 +208,7 @@ def run_up(plan: Plan, say: Callable[[str], None]) -> None:
 def describe(plan: Plan) -> str:
     """What an `up` of `plan` consists of and how to go on, for its user."""
     offer = f"{plan.cores} cores and {size_text(plan.memory_mb)}"
-    masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 serves, the others wait)"
+    masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 active, the others standby)"
     return (
         f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"
         "  fairlog company add acme\n"
@@ -250,7 +250,9 @@ def stop_running(found: Running) -> None:
     deadline = time.monotonic() + 3 * STOP_S
     while running.find_running(Path(found.data)) is not None or not _has_ended(found.pid):
         if time.monotonic() > deadline:
-            raise NotReady(f"`fairlog up` (process {found.pid}) was asked to stop but is still there")
+            raise NotReady(
+                f"`fairlog up` (process {found.pid}) was asked to stop but still runs; end it with `kill {found.pid}`"
+            )
         time.sleep(_POLL_S)
 
 

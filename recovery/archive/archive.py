@@ -125,7 +125,7 @@ def archive(
     except InvalidSetting as error:
         raise CannotArchive(str(error)) from None
     if not url:
-        raise CannotArchive("nothing says where to: name a URL, or set it by `fairlog settings set archive_url=URL`")
+        raise CannotArchive("no archive is configured; name a URL, or run `fairlog settings set archive_url=URL`")
     needed("zstandard", "an archive")
     bound = log.head().seq - max(1, retain)
     if bound <= archived_to(log.store, log.keys).seq:

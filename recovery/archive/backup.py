@@ -181,7 +181,9 @@ def _copy_entries(file: IO[bytes], url: str, header: Header, to: tuple[EventLog,
         if record.seq % PAGE == 0:
             _flush(pipe, draft)
     if position != (header.seq, header.digest):
-        raise BadBackup(f"{url} is not whole: it ends at log position {position.seq}, not at {header.seq}")
+        raise BadBackup(
+            f"{url} is incomplete: it ends at log position {position.seq}, not at {header.seq}; use another backup"
+        )
     _flush(pipe, draft)
     return at
 
@@ -193,9 +195,9 @@ def _copy_snapshot(file: IO[bytes], url: str, header: Header, to: tuple[EventLog
         number = header.snapshot.parts if header.snapshot else 0
         parts = [b64decode(json.loads(file.readline()), validate=True) for _ in range(number)]
         if file.read(1):
-            raise BadBackup(f"{url} is no backup: it goes on where it should end")
+            raise BadBackup(f"{url} is not a backup: it continues after its end")
     except (ValueError, TypeError, EOFError, OSError, zlib.error) as error:
-        raise BadBackup(f"{url} is not whole: its end cannot be read ({error})") from error
+        raise BadBackup(f"{url} is incomplete: its end cannot be read ({error}); use another backup") from error
     if header.snapshot is None:
         return
     pipe = log.store.pipeline(transaction=False)
@@ -230,7 +232,7 @@ def _records(file: IO[bytes], url: str, header: Header) -> Iterator[Record]:
             seq, digest = record.seq, record.digest
             yield record
     except (ValueError, TypeError, EOFError, gzip.BadGzipFile, zlib.error, UnreadableRecord) as error:
-        raise BadBackup(f"{url} cannot be read behind log position {seq}: {error}") from error
+        raise BadBackup(f"{url} cannot be read after log position {seq}: {error}; use another backup") from error
 
 
 def _last_snapshot(log: EventLog) -> tuple[Snapshot, list[bytes]] | None:
@@ -256,7 +258,7 @@ def _check_archive(segments: Iterable[Segment]) -> None:
         if segment.name not in there[segment.folder]:
             raise BadBackup(
                 f"the archived entries {segment.first} to {segment.last} are missing: there is no {segment.url}; "
-                "an archive that was moved is named by --archive"
+                "if the archive has moved, name it with --archive URL"
             )
 
 

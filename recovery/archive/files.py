@@ -49,7 +49,7 @@ def needed(module: str, what: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError:
-        raise Unreachable(f"{what} needs {module}, which is not installed: {_INSTALL}") from None
+        raise Unreachable(f"{what} needs {module}, which is not installed; run {_INSTALL}") from None
 
 
 def path_of(url: str) -> Path | None:
@@ -64,7 +64,7 @@ def path_of(url: str) -> Path | None:
     if parts.scheme != "file":
         return None
     if parts.netloc not in {"", "localhost"}:
-        raise Unreachable(f"{url} names no file of this machine: that is written file:///FOLDER/FILE")
+        raise Unreachable(f"{url} does not name a file of this machine; write it like file:///FOLDER/FILE")
     return Path(unquote(parts.path))
 
 
@@ -95,7 +95,7 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
     Raises: Unreachable if it can be no file, or its folder is not there; OSError from writing it.
     """
     if not path.name:
-        raise Unreachable(f"{_named('' if path == Path() else str(path))} cannot be written: it is no file")
+        raise Unreachable(f"{_named('' if path == Path() else str(path))} cannot be written: it is not a file")
     if not path.parent.is_dir():
         raise Unreachable(f"{path} cannot be written: there is no folder {path.parent}")
     draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}{DRAFT}")
@@ -204,5 +204,5 @@ def _named(url: str) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
-        return "it is not there"
+        return "it does not exist"
     return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

@@ -104,7 +104,7 @@ def _gather(log: EventLog, draft: str, records: Iterable[Record]) -> Position:
     return position
 
 
-_OVERTAKEN = "somebody else has begun to give the cluster a log; what was gathered here is thrown away"
+_OVERTAKEN = "another import or restore into this cluster has started; this import was discarded"
 
 
 def _in_the_way(log: EventLog) -> str:

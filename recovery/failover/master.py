@@ -100,7 +100,7 @@ class Master:
         self.snapshotter = Snapshotter(log, snapshot_every)
         self.scheduler = Scheduler(log, member.id, self._rebuild)
         self.worker = DoorbellWorker(
-            keys.master_queue, store, self.answer, quiet_s=self._quiet_s, leaving=self.lease.release
+            keys.master_queue, store, self.answer, due_in_s=self._due_in_s, leaving=self.lease.release
         )
         self._check = check
         self._outage = Outage(master=member.id)
@@ -177,8 +177,9 @@ class Master:
         """Whether the serving master has to see to a snapshot itself, since no standby has."""
         return self.snapshotter.is_due(self.scheduler.position.seq, patience=STANDBYS_FIRST)
 
-    def _quiet_s(self) -> float:
-        return min(self._keep_every_s, self.scheduler.quiet_s())
+    def _due_in_s(self) -> float:
+        """Seconds until the lease must be kept, a rule's moment comes or heartbeats must be looked at."""
+        return min(self._kept_at + self._keep_every_s - time.monotonic(), self.scheduler.quiet_s())
 
     def _stand_by(self) -> None:
         """Follow the log for a moment, so that its state is at hand when the lease is free."""

@@ -38,7 +38,9 @@ from scheduler.model.events import (
     DriverRemoved,
     Event,
     ExecutorRemoved,
+    ExecutorsRequested,
     MasterElected,
+    RoomReserved,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -82,6 +84,7 @@ def _inputs(cause: str, events: list[Event], offers: dict[str, RegisterWorker]) 
     """The inputs behind events of one cause; without a cause, only what is no decision."""
     if not cause:
         events = [event for event in events if decision_of(event) is None]
+    events = [event for event in events if not isinstance(event, ExecutorsRequested | RoomReserved)]
     before: list[Event] = []
     for event in events:
         if isinstance(event, WorkerRemoved):
@@ -185,7 +188,7 @@ def submission(event: AppRegistered) -> SubmitApp:
         said |= {"executor_cores": event.executor_cores, "executor_memory_mb": event.executor_memory_mb}
         said |= {"sizing": event.sizing}
     if event.elastic is not None:
-        said |= {"elastic": event.elastic, "cores": None}
+        said |= {"elastic": event.elastic[:2], "cores": None}
     elif event.executor_limit is not None:
         said |= {"executor_limit": event.executor_limit}
     if event.driver:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from recovery.replay.snapshot import latest
-from scheduler.model.errors import InvariantViolated
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact, decode
@@ -49,10 +48,7 @@ def fold(state: ClusterState, entry: Fact | Record) -> Event:
     Raises: UnreadableRecord if it cannot be understood, InvariantViolated if it contradicts what came before.
     """
     event = entry.event if isinstance(entry, Fact) else decode(entry)
-    try:
-        state.apply(event, at=entry.at, cause=entry.cause)
-    except (KeyError, ValueError, IndexError) as error:
-        raise InvariantViolated(entry.seq, f"{entry.type} contradicts what came before it: {error!r}") from error
+    state.apply(event, at=entry.at, cause=entry.cause)
     return event
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from scheduler.model.errors import FairlogError, UnreadableRecord
-from scheduler.rules.snapshot_rows import lines, restored
+from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState
 from scheduler.service.program_log import program_log
 from scheduler.store.eventlog import EventLog, Position

@@ -86,9 +86,9 @@ def measure(
             end_at, digest = fact.at, fact.digest
     if begun is None or not state.head or begun[1] > end_at:
         raise InvalidCommand(
-            f"the log holds nothing in that span: it ends at position {state.head}"
+            f"the log has no entry in that span; it ends at position {state.head}"
             if begun is None
-            else "the span ends before it begins, or before the log does"
+            else "the span ends before it starts, or before the log starts"
         )
     meter.end(end_at)
     return state, Span(min(begun[0], state.head), state.head, begun[1], end_at, digest)

@@ -27,42 +27,42 @@ class UnknownCompany(CommandRejected):
     """No company of that name is registered."""
 
     def __init__(self, company: str) -> None:
-        super().__init__(f"no company {company!r} is registered; `fairlog company list` shows those that are")
+        super().__init__(f"no company {company!r} is registered; `fairlog company list` lists the companies")
 
 
 class UnknownApp(CommandRejected):
     """No app of that id is known."""
 
     def __init__(self, app: str) -> None:
-        super().__init__(f"no app {app!r} is known; `fairlog apps --all` lists the known ones")
+        super().__init__(f"no app {app!r} is known; `fairlog apps --all` lists the apps")
 
 
 class UnknownWorker(CommandRejected):
     """No worker of that id is registered."""
 
     def __init__(self, worker: str) -> None:
-        super().__init__(f"no worker {worker!r} is registered; `fairlog workers` lists those that are")
+        super().__init__(f"no worker {worker!r} is registered; `fairlog workers` lists the workers")
 
 
 class UnknownExecutor(CommandRejected):
     """The log grants no executor of that id."""
 
     def __init__(self, executor: str) -> None:
-        super().__init__(f"the log grants no executor {executor!r}")
+        super().__init__(f"no executor {executor!r} is granted; `fairlog app APP` lists an app's executors")
 
 
 class UnknownDriver(CommandRejected):
     """The log grants no driver of that id."""
 
     def __init__(self, driver: str) -> None:
-        super().__init__(f"the log grants no driver {driver!r}")
+        super().__init__(f"no driver {driver!r} is granted; `fairlog app APP` shows an app's driver")
 
 
 class DuplicateApp(CommandRejected):
     """An app of that id is known already."""
 
     def __init__(self, app: str) -> None:
-        super().__init__(f"an app {app!r} is known already; choose another id")
+        super().__init__(f"an app {app!r} exists already; choose another id")
 
 
 class DuplicateCompany(CommandRejected):
@@ -77,14 +77,19 @@ class DuplicateWorker(CommandRejected):
 
     def __init__(self, worker: str, host: str, rack: str) -> None:
         place = f"host {host!r}" + (f", rack {rack!r}" if rack else "")
-        super().__init__(f"a worker {worker!r} is registered from {place} already; choose another id")
+        super().__init__(
+            f"a worker {worker!r} is already registered from {place}; choose another id with `fairlog worker --id`"
+        )
 
 
 class CompanyInUse(CommandRejected):
     """A company that still has apps cannot be removed."""
 
     def __init__(self, company: str, apps: int) -> None:
-        super().__init__(f"company {company!r} still has {apps} apps; kill them or let them end first")
+        super().__init__(
+            f"company {company!r} still has {apps} apps; end them with `fairlog kill APP`, or wait until "
+            "they have ended"
+        )
 
 
 class OfferTooSmall(CommandRejected):
@@ -92,7 +97,8 @@ class OfferTooSmall(CommandRejected):
 
     def __init__(self, worker: str, dimension: str, offered: int, granted: int) -> None:
         super().__init__(
-            f"worker {worker!r} offers {offered} {dimension} but holds executors with {granted}; drain it first"
+            f"worker {worker!r} offers {offered} {dimension}, but {granted} {dimension} are granted on it; "
+            f"run `fairlog drain {worker}` first"
         )
 
 
@@ -108,7 +114,8 @@ class QuotaExceeded(CommandRejected):
 
     def __init__(self, company: str, dimension: str, requested: int, quota: int) -> None:
         super().__init__(
-            f"the app requests {requested} {dimension} but the quota of company {company!r} is {quota} {dimension}"
+            f"the app requests {requested} {dimension}, but the quota of company {company!r} is {quota} "
+            f"{dimension}; request less, or raise the quota with `fairlog company set`"
         )
 
 
@@ -124,7 +131,7 @@ class NotReplicated(StaleLog):
     """A commit is in the store but not on as many of its replicas as configured; nobody is told of it."""
 
     def __init__(self, reached: int, due: int) -> None:
-        super().__init__(f"the log's last entries are on {reached} replicas of the store instead of {due}")
+        super().__init__(f"the last entries of the log are on {reached} replicas of the store, but {due} are required")
 
 
 class Deposed(FairlogError):
@@ -143,11 +150,14 @@ class UnreadableRecord(FairlogError):
 
 
 class InvariantViolated(FairlogError):
-    """The state contradicts the rules at a log position; a human must act."""
+    """The entry at a log position contradicts the state before it, or the state its own facts; a human must act.
 
-    def __init__(self, seq: int, why: str) -> None:
-        super().__init__(f"log position {seq}: {why}")
-        self.seq = seq
+    `rule` is the number of the rule (docs/semantics.md) that is broken, `why` says how.
+    """
+
+    def __init__(self, seq: int, why: str, rule: str = "O2") -> None:
+        super().__init__(f"log position {seq}: {why} ({rule})")
+        self.seq, self.why, self.rule = seq, why, rule
 
 
 class UnsuitableStore(FairlogError):

@@ -7,15 +7,44 @@ recomputes the chain. The module is longer than most because it is the whole voc
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
+
+from scheduler.model.resources import Resources
 
 WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
 Sizing = Literal["computed", "fixed", "one-per-worker"]
 Locality = Literal["host", "rack", "any"]
 """How near an executor came to what was asked for: a preferred host, the rack of one, or neither (semantics L5)."""
+
+
+class Elastic(NamedTuple):
+    """The bounds of an app whose demand follows its backlog, and its first demand (semantics L6).
+
+    It has `least` to `most` executors; its tasks call for `backlog` of them at first, and it asks for `step` more next.
+    """
+
+    least: int
+    most: int
+    backlog: int
+    step: int
+
+
+class Locations(NamedTuple):
+    """The hosts that an executor is to run near, and their racks, both sorted; None = anywhere (semantics L3)."""
+
+    hosts: tuple[str, ...] | None = None
+    racks: tuple[str, ...] | None = None
+
+
+class Wanted(NamedTuple):
+    """`number` pending requests for an executor at the same locations, made at `since` (ms) (semantics L1)."""
+
+    locations: Locations
+    number: int
+    since: int
 
 
 class _Fact(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -122,8 +151,8 @@ class AppRegistered(_Fact, frozen=True):
     """A user's app joined the user's queue: what was asked for and what that makes it hold (semantics A1, A2, S5).
 
     An `unlimited` app states 0 cores and takes whatever it gets: its request is the most that it has held.
-    The driver's cores and memory are part of the request. `elastic` are the least and the most executors of an
-    app whose demand follows its backlog (L6).
+    The driver's cores and memory are part of the request. `elastic` is stated by an app whose demand follows its
+    backlog (L6).
     """
 
     app: str
@@ -150,7 +179,13 @@ class AppRegistered(_Fact, frozen=True):
     driver_memory_mb: int = 0
     supervise: bool = False
     unlimited: bool = False
-    elastic: tuple[int, int] | None = None
+    elastic: Elastic | None = None
+
+
+class RoomReserved(_Fact, frozen=True):
+    """The app was held back for too long: its company's room is reserved for it from here on (semantics C7)."""
+
+    app: str
 
 
 class AppAdmitted(_Fact, frozen=True):
@@ -185,7 +220,8 @@ class DriverRemoved(_Fact, frozen=True):
 class ExecutorAllocated(_Fact, frozen=True):
     """A slice of one worker is granted to one app; the worker starts it after this is committed.
 
-    `locality` is how near it came to the hosts that the app prefers, None if it prefers none (semantics L5).
+    `locality` is how near it came to the hosts that the app prefers, None if it prefers none (semantics L5). A grant
+    beyond what the app requested raises its request to `requested` (semantics A6, S5, O4); None = it stays.
     """
 
     app: str
@@ -194,6 +230,7 @@ class ExecutorAllocated(_Fact, frozen=True):
     cores: int
     memory_mb: int
     locality: Locality | None = None
+    requested: Resources | None = None
 
 
 class ExecutorChanged(_Fact, frozen=True):
@@ -246,6 +283,13 @@ class AppChanged(_Fact, frozen=True):
     next_step: int = 1
 
 
+class ExecutorsRequested(_Fact, frozen=True):
+    """All pending requests of an app that prefers hosts, oldest first (semantics L1, L2, L5)."""
+
+    app: str
+    pending: tuple[Wanted, ...]
+
+
 class AppRemoved(_Fact, frozen=True):
     """The app ended; its request left all three ledgers (semantics A5)."""
 
@@ -264,6 +308,7 @@ Event = (
     | WorkerChanged
     | WorkerRemoved
     | AppRegistered
+    | RoomReserved
     | AppAdmitted
     | DriverAllocated
     | DriverRemoved
@@ -272,6 +317,7 @@ Event = (
     | ExecutorRevoked
     | ExecutorRemoved
     | AppChanged
+    | ExecutorsRequested
     | AppRemoved
 )
 
@@ -287,6 +333,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
         WorkerChanged,
         WorkerRemoved,
         AppRegistered,
+        RoomReserved,
         AppAdmitted,
         DriverAllocated,
         DriverRemoved,
@@ -295,6 +342,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
         ExecutorRevoked,
         ExecutorRemoved,
         AppChanged,
+        ExecutorsRequested,
         AppRemoved,
     )
 }

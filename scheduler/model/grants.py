@@ -59,11 +59,6 @@ def diff(granted: Mapping[str, Grant], running: Collection[str]) -> Difference:
     return Difference(start, stop)
 
 
-def is_driver(name: str) -> bool:
-    """Whether an id is a driver's, `<app>.driver-<n>`, and not an executor's, `<app>.<n>`."""
-    return name.rpartition(".")[2].startswith("driver-")
-
-
 class GrantChanges(NamedTuple):
     """What a turn changes of the workers' grants: a grant's text, `STOP`, or None = the worker owes nothing any more.
 

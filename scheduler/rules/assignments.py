@@ -20,7 +20,8 @@ from scheduler.model.events import (
     WorkerRegistered,
     WorkerRemoved,
 )
-from scheduler.model.grants import STOP, GrantChanges, is_driver
+from scheduler.model.grants import STOP, GrantChanges
+from scheduler.model.ids import is_driver
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App

@@ -67,7 +67,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.demand import after_removal, backlog, scaled
-from scheduler.rules.entities import App, Company, Executor, Worker
+from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
@@ -282,7 +282,7 @@ def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Eve
     return [ExecutorChanged(executor=executor.id)] if starting else []
 
 
-def _is_its_worker(held: Executor, worker: str) -> bool:
+def _is_its_worker(held: Allocation, worker: str) -> bool:
     """Whether the log grants the executor or driver to the worker that speaks of it; one that gives no name may."""
     return worker in {"", held.worker}
 
@@ -294,7 +294,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
-        raise InvalidCommand(f"an executor that found no task left has exited, it has not {command.reason}")
+        raise InvalidCommand(f"an executor that found no task left must end with reason exited, not {command.reason}")
     if not _is_its_worker(executor, command.worker):
         return []
     app, worker = state.apps[executor.app], state.workers[executor.worker]
@@ -391,7 +391,7 @@ def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
     if app.ended is not None:
         return []
     if app.spec.driver:
-        raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill` ends both")
+        raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill {command.app}` ends both")
     return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
 
 
@@ -434,7 +434,9 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
 def _undrain(worker: Worker) -> list[Event]:
     """Alive again, unless it was decommissioned, be it that it now waits for its drivers to leave (semantics W6)."""
     if worker.decommissioned:
-        raise InvalidCommand(f"worker {worker.id!r} was decommissioned for good; remove it and start its agent anew")
+        raise InvalidCommand(
+            f"worker {worker.id!r} was decommissioned; run `fairlog remove {worker.id}` and restart its agent"
+        )
     return _set_status(worker, "alive", only_from=("draining", "leaving"))
 
 
@@ -468,7 +470,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    lost: dict[str, list[Executor]] = {}
+    lost: dict[str, list[Allocation]] = {}
     for executor in worker.executors.values():
         lost.setdefault(executor.app, []).append(executor)
     for name, executors in lost.items():
@@ -482,10 +484,10 @@ def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> Co
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
     if (command.cores is None) != (command.memory_mb is None):
-        raise InvalidCommand("a quota of amounts needs both cores and memory")
+        raise InvalidCommand("a quota in amounts needs both --cores and --memory")
     if command.cores is not None and command.memory_mb is not None:
         if part is not None:
-            raise InvalidCommand("a quota is either amounts of cores and memory or a part of the cluster, not both")
+            raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
         settings = state.settings
         check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
@@ -537,14 +539,14 @@ def _worker(state: ClusterState, name: str) -> Worker:
         raise UnknownWorker(name[:80]) from None
 
 
-def _executor(state: ClusterState, name: str) -> Executor:
+def _executor(state: ClusterState, name: str) -> Allocation:
     try:
         return state.executors[name]
     except KeyError:
         raise UnknownExecutor(name[:80]) from None
 
 
-def _driver(state: ClusterState, name: str) -> Executor:
+def _driver(state: ClusterState, name: str) -> Allocation:
     try:
         return state.drivers[name]
     except KeyError:

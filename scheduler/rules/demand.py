@@ -5,15 +5,29 @@ Like `decide`, these functions read the state and answer with events.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from scheduler.model.commands import ReportBacklog, ScaleApp
 from scheduler.model.errors import InvalidCommand, QuotaExceeded
-from scheduler.model.events import AppChanged, Event, ExecutorChanged, ExecutorRevoked
+from scheduler.model.events import (
+    AppAdmitted,
+    AppChanged,
+    Event,
+    ExecutorAllocated,
+    ExecutorChanged,
+    ExecutorRemoved,
+    ExecutorRevoked,
+    ExecutorsRequested,
+    Wanted,
+)
 from scheduler.model.resources import Resources
-from scheduler.rules.entities import App, Executor
+from scheduler.rules.entities import Allocation, App
+from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
+from scheduler.rules.placement.yarn import Preferences, rethought, without_one
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 
@@ -63,26 +77,30 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
         "preferred_hosts": dict(sorted(command.prefer.items())),
     }
     if spec.elastic is not None:
-        least, most = spec.elastic
+        least, most, *_ = spec.elastic
         if executors is None or not least <= executors <= most:
-            raise InvalidCommand(f"app {spec.app!r} is elastic: its executors must be between {least} and {most}")
+            raise InvalidCommand(
+                f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
+            )
     elif executors is not None and spec.sizing == "computed":
         unit = app.unit or requested_resources(
             state.settings, state.settings.min_executor_cores, spec.memory_per_task_mb
         )
         changes |= {"executor_cores": unit.cores, "executor_memory_mb": unit.memory_mb, "done_cores": 0}
     elif app.follows_limit:
-        raise InvalidCommand(f"app {spec.app!r} needs a number of executors: its demand was stated as one before")
+        raise InvalidCommand(
+            f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
+        )
     if executors is not None and (app.elastic or spec.sizing == "computed"):
         request = _request(app, changes)
         if request.cores > app.requested_cores or request.memory_mb > app.requested_memory_mb:
-            _check_cap(state, app, request)
+            _check_quota(state, app, request)
         changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
     changed = demand(app, **changes)
     return [] if changed == demand(app) else [changed]
 
 
-def after_removal(app: App, gone: Collection[Executor]) -> list[Event]:
+def after_removal(app: App, gone: Collection[Allocation]) -> list[Event]:
     """What the end of these executors, their tasks not all done, makes of the app's demand.
 
     What earlier ones were done with is owed again (semantics S6); executors beyond a demand that was
@@ -96,7 +114,7 @@ def after_removal(app: App, gone: Collection[Executor]) -> list[Event]:
     return [demand(app, done_cores=0, requested_cores=request.cores, requested_memory_mb=request.memory_mb)]
 
 
-def backlog(app: App, executor: Executor, command: ReportBacklog) -> list[Event]:
+def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
     """What an executor's word on the work there is means for an elastic app (semantics L6).
 
     Fewer executors than are asked for: the demand falls at once, and growth starts over at one.
@@ -121,8 +139,59 @@ def backlog(app: App, executor: Executor, command: ReportBacklog) -> list[Event]
 
 def executors_for(app: App, tasks: int) -> int:
     """How many executors so many tasks call for, within the app's bounds (semantics L6)."""
-    least, most = app.spec.elastic or (0, 0)
+    least, most, *_ = app.spec.elastic or (0, 0)
     return max(least, min(most, -(-tasks // (app.unit.cores if app.unit is not None else 1))))
+
+
+def requests(state: ClusterState, event: Event, at: int) -> ExecutorsRequested | None:
+    """The pending requests of an app that prefers hosts, if `event`, folded at `at` (ms), makes them others (L1, L2).
+
+    There are as many as executors are lacking. A new demand has all of them thought over; an executor that comes
+    serves one of them (L5), one that leaves only adds what is missing.
+    """
+    if not isinstance(event, AppAdmitted | AppChanged | ExecutorAllocated | ExecutorRemoved):
+        return None
+    app = state.apps.get(event.app)
+    if app is None or app.plain or not (app.wanted or app.preferred_hosts):
+        return None
+    pending: Sequence[Wanted] = app.wanted
+    if isinstance(event, ExecutorAllocated) and pending:
+        worker = state.workers[event.worker]
+        pending = without_one(pending, served_by(worker, pending, state.settings, state.places, at))
+    if app.unit is None or not app.preferred_hosts or not app.lacking:
+        pending = ()
+    elif isinstance(event, AppChanged) or sum(wanted.number for wanted in pending) != app.lacking:
+        pending = rethought(
+            pending,
+            app.lacking,
+            Preferences(app.preferring_tasks, app.preferred_hosts, app.unit.cores),
+            _by_host(state, app),
+            racks=state.places.racks_of(app.preferred_hosts),
+            at=at,
+        )
+    return None if tuple(pending) == app.wanted else ExecutorsRequested(app=event.app, pending=tuple(pending))
+
+
+def _by_host(state: ClusterState, app: App) -> dict[str, int]:
+    """How many executors the app has on each host, but for those that were told to stop."""
+    by_host: dict[str, int] = {}
+    for executor in app.executors.values():
+        if executor.status != "stopping":
+            host = state.workers[executor.worker].host
+            by_host[host] = by_host.get(host, 0) + 1
+    return by_host
+
+
+def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAllocated:
+    """The grant with the request that it raises, if it goes beyond it: cores (A6), or memory a worker (S5, O4)."""
+    app = state.apps[event.app]
+    if app.plain or app.sized_by_scheduler:
+        return event
+    cores = max(app.requested_cores, app.granted_cores + app.done_cores + event.cores)
+    memory_mb = max(app.requested_memory_mb, app.granted_memory_mb + event.memory_mb)
+    if (cores, memory_mb) == (app.requested_cores, app.requested_memory_mb):
+        return event
+    return replace(event, requested=Resources(cores, memory_mb))
 
 
 def due(state: ClusterState, at: int) -> Iterator[Event]:
@@ -164,7 +233,7 @@ def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevo
         yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
 
 
-def _request(app: App, changes: dict[str, Any], gone: Collection[Executor] = ()) -> Resources:
+def _request(app: App, changes: dict[str, Any], gone: Collection[Allocation] = ()) -> Resources:
     """What an app that is asked for as a number of executors holds: those it has, and those it is owed (O4).
 
     Executors beyond the number count until they are gone; what was done with (S6) is not owed again.
@@ -186,7 +255,9 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
     if not command.prefer:
         return
     if command.executors is None or app.spec.sizing == "one-per-worker":
-        raise InvalidCommand("hosts can be preferred only for a number of executors of one size")
+        raise InvalidCommand(
+            "hosts can be preferred only with a number of executors of one size; give --executors N, not none"
+        )
     if command.executors > MAX_NEAR:
         raise InvalidCommand(f"at most {MAX_NEAR} executors can have preferred hosts, not {command.executors}")
     if len(command.prefer) > MAX_HOSTS:
@@ -198,7 +269,7 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
         check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
 
 
-def _check_cap(state: ClusterState, app: App, request: Resources) -> None:
+def _check_quota(state: ClusterState, app: App, request: Resources) -> None:
     """Raises: QuotaExceeded or InvalidCommand if the company may not hold that much, its other apps included (C4).
 
     As at an admission, a default quota stops nobody who occupies nothing else, nor a company that is alone.

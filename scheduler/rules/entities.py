@@ -8,18 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from scheduler.model.events import AppRegistered, CompanyRegistered, Locality, WorkerStatus
+from scheduler.model.events import AppRegistered, CompanyRegistered, Locality, Wanted, WorkerStatus
 from scheduler.model.resources import UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.fleet import Shape
 from scheduler.rules.ledger import Accounts, Balance, Usage
-from scheduler.rules.placement.yarn import Wanted
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
 
 
 @dataclass(slots=True)
-class Executor:
+class Allocation:
     """A slice of one worker granted to one app, for an executor or for its driver.
 
     `stopping` = it was told to stop, its worker has yet to say that it is gone (semantics A5).
@@ -52,8 +51,8 @@ class Worker:
     free_memory_mb: int
     status: WorkerStatus = "alive"
     decommissioned: bool = False
-    executors: dict[str, Executor] = field(default_factory=dict)
-    drivers: dict[str, Executor] = field(default_factory=dict)
+    executors: dict[str, Allocation] = field(default_factory=dict)
+    drivers: dict[str, Allocation] = field(default_factory=dict)
 
     @property
     def offer(self) -> Resources:
@@ -87,7 +86,7 @@ class App:
     """What each of its executors has, None if the scheduler sizes them or one grows on each worker."""
     preferring_tasks: int = 0
     preferred_hosts: dict[str, int] = field(default_factory=dict)
-    wanted: list[Wanted] = field(default_factory=list)
+    wanted: tuple[Wanted, ...] = ()
     """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
     backlog_executors: int | None = None
     """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
@@ -108,10 +107,8 @@ class App:
     next_driver: int = 0
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
-    moments: tuple[int, ...] = ()
-    """The times (ms) at which time alone may change what it gets."""
-    executors: dict[str, Executor] = field(default_factory=dict)
-    driver: Executor | None = None
+    executors: dict[str, Allocation] = field(default_factory=dict)
+    driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
 
     @property
@@ -165,7 +162,7 @@ class App:
         """How many more executors the app may have (semantics P5)."""
         return UNLIMITED_CORES if self.executor_limit is None else self.executor_limit - len(self.executors)
 
-    def slices(self) -> list[Executor]:
+    def slices(self) -> list[Allocation]:
         """All that the app is granted, its driver included."""
         return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
 

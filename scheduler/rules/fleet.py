@@ -1,12 +1,11 @@
-"""The live workers in the order placement wants them, kept up to date per event.
+"""Index of the live workers by free resources, updated per event (semantics S1-S3, P1).
 
-Workers with the same free cores and the same free memory are interchangeable but for their ids, so
-they are kept together under that *shape*. A decision looks at shapes, of which a cluster has a
-handful whatever its size, and touches only the workers that get something (semantics S1-S3, P1).
+Workers with equal free cores and free memory differ only in their ids, so they are grouped by that *shape*. Even a
+large cluster has few shapes. A decision scans shapes and touches only the workers it selects.
 
-The ordered lists are plain ones kept by `bisect`. Taking a worker out and putting it back measured
-0.7 µs with 1,000 workers of one shape, 2.3 µs with 10,000 and 19 µs with 100,000; a `SortedList` of
-sortedcontainers takes 1.4 to 2.1 µs at all three, and would be the better choice beyond 10,000.
+Sorted lists are plain lists with `bisect`. Removing and inserting a worker takes 0.7 µs with 1,000 workers of one
+shape, 2.3 µs with 10,000 and 19 µs with 100,000. `sortedcontainers.SortedList` takes 1.4 to 2.1 µs at all three sizes
+and would be faster above 10,000.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Shape = tuple[int, int]
 """(free cores, free memory in MiB)."""
 
 Candidates = Iterator[tuple[str, Shape]]
-"""(worker, what it has free), best first."""
+"""(worker, free resources), best first."""
 
 
 class WorkerSelection(NamedTuple):
@@ -31,7 +30,7 @@ class WorkerSelection(NamedTuple):
 
     name: str
     by: Literal["cores", "memory", "id"]
-    """What free workers are ordered by; the worker id decides among equals, in the same direction."""
+    """Sort key. Ties are broken by worker id in the same direction."""
     largest_first: bool = False
 
 
@@ -45,11 +44,11 @@ WORKER_SELECTIONS = {
         WorkerSelection("worker-id", "id"),
     )
 }
-"""By their names, which are the values of the setting."""
+"""Setting `worker_selection` -> its order."""
 
 
 def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: str) -> Candidates:
-    """Those of a few workers that have room for `size`, as `Fleet.candidates` would order them (semantics P1)."""
+    """The given workers with room for `size`, in the order of `Fleet.candidates` (semantics P1)."""
     _, by, largest_first = WORKER_SELECTIONS[selection]
     fitting = [(worker, free) for worker, free in workers if free[0] >= size.cores and free[1] >= size.memory_mb]
     fitting.sort(key=lambda one: (0 if by == "id" else one[1][by == "memory"], one[0]), reverse=largest_first)
@@ -57,22 +56,22 @@ def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: s
 
 
 class Fleet:
-    """Live workers (registered, not lost, not draining: semantics A4), indexed by what they have free."""
+    """Live workers (registered, not lost, not draining: semantics A4), indexed by free resources."""
 
     def __init__(self, sizes: Iterable[int], minimum: Resources) -> None:
         self.total_cores = 0
         self.total_memory_mb = 0
         self.live = 0
-        """How many workers are live."""
+        """Number of live workers."""
         self._workers: dict[Shape, list[str]] = {}
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, int]] = []
         self._moved: dict[str, tuple[Shape, Shape]] = {}
-        """Worker -> the shape it is kept under and the one it has by now."""
+        """Worker -> (indexed shape, current shape); applied by `_settle`."""
         self.configure(sizes, minimum)
 
     def configure(self, sizes: Iterable[int], minimum: Resources) -> None:
-        """Count by these executor sizes (cores, largest first) and this minimum executor from now on."""
+        """Set the executor sizes (cores, largest first) and the minimum executor, and recount."""
         self.sizes = tuple(sizes)
         self._minimum = minimum
         self._ascending = sorted(self.sizes)
@@ -82,14 +81,14 @@ class Fleet:
             self._count(shape, len(workers))
 
     def join(self, worker: str, offer: Resources, free: Shape) -> None:
-        """A worker became live with `offer`, of which `free` is not granted; from now on it counts (semantics A4)."""
+        """Add a worker that became live with `offer`, of which `free` is not granted (semantics A4)."""
         self.live += 1
         self.total_cores += offer.cores
         self.total_memory_mb += offer.memory_mb
         self._insert(worker, free)
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
-        """A worker is not live any more: what it offers counts no longer (semantics A4)."""
+        """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
         self.live -= 1
         self.total_cores -= offer.cores
         self.total_memory_mb -= offer.memory_mb
@@ -97,31 +96,31 @@ class Fleet:
         self._delete(worker, kept)
 
     def move(self, worker: str, before: Shape, after: Shape) -> None:
-        """What a live worker has free changed; its place is found when somebody asks."""
+        """Record a change of a live worker's free resources. The index is updated at the next query."""
         moved = self._moved.get(worker)
         self._moved[worker] = (before if moved is None else moved[0]), after
 
     @property
     def usable(self) -> int:
-        """How many workers are usable (semantics S1)."""
+        """Number of usable workers (semantics S1)."""
         if self._moved:
             self._settle()
         return self._usable
 
     def usable_with(self, index: int) -> int:
-        """How many usable workers have at least the size of that index free."""
+        """Number of usable workers with at least `sizes[index]` cores free."""
         if self._moved:
             self._settle()
         return sum(self._usable_by_rank[len(self.sizes) - index :])
 
     def most_free_cores(self) -> int:
-        """The most cores that any live worker has free."""
+        """The largest number of free cores on any live worker; 0 without workers."""
         if self._moved:
             self._settle()
         return self._by_cores[-1][0] if self._by_cores else 0
 
     def least_memory_mb(self, cores: int) -> int | None:
-        """The smallest free memory among usable workers with at least `cores` free, None without any (semantics S3)."""
+        """The smallest free memory (MiB) of usable workers with `cores` free; None if there is none (semantics S3)."""
         if self._moved:
             self._settle()
         by_memory = self._by_memory
@@ -134,7 +133,7 @@ class Fleet:
     def candidates(self, cores: int, memory_mb: int, selection: str) -> Candidates:
         """The live workers with room for `cores` and `memory_mb`, in the order `selection` (semantics P1).
 
-        Lazy: only the workers that the caller takes are looked at. The fleet must not change meanwhile.
+        Lazy. The fleet must not change during iteration.
         """
         if self._moved:
             self._settle()
@@ -156,13 +155,13 @@ class Fleet:
         yield from self._of_shapes(alike, largest_first=largest_first)
 
     def live_workers(self) -> dict[str, Shape]:
-        """Every live worker's free cores and memory, for checks."""
+        """Live worker -> its free cores and memory."""
         if self._moved:
             self._settle()
         return {worker: shape for shape, workers in self._workers.items() for worker in workers}
 
     def _settle(self) -> None:
-        """Put every worker that moved where it belongs by now."""
+        """Move every changed worker to its current shape."""
         for worker, (kept, free) in self._moved.items():
             if kept != free:
                 self._delete(worker, kept)
@@ -190,7 +189,7 @@ class Fleet:
         self._count(shape, -1)
 
     def _count(self, shape: Shape, change: int) -> None:
-        """Count workers under how many of the sizes they have the cores for; those under 0 are not usable."""
+        """Add `change` workers of `shape` to the counts by rank, the number of sizes that fit; rank 0 is not usable."""
         if shape[1] >= self._minimum.memory_mb:
             rank = bisect_right(self._ascending, shape[0])
             self._usable_by_rank[rank] += change
@@ -198,7 +197,7 @@ class Fleet:
                 self._usable += change
 
     def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
-        """The workers of shapes that rank the same, by id."""
+        """The workers of shapes with equal sort keys, by id."""
         if len(shapes) == 1:
             return self._of_shape(shapes[0], largest_first=largest_first)
         return merge(*(self._of_shape(shape, largest_first=largest_first) for shape in shapes), reverse=largest_first)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
 from scheduler.rules.ledger import Balance, add_grant, add_request
-from scheduler.rules.placement.delay import moments_of
+from scheduler.rules.placement.delay import timers_of
+from scheduler.rules.timers import Timer
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.entities import App, Executor, Worker
+    from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.state import ClusterState
 
 
@@ -35,6 +36,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _indexes(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
+    yield from _timers_and_places(state)
 
 
 def _balances(state: ClusterState) -> Iterator[str]:
@@ -97,7 +99,6 @@ def _indexes(state: ClusterState) -> Iterator[str]:
     if state.fleet.total_memory_mb != memory_mb:
         yield f"the fleet counts {state.fleet.total_memory_mb} MiB where the live workers offer {memory_mb}"
     yield from _drivers_and_owed(state)
-    yield from _demand(state)
     waiting = sorted((app.submitted, name) for name, app in state.apps.items() if not app.admitted and not app.ended)
     pending = [name for _, name in waiting]
     queued = [
@@ -138,22 +139,17 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         yield "the drivers differ from those of the workers"
 
 
-def _demand(state: ClusterState) -> Iterator[str]:
-    """What follows from preferences and from time (semantics L)."""
-    for app in (app for app in state.apps.values() if app.wanted or app.preferred_hosts):
-        pending = sum(wanted.number for wanted in app.wanted)
-        if pending != (app.lacking if app.preferred_hosts else 0):
-            yield f"app {app.spec.app!r} has {pending} requests pending where it lacks {app.lacking} executors"
-        if any(wanted.number < 1 for wanted in app.wanted):
-            yield f"app {app.spec.app!r} has an empty request pending"
-    moments = [(moment, app.admitted, app.spec.app) for app in state.apps.values() for moment in app.moments]
+def _timers_and_places(state: ClusterState) -> Iterator[str]:
+    """What waits for a time (semantics T1), and where the live workers are."""
     due = [
-        (moment, app.admitted, app.spec.app)
+        Timer(when, app.admitted, app.spec.app, what)
         for app in state.waiting.values()
-        for moment in moments_of(app, state.settings)
+        for when, what in timers_of(app, state.settings)
     ]
-    if not state.moments == sorted(moments) == sorted(due):
-        yield f"turns would come at {state.moments} where time changes something at {sorted(due)}"
+    reserve = [(state.queue.reservation_due(name), name) for name in state.companies]
+    due += [Timer(when, 0, name, "reservation") for when, name in reserve if when is not None]
+    if state.timers.table != sorted(due):
+        yield f"turns would come at {state.timers.table} where something is due at {sorted(due)}"
     hosts: dict[str, list[str]] = {}
     racks: dict[str, list[str]] = {}
     for worker in sorted(state.workers):
@@ -175,25 +171,28 @@ def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
         known, facts = user.contender, company.users[user_name]
         if (known.last_selected, known.last_selected_at) != (facts.last_selected, facts.last_selected_at):
             yield f"the queue knows another turn of user {user_name!r} of {name!r} than its facts say"
-    yield from _cap(name, queue, state)
+    yield from _limit(name, queue, state)
 
 
-def _cap(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
-    cap = queue.cap
+def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
+    limit = queue.limit
     heads = {user.by_policy[0][1].app: user.by_policy[0][1] for user in queue.users.values() if user.by_policy}
-    judged = {app for group in cap.groups.values() for app in group.heads}
-    if heads.keys() - cap.reserved.keys() != judged or {head.request for head in heads.values()} != cap.groups.keys():
-        yield f"the cap of company {name!r} judges other apps than the next ones of its users"
-    for request, group in cap.groups.items():
-        held = not cap.admits(request) and cap.fits_alone(request)
-        if group.passes != cap.admits(request) or (group.held_since is not None) != held:
+    judged = {app for group in limit.groups.values() for app in group.heads}
+    if (
+        heads.keys() - limit.reserved.keys() != judged
+        or {head.request for head in heads.values()} != limit.groups.keys()
+    ):
+        yield f"the quota of company {name!r} judges other apps than the next ones of its users"
+    for request, group in limit.groups.items():
+        held = not limit.admits(request) and limit.fits_alone(request)
+        if group.passes != limit.admits(request) or (group.held_since is not None) != held:
             yield f"company {name!r} holds {request} back or not, against its quota"
-    waiting = sorted(one for one in cap.reserved.values() if state.apps[one[2].app].state == "pending")
-    if waiting != cap.reservations:
+    waiting = sorted(one for one in limit.reserved.values() if state.apps[one[2].app].state == "pending")
+    if waiting != limit.reservations:
         yield f"company {name!r} reserves room for apps that do not wait for it"
 
 
-def _sum(held: Collection[Executor]) -> tuple[int, int]:
+def _sum(held: Collection[Allocation]) -> tuple[int, int]:
     if not held:
         return 0, 0
     return sum([executor.cores for executor in held]), sum([executor.memory_mb for executor in held])

@@ -1,4 +1,4 @@
-"""The ledgers: what is requested and granted, for waitingApps, companies and users (semantics O); usage over time."""
+"""Ledgers of requested and granted resources of waitingApps, companies and users; usage over time (semantics O, C5)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Balance:
-    """Two sums of one ledger, in cores and MiB (semantics O1).
+    """The two sums of a ledger, in cores and MiB (semantics O1).
 
-    `requested` runs from an app's admission to its removal; `granted` is what live executors hold,
-    those of a removed app included until they are gone.
+    `requested` counts an app from its admission to its removal. `granted` counts live executors, including those of a
+    removed app until they have ended.
     """
 
     requested_cores: int = 0
@@ -19,7 +19,7 @@ class Balance:
     granted_memory_mb: int = 0
 
     def occupied(self, occupancy: str) -> tuple[int, int]:
-        """(cores, MiB) that count as occupied under the setting `occupancy` (semantics O3)."""
+        """(cores, MiB) occupied by the setting `occupancy` (semantics O3)."""
         if occupancy == "granted":
             return self.granted_cores, self.granted_memory_mb
         return self.requested_cores, self.requested_memory_mb
@@ -27,11 +27,10 @@ class Balance:
 
 @dataclass(slots=True)
 class Usage:
-    """What a company was granted over time, in core-ms and MiB-ms, as of `at` (ms); it fades (semantics C5).
+    """A company's decayed usage, in core-ms and MiB-ms, as of `at` (ms) (semantics C5).
 
-    Both sums are halved, rounded down, at every whole multiple of the half-life since the epoch; at
-    such a moment they are halved already. Whole numbers, so bringing them up to date in one step or in
-    many gives the same.
+    Both sums are halved, rounded down, at every multiple of the half-life since the epoch; at that time itself they are
+    already halved. They are integers, so one update gives the same result as several smaller ones.
     """
 
     core_ms: int = 0
@@ -39,20 +38,20 @@ class Usage:
     at: int = 0
 
     def until(self, at: int, held: Balance, half_life_ms: int) -> tuple[int, int]:
-        """(core-ms, MiB-ms) at `at` if what is granted has been `held.granted` since the last update (semantics C5)."""
+        """(core-ms, MiB-ms) at `at`, if the granted resources have not changed since the last update (semantics C5)."""
         return (
             _faded(self.core_ms, held.granted_cores, self.at, at, half_life_ms),
             _faded(self.memory_mb_ms, held.granted_memory_mb, self.at, at, half_life_ms),
         )
 
     def update(self, at: int, held: Balance, half_life_ms: int) -> None:
-        """Bring the sums up to date before what is granted changes."""
+        """Update the sums; call before the granted resources change."""
         self.core_ms, self.memory_mb_ms = self.until(at, held, half_life_ms)
         self.at = at
 
 
 def _faded(amount: int, rate: int, since: int, at: int, half_life_ms: int) -> int:
-    """The sum that `amount` becomes from `since` to `at` while `rate` a ms is added and every half-life halves it."""
+    """`amount` at `since`, projected to `at`: grows by `rate` per ms, halved at every half-life boundary."""
     period, last = since // half_life_ms, at // half_life_ms
     if period == last:
         return amount + rate * (at - since)
@@ -66,18 +65,18 @@ def _faded(amount: int, rate: int, since: int, at: int, half_life_ms: int) -> in
 
 
 Accounts = tuple[Balance, Balance, Balance]
-"""The three balances that every app counts in: waitingApps, its company, its user."""
+"""The three balances of an app: waitingApps, its company, its user."""
 
 
 def add_request(accounts: Accounts, cores: int, memory_mb: int) -> None:
-    """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
+    """Add an app's request, negative to subtract, at all three levels (semantics O1, A3, A5, O4)."""
     for balance in accounts:
         balance.requested_cores += cores
         balance.requested_memory_mb += memory_mb
 
 
 def add_grant(accounts: Accounts, cores: int, memory_mb: int) -> None:
-    """Add an executor's grant (negative to return it) at all three levels at once (semantics O1)."""
+    """Add an executor's grant, negative to subtract, at all three levels (semantics O1)."""
     for balance in accounts:
         balance.granted_cores += cores
         balance.granted_memory_mb += memory_mb

@@ -52,12 +52,12 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
     Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
     """
     if not isinstance(scenario, Mapping) or not isinstance(scenario.get("commands"), list):
-        raise InvalidCommand('a scenario is an object {"settings": {…}, "commands": […]}')
+        raise InvalidCommand('a scenario must be an object {"settings": {…}, "commands": […]}')
     state = ClusterState()
     decisions: list[dict[str, Any]] = []
     settings = scenario.get("settings", {})
     if not isinstance(settings, Mapping):
-        raise InvalidCommand('"settings" is an object of settings by name')
+        raise InvalidCommand('"settings" must be an object of settings by name')
     Turn(state, 0).take(ConfigureCluster(settings=dict(settings)))
     now = stated = 0
     for number, operation in enumerate(scenario["commands"], start=1):
@@ -67,7 +67,7 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
                 due = max(stated, now)
             else:
                 due = now + 1
-            while (moment := state.next_moment(now)) is not None and moment < due:
+            while (moment := state.timers.next(now)) is not None and moment < due:
                 now = moment
                 decisions += _settled(Turn(state, now), check=check)
             now = due
@@ -91,7 +91,7 @@ def _settled(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
 
 def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
     if not isinstance(at, int) or isinstance(at, bool) or at < before:
-        raise InvalidCommand(f'"at" is a time in ms that never goes back, at least {before} here, not {shorten(at)}')
+        raise InvalidCommand(f'"at" must be a time in ms, at least {before} here, not {shorten(at)}')
     return at
 
 
@@ -115,13 +115,13 @@ def final_state(state: ClusterState) -> dict[str, Any]:
 def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa: ANN401 - it is read from a file
     """The commands behind one operation of a scenario; `state` is read when each is taken."""
     if not isinstance(operation, Mapping) or "op" not in operation:
-        raise InvalidCommand(f'an operation is an object with an "op", not {shorten(operation)}')
+        raise InvalidCommand(f'an operation must be an object with an "op", not {shorten(operation)}')
     arguments = {name: value for name, value in operation.items() if name not in ("op", "at")}
     match operation["op"]:
         case "turn":
             together = arguments.get("commands")
             if not isinstance(together, Sequence) or isinstance(together, str):
-                raise InvalidCommand('a turn is an object {"op": "turn", "commands": […]}')
+                raise InvalidCommand('a turn must be an object {"op": "turn", "commands": […]}')
             for part in together:
                 yield from _commands(state, part)
         case "finish":
@@ -132,7 +132,7 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa
             yield _command(name, arguments)
         case other:
             known = ", ".join((*_OPERATIONS, *_MORE))
-            raise InvalidCommand(f"no operation is called {shorten(other)}; there are {known}")
+            raise InvalidCommand(f"no operation is named {shorten(other)}; the operations are {known}")
 
 
 def _finish(state: ClusterState, name: str) -> Iterator[Command]:

@@ -1,9 +1,15 @@
 """The cluster as the log tells it: `ClusterState.apply` is the one place where anything changes.
 
-Two states that folded the same events are equal and have the same digest, on any machine. Beside
-the facts it holds indexes (`fleet`, `queue`, `unsatisfied`) that follow from them and exist so that a
-decision does not grow with the cluster; `invariants` recomputes all of it. The module is longer than most
-because a newcomer finds in it every change there can be.
+Two states that folded the same events are equal and have the same digest, on any machine. `apply` decides nothing:
+
+- A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
+  status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
+- An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`. `invariants` recomputes all of them.
+- What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
+
+Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
+finds in it every change there can be.
 """
 
 from __future__ import annotations
@@ -14,10 +20,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, ClassVar, assert_never
+from typing import Any, ClassVar
 
 from msgspec import structs
 
+from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
@@ -34,7 +41,9 @@ from scheduler.model.events import (
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
+    ExecutorsRequested,
     MasterElected,
+    RoomReserved,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -43,13 +52,14 @@ from scheduler.model.resources import Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
-from scheduler.rules.entities import App, Company, Executor, User, Worker
+from scheduler.rules.entities import Allocation, App, Company, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
-from scheduler.rules.placement.delay import moments_of, served_by
+from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
-from scheduler.rules.placement.yarn import Preferences, rethought, without_one
+from scheduler.rules.preconditions import PRECONDITIONS
+from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
 
 KNOWN_COMMANDS = 10_000
@@ -58,9 +68,6 @@ KNOWN_COMMANDS = 10_000
 
 class ClusterState:
     """The fold of the log up to position `head`, at time `at` (ms)."""
-
-    _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {}
-    """Type of event -> what folds it, once one was folded: to ask each model whether an event is its own takes long."""
 
     def __init__(self) -> None:
         self.head = 0
@@ -73,7 +80,7 @@ class ClusterState:
         self.apps: dict[str, App] = {}
         self.waiting: dict[str, App] = {}
         self.ended: OrderedDict[str, None] = OrderedDict()
-        self.executors: dict[str, Executor] = {}
+        self.executors: dict[str, Allocation] = {}
         self.balance = Balance()
         self.commands: dict[str, int] = {}
         """Command id -> log position of the last event it caused."""
@@ -82,9 +89,8 @@ class ClusterState:
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.places = Topology()
-        self.moments: list[tuple[int, int, str]] = []
-        """(ms, position of admission, app) of every app that time alone may change something for (semantics T1)."""
-        self.drivers: dict[str, Executor] = {}
+        self._timers = Timers()
+        self.drivers: dict[str, Allocation] = {}
         self.driver_cores = 0
         """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.unsatisfied: list[int] = []
@@ -97,62 +103,22 @@ class ClusterState:
         self._by_submission: dict[int, App] = {}
 
     def apply(self, event: Event, *, at: int, cause: str = "") -> None:
-        """Fold the next event of the log; `cause` is the id of the command behind it, if any."""
+        """Fold the next event of the log; `cause` is the id of the command behind it, if any.
+
+        Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
+        `preconditions`); nothing is changed then.
+        """
+        kind = type(event)
+        broken = PRECONDITIONS[kind](self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
+        if broken is not None:
+            rule, why = broken
+            raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
-            self.at = at
-            self.queue.pass_time(at)
+            self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
-        fold = self._folds.get(type(event))
-        if fold is None:
-            fold = self._folds[type(event)] = self._fold_of(event)
-        fold(self, event)
-
-    @classmethod
-    def _fold_of(cls, event: Event) -> Callable[[ClusterState, Any], None]:
-        """What folds events of that type."""
-        fold: Callable[[ClusterState, Any], None]
-        match event:
-            case ExecutorAllocated():
-                fold = cls._executor_allocated
-            case ExecutorRemoved():
-                fold = cls._executor_removed
-            case ExecutorChanged():
-                fold = cls._executor_changed
-            case ExecutorRevoked():
-                fold = cls._executor_revoked
-            case AppRegistered():
-                fold = cls._app_registered
-            case AppAdmitted():
-                fold = cls._app_admitted
-            case AppChanged():
-                fold = cls._app_changed
-            case AppRemoved():
-                fold = cls._app_removed
-            case DriverAllocated():
-                fold = cls._driver_allocated
-            case DriverRemoved():
-                fold = cls._driver_removed
-            case WorkerRegistered():
-                fold = cls._worker_registered
-            case WorkerChanged():
-                fold = cls._worker_changed
-            case WorkerRemoved():
-                fold = cls._worker_removed
-            case CompanyChanged():
-                fold = cls._company_changed
-            case CompanyRegistered():
-                fold = cls._company_registered
-            case CompanyRemoved():
-                fold = cls._company_removed
-            case ClusterConfigured():
-                fold = cls._cluster_configured
-            case MasterElected():
-                fold = cls._master_elected
-            case _:
-                assert_never(event)
-        return fold
+        self._folds[kind](self, event)
 
     def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
         """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
@@ -182,18 +148,23 @@ class ClusterState:
         unit = 1 if app.unit is None or PLACEMENTS[self.settings.placement].one_a_worker else app.unit.cores
         return app.left_cores >= unit
 
-    def next_moment(self, after: int) -> int | None:
-        """The next time (ms), later than `after`, that a rule waits for and that a turn is due at (semantics T1)."""
-        index = bisect_left(self.moments, (after + 1,)) if self.moments else 0
-        own = self.moments[index][0] if index < len(self.moments) else None
-        reserved = self.queue.next_moment(after)
-        return reserved if own is None else own if reserved is None else min(own, reserved)
+    @property
+    def timers(self) -> Timers:
+        """Everything that waits for a time (semantics T1)."""
+        for company in self.queue.changed:
+            due = self.queue.reservation_due(company)
+            self._timers.set(company, 0, () if due is None else ((due, "reservation"),))
+        self.queue.changed.clear()
+        return self._timers
+
+    def to_reserve(self, at: int) -> list[str]:
+        """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
+        due = self.timers.due(at, "reservation")
+        return [app for company in due for app in self.queue.to_reserve(company, at)]
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
-        past = self.moments[: bisect_left(self.moments, (at + 1,))]
-        names = [name for _, name in sorted((admitted, name) for _, admitted, name in past)]
-        return [self.apps[name] for name in dict.fromkeys(names) if self.apps[name].elastic]
+        return [self.apps[name] for name in self.timers.due(at, "growth", "idle")]
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2).
@@ -383,13 +354,14 @@ class ClusterState:
             plain=event.sizing == "computed" and not event.driver,
             unit=_unit(event.executor_cores, event.executor_memory_mb),
         )
-        if event.elastic is not None and app.unit is not None:
-            least, most = event.elastic
-            app.backlog_executors = max(least, min(most, -(-event.tasks // app.unit.cores)))
-            app.next_step = 1 if least else 2
+        if event.elastic is not None:
+            app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
         company.apps += 1
         self.apps[event.app] = app
         self.queue.push(app.queued, user.balance)
+
+    def _room_reserved(self, event: RoomReserved) -> None:
+        self.queue.reserve(self.apps[event.app].queued)
 
     def _app_admitted(self, event: AppAdmitted) -> None:
         """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
@@ -431,7 +403,12 @@ class ClusterState:
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
         self.queue.touch(app.spec.company, app.spec.user)
-        self._reconsider(app, demand_changed=True)
+        self._reconsider(app)
+
+    def _executors_requested(self, event: ExecutorsRequested) -> None:
+        app = self.apps[event.app]
+        app.wanted = event.pending
+        self._set_timers(app)
 
     def _app_removed(self, event: AppRemoved) -> None:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
@@ -440,6 +417,7 @@ class ClusterState:
         for held in app.slices():
             held.status = "stopping"
         app.running = 0
+        app.wanted = ()
         if not app.plain and app.spec.driver and app.driver is None and app.admitted:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
@@ -449,17 +427,19 @@ class ClusterState:
             self._reconsider(app)
         else:
             self.queue.remove(app.queued)
-        self._settle_end(app)
+        self._forget_if_over(app)
 
     def _executor_allocated(self, event: ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        executor = Executor(event.executor, event.app, event.worker, event.cores, event.memory_mb)
+        executor = Allocation(event.executor, event.app, event.worker, event.cores, event.memory_mb)
         executor.locality = event.locality
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
-        if app.wanted:
-            served = served_by(worker, app.wanted, self.settings, self.places, self.at)
-            app.wanted = without_one(app.wanted, served)
+        if event.requested is not None:
+            cores, memory_mb = event.requested
+            add_request(app.accounts, cores - app.requested_cores, memory_mb - app.requested_memory_mb)
+            app.requested_cores, app.requested_memory_mb = cores, memory_mb
+            self.queue.touch(app.spec.company, app.spec.user)
         self._grant(app, worker, event.cores, event.memory_mb)
 
     def _executor_changed(self, event: ExecutorChanged) -> None:
@@ -492,11 +472,11 @@ class ClusterState:
         if event.done:
             app.done_cores += executor.cores
         self._grant(app, worker, -executor.cores, -executor.memory_mb)
-        self._settle_end(app)
+        self._forget_if_over(app)
 
     def _driver_allocated(self, event: DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        driver = Executor(event.driver, event.app, event.worker, event.cores, event.memory_mb)
+        driver = Allocation(event.driver, event.app, event.worker, event.cores, event.memory_mb)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
@@ -515,7 +495,7 @@ class ClusterState:
         if app.ended is None:
             self._let_driver_wait(app, waits=True)
         self._grant(app, worker, -driver.cores, -driver.memory_mb)
-        self._settle_end(app)
+        self._forget_if_over(app)
 
     def _let_driver_wait(self, app: App, *, waits: bool) -> None:
         if waits:
@@ -536,32 +516,17 @@ class ClusterState:
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         add_grant(app.accounts, cores, memory_mb)
-        beyond = app.granted_cores + app.done_cores > app.requested_cores
-        if beyond or app.granted_memory_mb > app.requested_memory_mb:
-            self._raise_request(app)
         if self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
-    def _raise_request(self, app: App) -> None:
-        """A grant beyond the request raises it: of unlimited cores (A6), or of one executor a worker (S5, O4)."""
-        if app.ended is not None:
-            return
-        cores = max(0, app.granted_cores + app.done_cores - app.requested_cores)
-        memory_mb = max(0, app.granted_memory_mb - app.requested_memory_mb)
-        app.requested_cores += cores
-        app.requested_memory_mb += memory_mb
-        add_request(app.accounts, cores, memory_mb)
-        self.queue.touch(app.spec.company, app.spec.user)
-
-    def _reconsider(self, app: App, *, demand_changed: bool = False) -> None:
+    def _reconsider(self, app: App) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
         if app.plain and app.executor_limit is None:
             owed = app.ended is None and app.requested_cores > app.granted_cores + app.done_cores and app.admitted > 0
         else:
             if not app.plain:
-                self._rethink(app, demand_changed=demand_changed)
-                self._set_moments(app)
+                self._set_timers(app)
             owed = self.wants_executors(app)
         if owed == app.owed:
             return
@@ -578,41 +543,11 @@ class ClusterState:
             else:
                 del self.unsatisfied_as_asked[bisect_left(self.unsatisfied_as_asked, app.admitted)]
 
-    def _rethink(self, app: App, *, demand_changed: bool) -> None:
-        """Have as many requests pending as executors are lacking, and no other than today's demand (semantics L1, L2).
+    def _set_timers(self, app: App) -> None:
+        living = app.admitted and app.ended is None
+        self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
-        A new demand rethinks those that are pending as well, an executor that left only adds what is missing.
-        """
-        if app.unit is None or not app.preferred_hosts or not app.lacking:
-            app.wanted = []
-            return
-        if not demand_changed and sum(wanted.number for wanted in app.wanted) == app.lacking:
-            return
-        by_host: dict[str, int] = {}
-        for executor in app.executors.values():
-            if executor.status != "stopping":
-                host = self.workers[executor.worker].host
-                by_host[host] = by_host.get(host, 0) + 1
-        app.wanted = rethought(
-            app.wanted,
-            app.lacking,
-            Preferences(app.preferring_tasks, app.preferred_hosts, app.unit.cores),
-            by_host,
-            racks=self.places.racks_of(app.preferred_hosts),
-            at=self.at,
-        )
-
-    def _set_moments(self, app: App) -> None:
-        moments = () if app.ended is not None or not app.admitted else moments_of(app, self.settings)
-        if moments == app.moments:
-            return
-        for moment in app.moments:
-            del self.moments[bisect_left(self.moments, (moment, app.admitted, app.spec.app))]
-        for moment in moments:
-            insort(self.moments, (moment, app.admitted, app.spec.app))
-        app.moments = moments
-
-    def _settle_end(self, app: App) -> None:
+    def _forget_if_over(self, app: App) -> None:
         """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
         if app.ended is None or app.executors or app.driver is not None:
             return
@@ -625,6 +560,30 @@ class ClusterState:
             oldest, _ = self.ended.popitem(last=False)
             del self.apps[oldest]
 
+    _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
+        MasterElected: _master_elected,
+        ClusterConfigured: _cluster_configured,
+        CompanyRegistered: _company_registered,
+        CompanyChanged: _company_changed,
+        CompanyRemoved: _company_removed,
+        WorkerRegistered: _worker_registered,
+        WorkerChanged: _worker_changed,
+        WorkerRemoved: _worker_removed,
+        AppRegistered: _app_registered,
+        RoomReserved: _room_reserved,
+        AppAdmitted: _app_admitted,
+        DriverAllocated: _driver_allocated,
+        DriverRemoved: _driver_removed,
+        ExecutorAllocated: _executor_allocated,
+        ExecutorChanged: _executor_changed,
+        ExecutorRevoked: _executor_revoked,
+        ExecutorRemoved: _executor_removed,
+        AppChanged: _app_changed,
+        ExecutorsRequested: _executors_requested,
+        AppRemoved: _app_removed,
+    }
+    """Type of event -> what folds it."""
+
 
 def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
     return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
@@ -635,7 +594,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
-_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver", "moments")
+_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver")
 
 
 def _app_facts(app: App) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, QuotaExceeded
-from scheduler.model.events import AppRegistered, Sizing
+from scheduler.model.events import AppRegistered, Elastic, Sizing
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Company
 from scheduler.rules.placement.sizing import memory_for, requested_resources, resources_as_asked
@@ -43,11 +43,13 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.name:
         check_name("the app's name", command.name)
     if command.kind not in ("batch", "sql"):
-        raise InvalidCommand(f"the kind of an app is batch or sql, not {command.kind[:40]!r}")
+        raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
         command = _elastic(state, command)
     more = _more(state, command) if _says_more(command) else _NOTHING_MORE
     cores, tasks = _cores_and_tasks(state, command)
+    if command.elastic is not None:
+        more["elastic"] = _bounds(command, tasks)
     if command.memory_per_task_mb is not None:
         check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
@@ -98,7 +100,7 @@ class _More(TypedDict):
     driver_memory_mb: int
     supervise: bool
     unlimited: bool
-    elastic: tuple[int, int] | None
+    elastic: Elastic | None
 
 
 _NOTHING_MORE: _More = {
@@ -146,7 +148,7 @@ def _more(state: ClusterState, command: SubmitApp) -> _More:
         "driver_memory_mb": driver.memory_mb,
         "supervise": command.supervise,
         "unlimited": unlimited,
-        "elastic": command.elastic,
+        "elastic": None,
     }
 
 
@@ -198,18 +200,20 @@ def _sizing(command: SubmitApp) -> Sizing:
             return "fixed" if cores is not None else "computed" if memory_mb is None else "one-per-worker"
         case "fixed":
             if cores is None:
-                raise InvalidCommand("fixed executors need their cores: --executor-cores N")
+                raise InvalidCommand("fixed executors need a number of cores; add --executor-cores N")
             return "fixed"
         case "one-per-worker":
             if cores is not None:
-                raise InvalidCommand("with one executor per worker its cores grow: leave out the executor's cores")
+                raise InvalidCommand("executors of the sizing one-per-worker grow by cores; leave out --executor-cores")
             return "one-per-worker"
         case "computed":
             if cores is not None or memory_mb is not None:
-                raise InvalidCommand("computed executors get their size from the scheduler: leave out what one has")
+                raise InvalidCommand(
+                    "the scheduler sizes computed executors; leave out --executor-cores and --executor-memory"
+                )
             return "computed"
         case other:
-            raise InvalidCommand(f"the sizing is one of computed, fixed, one-per-worker, not {shorten(other)}")
+            raise InvalidCommand(f"the sizing must be computed, fixed or one-per-worker, not {shorten(other)}")
 
 
 def _check_executors(command: SubmitApp) -> None:
@@ -218,7 +222,7 @@ def _check_executors(command: SubmitApp) -> None:
     if command.executor_memory_mb is not None:
         check_range("an executor's memory, in MiB,", command.executor_memory_mb, 1, MAX_MEMORY_MB)
     if command.executor_limit is not None:
-        check_range("the most executors", command.executor_limit, 0, MAX_EXECUTORS)
+        check_range("the maximum number of executors", command.executor_limit, 0, MAX_EXECUTORS)
 
 
 def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
@@ -228,13 +232,13 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
     if there is anything to do.
     """
     least, most = command.elastic or (0, 0)
-    check_range("the most executors of an elastic app", most, 1, MAX_TASKS)
-    check_range("the least executors of an elastic app", least, 0, most)
+    check_range("MAX of --elastic", most, 1, MAX_TASKS)
+    check_range("MIN of --elastic", least, 0, most)
     if command.cores is not None or command.executor_limit is not None:
-        raise InvalidCommand("an elastic app says how many executors it has, MIN:MAX: leave out cores and their limit")
+        raise InvalidCommand("--elastic sets the number of executors; leave out --cores and --max-executors")
     if command.sizing not in (None, "fixed"):
         raise InvalidCommand(
-            f"an elastic app has executors of one size: its sizing is fixed, not {shorten(command.sizing)}"
+            f"executors of an elastic app have one size; its sizing must be fixed, not {shorten(command.sizing)}"
         )
     settings, per_core_mb = state.settings, command.memory_per_task_mb
     each = settings.min_executor_cores if command.executor_cores is None else command.executor_cores
@@ -247,6 +251,13 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
     start = least or min(1, tasks)
     fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
     return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start)
+
+
+def _bounds(command: SubmitApp, tasks: int) -> Elastic:
+    """The app's bounds, how many executors its tasks call for within them, and how many more it asks for next (L6)."""
+    least, most = command.elastic or (0, 0)
+    backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
+    return Elastic(least, most, backlog, 1 if least else 2)
 
 
 def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:
@@ -264,7 +275,7 @@ def _driver(command: SubmitApp) -> Resources:
     cores, memory_mb = command.driver_cores, command.driver_memory_mb
     if not command.driver:
         if cores is not None or memory_mb is not None or command.supervise:
-            raise InvalidCommand("a driver's cores, memory and supervision need a driver: submit --driver")
+            raise InvalidCommand("--driver-cores, --driver-memory and --supervise need --driver; add it")
         return Resources(0, 0)
     cores = SPARK_DRIVER_CORES if cores is None else cores
     memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb

@@ -1,4 +1,4 @@
-"""Where live workers are: which workers a host and a rack have, and the rack of each host (semantics L1)."""
+"""The live workers of each host and rack, and the rack of each host (semantics L1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Topology:
-    """The live workers by host and by rack, each in the order of their ids; a rack that nobody named is none."""
+    """The live workers by host and by rack, sorted by id. A worker without a named rack is in no rack."""
 
     def __init__(self) -> None:
         self.by_host: dict[str, list[str]] = {}
@@ -15,14 +15,14 @@ class Topology:
         self._racks: dict[str, dict[str, str]] = {}
 
     def join(self, worker: str, host: str, rack: str) -> None:
-        """A worker on `host` in `rack` became live."""
+        """Add a worker that became live; `rack` "" = none."""
         insort(self.by_host.setdefault(host, []), worker)
         if rack:
             insort(self.by_rack.setdefault(rack, []), worker)
             self._racks.setdefault(host, {})[worker] = rack
 
     def leave(self, worker: str, host: str, rack: str) -> None:
-        """A worker is not live any more."""
+        """Remove a worker that is no longer live."""
         _take(self.by_host, host, worker)
         if rack:
             _take(self.by_rack, rack, worker)
@@ -31,7 +31,7 @@ class Topology:
                 del self._racks[host]
 
     def racks_of(self, hosts: Iterable[str]) -> dict[str, str]:
-        """The rack of each of these hosts that has one; workers of one host that name several: the first by id."""
+        """Host -> rack, for those of `hosts` with a rack. If a host's workers differ, the first by id decides."""
         return {host: min(self._racks[host].items())[1] for host in hosts if host in self._racks}
 
 

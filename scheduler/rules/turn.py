@@ -6,20 +6,23 @@ audits, explains, plays back, simulates or compares reads it there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    ClusterConfigured,
     DriverAllocated,
     Event,
     ExecutorAllocated,
     ExecutorRevoked,
+    MasterElected,
+    RoomReserved,
 )
 from scheduler.rules.decide import admit, decide, placements
-from scheduler.rules.demand import due
+from scheduler.rules.demand import due, requests, with_request
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.state import ClusterState
 
@@ -69,6 +72,7 @@ class Turn:
         self.first = state.head + 1
         self.entries: list[Entry] = []
         self._taken = self._decommissions = 0
+        self._begun = False
 
     def take(self, command: Command, cause: str = "") -> list[Event]:
         """Fold what `command` causes and return it (semantics T2).
@@ -87,15 +91,50 @@ class Turn:
 
         Not in a turn that took nothing but decommissions: they start no placement (semantics W6).
         """
+        self._begin()
         if 0 < self._taken == self._decommissions:
             return
         for event in decisions(self.state, self.at):
-            self.record(event)
+            self.fold(event)
 
     def record(self, event: Event, cause: str = "") -> None:
-        """Fold one event."""
+        """Fold an event that came in, and what follows from it; an election comes before all else."""
+        if type(event) is not MasterElected:
+            self._begin()
+        if type(event) is ExecutorAllocated:
+            event = with_request(self.state, event)
+        for each in consequences(self.state, [event], self.at):
+            self.fold(each, cause)
+
+    def _begin(self) -> None:
+        """Reserve room for those who were held back for too long, before the turn changes anything (semantics C7)."""
+        if not self._begun:
+            self._begun = True
+            for event in reservations(self.state, self.at):
+                self.fold(event)
+
+    def fold(self, event: Event, cause: str = "") -> None:
+        """Fold this event and nothing else."""
         self.state.apply(event, at=self.at, cause=cause)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
+
+
+def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
+    """The reservations that are due at time `at` (ms) (semantics C7)."""
+    return [RoomReserved(app=app) for app in state.to_reserve(at)]
+
+
+def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
+    """Each event, and behind it what the rules make of it at once: pending requests (L1, L2), reservations (C7).
+
+    The caller folds each event before it asks for the next.
+    """
+    for event in events:
+        yield event
+        if (requested := requests(state, event, at)) is not None:
+            yield requested
+        elif type(event) is ClusterConfigured:
+            yield from reservations(state, at)
 
 
 def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
@@ -104,7 +143,7 @@ def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
 
 
 def _what_time_brought(state: ClusterState, at: int) -> Iterator[Event]:
-    return due(state, at) if state.moments else iter(())
+    return due(state, at)
 
 
 def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
@@ -113,7 +152,8 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for granted in placements(state, at):
-        yield from granted
+        for event in granted:
+            yield with_request(state, event)
 
 
 _GRANT = {"worker": "worker", "cores": "cores", "memory_mb": "memory_mb"}
@@ -186,4 +226,4 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
     The caller folds each event before it asks for the next.
     """
     for stage in STAGES[first:]:
-        yield from stage.decide(state, at)
+        yield from consequences(state, stage.decide(state, at), at)

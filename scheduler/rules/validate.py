@@ -76,9 +76,9 @@ def check_name(what: str, value: str) -> None:
     if len(value) > MAX_NAME:
         raise InvalidCommand(f"{what} must have at most {MAX_NAME} characters, not {len(value)}")
     if not value.isprintable():
-        raise InvalidCommand(f"{what} must not hold control characters: {shorten(value)}")
+        raise InvalidCommand(f"{what} must not contain control characters: {shorten(value)}")
     if value != value.strip():
-        raise InvalidCommand(f"{what} must not start or end with a blank: {shorten(value)}")
+        raise InvalidCommand(f"{what} must not start or end with a space: {shorten(value)}")
 
 
 def check_range(what: str, value: int, lowest: int, highest: int) -> None:
@@ -90,19 +90,17 @@ def check_range(what: str, value: int, lowest: int, highest: int) -> None:
 def check_program(command: tuple[str, ...], env: tuple[str, ...], cwd: str | None) -> None:
     """Raises: InvalidCommand unless a worker could run `command` with variables named `env` in `cwd`."""
     if not command or not command[0]:
-        raise InvalidCommand("an app needs a command to run: submit … -- CMD ARG…")
+        raise InvalidCommand("an app needs a command; add it as `-- CMD ARG…`")
     parts = (*command, *env)
     joined = "\0".join(parts)
     size = len(joined.encode(errors="surrogatepass")) + 1
     if size > MAX_COMMAND_BYTES:
-        raise InvalidCommand(
-            f"the command and its variables take {size} bytes; at most {MAX_COMMAND_BYTES} are allowed"
-        )
+        raise InvalidCommand(f"the command and its variables take {size} bytes; the limit is {MAX_COMMAND_BYTES}")
     for name in env:
         if not name or "=" in name or not name.isprintable():
             raise InvalidCommand(f"{shorten(name)} cannot be the name of an environment variable")
     if joined.count("\0") >= len(parts) or (cwd is not None and "\0" in cwd):
-        raise InvalidCommand("the command and its folder must not hold NUL characters")
+        raise InvalidCommand("the command and its folder must not contain NUL characters")
     if cwd is not None and not cwd.startswith("/"):
         raise InvalidCommand(f"the folder to run in must be an absolute path, not {shorten(cwd)}")
 
@@ -118,7 +116,7 @@ def read_part(text: str) -> str:
     if not 0 < part <= 1:
         raise InvalidCommand(f"a part of the cluster must be above 0% and at most 100%, not {shorten(text)}")
     if part.denominator > 1_000_000:
-        raise InvalidCommand(f"a part of the cluster may be as fine as a millionth, not {shorten(text)}")
+        raise InvalidCommand(f"a part of the cluster can have at most a millionth as its unit, not {shorten(text)}")
     return f"{part.numerator}/{part.denominator}"
 
 
@@ -126,12 +124,13 @@ def check_archive_url(url: str) -> None:
     """Raises: InvalidSetting unless `url` names a folder that every reader may be told of, or is empty."""
     if "?" in url or _PASSWORD.search(url):
         raise InvalidSetting(
-            "the archive's URL is written into the log: leave passwords and options to the environment"
+            "the archive's URL is written to the log; leave out passwords and options, and set them in the environment"
         )
     local = url.partition("file://")[2]
     if url and (not _URL.fullmatch(url) or (url.startswith("file://") and not local.startswith("/"))):
         raise InvalidSetting(
-            f"the archive's URL is one of a folder, like file:///mnt/archive or s3://bucket/folder, not {shorten(url)}"
+            "the archive's URL must name a folder, such as file:///mnt/archive or s3://bucket/folder, not "
+            f"{shorten(url)}"
         )
 
 
@@ -162,7 +161,7 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
 def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     for name, value in changes.items():
         if name not in known:
-            raise InvalidSetting(f"no setting is called {shorten(name)}; there are {', '.join(known)}")
+            raise InvalidSetting(f"no setting is named {shorten(name)}; the settings are {', '.join(known)}")
         try:
             convert({name: value}, ClusterConfigured)
         except ValidationError:
@@ -177,14 +176,14 @@ def shorten(value: object) -> str:
 
 def _expected(name: str, current: object) -> str:
     if name in _CHOICES:
-        return f"it is one of {', '.join(_CHOICES[name])}"
+        return f"use one of {', '.join(_CHOICES[name])}"
     if isinstance(current, bool):
-        return "it is true or false"
+        return "use true or false"
     if name == "max_drivers":
-        return "it is a whole number or none"
+        return "use a whole number or none"
     if name == "max_driver_share":
-        return "it is a part of the cluster, like 1/2 or 50%"
-    return "it is a whole number" if isinstance(current, int) else "it is a text"
+        return "use a part of the cluster, such as 1/2 or 50%"
+    return "use a whole number" if isinstance(current, int) else "use a text"
 
 
 def _read_driver_share(text: str) -> str:
@@ -197,7 +196,7 @@ def _read_driver_share(text: str) -> str:
 def _check_executor_sizes(settings: ClusterConfigured) -> None:
     least, most = settings.min_executor_cores, settings.max_executor_cores
     if least % 2:
-        raise InvalidSetting(f"min_executor_cores must be even, not {least}")
+        raise InvalidSetting(f"min_executor_cores must be an even number, not {least}")
     if most > 1 << 16:
         raise InvalidSetting(f"max_executor_cores must be at most {1 << 16}, not {most}")
     times = most // least

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.resources import Quota, Share
-from scheduler.rules.entities import App, Executor
+from scheduler.rules.entities import Allocation, App
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
 
@@ -43,7 +43,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "executorCores": spec.executor_cores if found.unit is None else found.unit.cores,
         "executorMemory": spec.executor_memory_mb if found.unit is None else found.unit.memory_mb,
         "executorLimit": found.executor_limit,
-        "elastic": None if spec.elastic is None else list(spec.elastic),
+        "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
         "preferredHosts": found.preferred_hosts or None,
         "pendingRequests": sum(wanted.number for wanted in found.wanted) or None,
         "unlimited": spec.unlimited,
@@ -153,11 +153,11 @@ def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:  # n
     """
     view = VIEWS.get(name)
     if view is None:
-        raise InvalidCommand(f"no view is called {name[:40]!r}; there are {', '.join(VIEWS)}")
+        raise InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(VIEWS)}")
     try:
         return view(state, **arguments)
     except TypeError as error:
-        raise InvalidCommand(f"the view {name!r} cannot be asked that way: {error}") from None
+        raise InvalidCommand(f"the view {name!r} does not take these arguments: {error}") from None
 
 
 def _app(app: App) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _app(app: App) -> dict[str, Any]:
     }
 
 
-def _slice(what: str, held: Executor) -> dict[str, Any]:
+def _slice(what: str, held: Allocation) -> dict[str, Any]:
     return {
         what: held.id,
         "worker": held.worker,

@@ -208,7 +208,7 @@ class Client:
         return answers
 
     def _no_master(self) -> NoMaster:
-        return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` tells whether one serves")
+        return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` shows whether one is active")
 
 
 def _new_id() -> str:

@@ -1,6 +1,6 @@
-"""What a process tells the service manager that started it (systemd's `Type=notify`).
+"""Status messages to the service manager (systemd's `Type=notify`).
 
-The protocol is a datagram to the socket that `NOTIFY_SOCKET` names; `sd_notify(3)` describes it.
+Each message is a datagram to the socket in `NOTIFY_SOCKET`; see `sd_notify(3)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SOCKET_VARIABLE = "NOTIFY_SOCKET"
 
 
 def notify(*said: str) -> None:
-    """Say it, a `NAME=VALUE` each, where a service manager listens. Never blocks, and never fails for its sake."""
+    """Send `NAME=VALUE` strings to the service manager, if there is one. Never blocks or raises."""
     address = os.environ.get(SOCKET_VARIABLE)
     if not address:
         return

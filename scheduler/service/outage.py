@@ -1,4 +1,4 @@
-"""Says once that the store is away, and once that it is back."""
+"""Outages of the store: log messages and back-off."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class Outage:
-    """Says once that the store is away, and once that it is back; `about` names the one that says so."""
+    """Logs the start and end of each outage once, and gives the back-off; `about` is added to each log line."""
 
     def __init__(self, **about: str) -> None:
         self._about = about
         self._failures = 0
 
     def __bool__(self) -> bool:
-        """Whether the store is away."""
+        """Whether the store is unavailable."""
         return self._failures > 0
 
     def goes_on(self, error: RedisError) -> float:
-        """For how many seconds to leave the store alone now."""
+        """Note a failed attempt. Returns the seconds to wait before the next one."""
         if not self._failures:
-            program_log().warning("the store is away", **self._about, error=in_words(error))
+            program_log().warning("the store is unavailable", **self._about, error=in_words(error))
         self._failures += 1
         return BACK_OFF_S[min(self._failures, len(BACK_OFF_S)) - 1]
 
     def is_over(self) -> None:
-        """The store has done what it was asked for."""
+        """Note a successful attempt."""
         if self._failures:
             self._failures = 0
-            program_log().info("the store is back", **self._about)
+            program_log().info("the store is available again", **self._about)

@@ -1,4 +1,4 @@
-"""The program's own log: structured, on stderr, a line an event, without secrets."""
+"""The program log: structured, one line per event, on stderr, with passwords masked."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 LogFormat = Literal["console", "json"]
 FORMAT_VARIABLE = "FAIRLOG_LOG_FORMAT"
-"""Where a process that we start finds how it is to write its log."""
+"""Environment variable that passes the log format to child processes."""
 _IN_URL = re.compile(r"(\w://[^\s/:@'\"]*):[^\s'\"]*@")
 _IN_QUERY = re.compile(r"(\bpassword=)[^&\s'\"]+")
 
 
 def masked(text: str) -> str:
-    """The text with the passwords of all URLs in it made unreadable."""
+    """The text with the passwords in its URLs replaced by `***`."""
     return _IN_QUERY.sub(r"\1***", _IN_URL.sub(r"\1:***@", text))
 
 
 def log_to_stderr(log_format: LogFormat | None = None) -> None:
-    """Have this process, and those that it starts, write their logs to stderr: for people, or as JSON for programs.
+    """Log to stderr, in this process and its children: for people (`console`) or programs (`json`).
 
-    Without a format it is the one of the process that started this one.
+    Without a format, the parent process's format applies.
     """
-    import structlog  # noqa: PLC0415 (takes long to load; `masked` is for the command line's errors, too)
+    import structlog  # noqa: PLC0415 (slow to import; the command line needs only `masked`)
 
     wanted = log_format or cast("LogFormat", os.environ.get(FORMAT_VARIABLE, "console"))
     os.environ[FORMAT_VARIABLE] = wanted
@@ -43,7 +43,7 @@ def log_to_stderr(log_format: LogFormat | None = None) -> None:
 
 
 def program_log() -> FilteringBoundLogger:
-    """The log of this process; on stderr also where nobody has set one up, since a verb's stdout is its answer."""
+    """The logger of this process. Unconfigured, it still writes to stderr: stdout is for a verb's answer."""
     import structlog  # noqa: PLC0415 (as in `log_to_stderr`)
 
     logger: FilteringBoundLogger

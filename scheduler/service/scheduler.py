@@ -8,6 +8,7 @@ most because a turn is one story, from the inbox to the answers, whichever way i
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,6 +43,7 @@ from scheduler.model.events import (
     MasterElected,
 )
 from scheduler.model.grants import GrantChanges
+from scheduler.model.ids import number_of
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -67,6 +69,8 @@ PAUSE_MS = 3_000
 SHORT_PAUSE_MS = 1_500
 """A gap between two looks at the heartbeats above this means that the master or the store was away; the shorter one
 where workers may be silent for no longer than that."""
+LOOK_EARLY = 2 / 3
+"""After which part of that gap heartbeats are looked at, though nothing else is due."""
 ASLEEP_S = 1.0
 """A master that heard of its commit only so late may have been stopped meanwhile, and another one elected."""
 
@@ -283,13 +287,19 @@ class Scheduler:
 
     def _moment_has_come(self, now: int) -> bool:
         """Whether a time that a rule waits for has come since the last turn (semantics T1)."""
-        moment = self.state.next_moment(self._decided_at_ms)
+        moment = self.state.timers.next(self._decided_at_ms)
         return moment is not None and moment <= now
 
     def quiet_s(self) -> float:
-        """For how long no time comes that a rule waits for (semantics T1), as of the last look at the store's clock."""
-        moment = self.state.next_moment(self._decided_at_ms)
-        return float("inf") if moment is None else (moment - self._looked_at_ms) / 1000
+        """Seconds from the last look until something is due by time, infinite if nothing is.
+
+        That is the next moment that a rule waits for (semantics T1), or the next look at heartbeats (semantics W2).
+        """
+        due_ms = [LOOK_EARLY * self._pause_ms()] if self.state.workers else []
+        moment = self.state.timers.next(self._decided_at_ms)
+        if moment is not None:
+            due_ms.append(moment - self._looked_at_ms)
+        return min(due_ms, default=math.inf) / 1000
 
     def _look(self) -> _Look:
         behind = f"({self._taken}" if self._taken else "-"
@@ -494,8 +504,7 @@ class Scheduler:
         They are asked for only if a look found some `silent`, so that turns do not wait for another answer.
         """
         timeout_ms = self._worker_timeout_ms()
-        pause_ms = min(PAUSE_MS, max(SHORT_PAUSE_MS, timeout_ms // 2))
-        if not self._looked_at_ms <= now <= self._looked_at_ms + pause_ms or not self._watching_since_ms:
+        if not self._looked_at_ms <= now <= self._looked_at_ms + self._pause_ms() or not self._watching_since_ms:
             self._watch_anew(now)
         self._looked_at_ms = now
         if not silent or now - self._watching_since_ms < timeout_ms:
@@ -512,6 +521,10 @@ class Scheduler:
         ahead = cast("list[bytes]", self.store.zrangebyscore(self.keys.heartbeats, f"({now}", "+inf"))
         if ahead:
             self.store.zadd(self.keys.heartbeats, dict.fromkeys(ahead, now), xx=True, lt=True)
+
+    def _pause_ms(self) -> int:
+        """The longest gap between two looks at heartbeats in which neither master nor store counts as away."""
+        return min(PAUSE_MS, max(SHORT_PAUSE_MS, self._worker_timeout_ms() // 2))
 
     def _worker_timeout_ms(self) -> int:
         return self.state.settings.worker_timeout_s * 1000
@@ -571,7 +584,7 @@ class Scheduler:
         begun = UnderWay(self.store, [("HVALS", self.keys.begun(app.spec.app)) for app in living]).answers()
         for app, holders in zip(living, begun, strict=True):
             gone = sorted({as_text(value) for value in holders} - app.executors.keys())
-            granted_once = [executor for executor in gone if int(executor.rpartition(".")[2]) < app.next_executor]
+            granted_once = [executor for executor in gone if number_of(executor) < app.next_executor]
             if granted_once:
                 self.worklist.put_back(app.spec.app, *granted_once)
         over = [name for name in open_apps if self._is_over(name)]

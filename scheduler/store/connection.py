@@ -1,4 +1,4 @@
-"""How the store is reached, and whether it is one that keeps the promises."""
+"""Connect to the store, and check that its settings guarantee durability."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ SENTINEL = "redis+sentinel://"
 
 
 ANSWER_S = 10
-"""How long the store may take for one answer, beyond what it was asked to wait, before it counts as away."""
+"""Answer timeout, on top of a command's own blocking time; after that the store counts as unavailable."""
 
 
 AT_ONCE_BYTES = 1024 * 1024
-"""What a local socket takes without being waited for, as far as the system allows; a turn of 300 apps has 400 KiB."""
+"""Send buffer of a local socket, within the system's limit. The commit of a turn of 300 apps takes 400 KiB."""
 
 
 _ASK_S = 2
-"""How long a server may take to say which one is the store's primary."""
+"""Timeout of a request for the primary's address or a server's role."""
 
 
 def connect(url: str) -> Redis:
-    """A connection to the store at `url`.
+    """A client of the store at `url`.
 
-    `redis://`, `rediss://` and `unix://PATH` name a server; `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE`
-    names the one that its sentinels say is primary, `redis://HOST:PORT,HOST:PORT` the one of these that says
-    so itself. The connection never repeats a command by itself: whether a commit whose answer was lost took
-    place is settled by reading the log, and everything else is taken up again by the caller's own loop. A
-    server that hangs counts as away after a while.
+    - `redis://`, `rediss://` and `unix://PATH` name one server.
+    - `redis+sentinel://HOST:PORT,HOST:PORT/SERVICE` names sentinels, which report the primary.
+    - `redis://HOST:PORT,HOST:PORT` names several servers. The one that reports itself primary is used; if two do, none
+      is used until only one does.
 
-    Raises: UnsuitableStore if the URL is of no known form.
+    The client never retries a command. The log shows whether a commit with a lost answer took place; callers repeat
+    everything else. A server that does not answer within `ANSWER_S` counts as unavailable.
+
+    Raises: UnsuitableStore if the URL has none of these forms.
     """
     options: dict[str, Any] = {
         "retry": Retry(NoBackoff(), 0),
@@ -63,7 +65,7 @@ def connect(url: str) -> Redis:
 
 
 class _LocalConnection(UnixDomainSocketConnection):
-    """A connection within a machine that takes a large turn's commit at once, so that its sender can go on."""
+    """A Unix socket with a send buffer for a large commit, so that sending it does not block."""
 
     def _connect(self) -> socket.socket:
         connected: socket.socket = super()._connect()  # type: ignore[no-untyped-call]
@@ -72,7 +74,7 @@ class _LocalConnection(UnixDomainSocketConnection):
 
 
 def clock_ms(answer: Sequence[Any]) -> int:
-    """The store's time in ms, from what it answers to TIME: seconds, and microseconds."""
+    """The store's clock in ms, from the answer to TIME: seconds, microseconds."""
     seconds, micros = answer
     return int(seconds) * 1000 + int(micros) // 1000
 
@@ -83,8 +85,8 @@ def _primary_by_sentinels(url: str, options: dict[str, Any]) -> Redis:
     sentinels = [(host, port) for host, _, port in (place.rpartition(":") for place in places.split(","))]
     if not service or not all(host and port.isdecimal() for host, port in sentinels):
         raise UnsuitableStore(
-            f"a store behind sentinels is named {SENTINEL}HOST:PORT,HOST:PORT/SERVICE, "
-            f"with [USER:PASSWORD@] of the store before the first host, not {url!r}"
+            f"the URL of a store behind sentinels has the form {SENTINEL}[USER:PASSWORD@]HOST:PORT,HOST:PORT/SERVICE "
+            f"(user and password of the store), not {url!r}"
         )
     user, _, password = account.partition(":")
     asking = {**options, "socket_connect_timeout": _ASK_S, "socket_timeout": _ASK_S}
@@ -114,20 +116,20 @@ def _master_for(sentinel: Sentinel, service: str, options: dict[str, Any]) -> Re
 
 
 class _Pool(SentinelConnectionPool):
-    """Connections to the store's primary; closed, so are those to whoever was asked which one that is."""
+    """Connections to the store's primary."""
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close them, and the connections to the sentinels."""
         super().close()
         for asked in self.sentinel_manager.sentinels:
             asked.close()
 
 
 class _Servers(Sentinel):
-    """Servers of which one is the store's primary, as they say themselves, where no sentinels are asked."""
+    """Finds the primary among several servers by asking each for its role; takes the place of sentinels."""
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """The host and port of the primary. Raises: MasterNotFoundError if it is not plain which one that is."""
+        """Host and port of the primary. Raises: MasterNotFoundError unless exactly one server reports that role."""
         found, silent = [], []
         for server in self.sentinels:
             place = server.connection_pool.connection_kwargs
@@ -142,23 +144,24 @@ class _Servers(Sentinel):
             return found[0]
         if found:
             both = " and ".join(f"{host}:{port}" for host, port in found)
-            raise MasterNotFoundError(f"{both} each say that they are the store's primary; make all but one replicas")
+            raise MasterNotFoundError(f"{both} each report the role of primary; make all but one of them replicas")
         why = f" ({'; '.join(silent)})" if silent else ""
-        raise MasterNotFoundError(f"none of {service_name} says that it is the store's primary{why}")
+        raise MasterNotFoundError(f"none of {service_name} reports the role of primary{why}")
 
 
 def check_store(store: Redis, *, unsafe: bool = False) -> None:
-    """Refuse a store that would break the promises: a version too old, writes not fsynced, keys evicted.
+    """Refuse a store that may lose data: too old, writes not fsynced, or keys evicted.
 
-    `unsafe` (for tests) accepts any store that answers and is new enough to run the commit.
+    `unsafe` (for tests) checks the version only.
 
-    Raises: UnsuitableStore naming the setting, what it is and what it must be; redis-py's errors if it is away.
+    Raises: UnsuitableStore naming the setting, its value and the required value; redis-py's errors if the store is
+    unavailable.
     """
     info: Any = store.info("server")
     name, lowest = ("valkey", (7, 2)) if "valkey_version" in info else ("redis", (7, 0))
     version = str(info[f"{name}_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < lowest:
-        raise UnsuitableStore(f"the store is {name} {version}; fairlog needs {lowest[0]}.{lowest[1]} or newer")
+        raise UnsuitableStore(f"the store is {name} {version}; use version {lowest[0]}.{lowest[1]} or later")
     if unsafe:
         return
     for setting, due in _DUE_SETTINGS.items():
@@ -167,10 +170,11 @@ def check_store(store: Redis, *, unsafe: bool = False) -> None:
         except ResponseError as error:
             if passes(error):
                 raise
-            raise UnsuitableStore(f"the store does not tell its settings ({error}); allow CONFIG GET") from error
+            raise UnsuitableStore(f"the store refuses CONFIG GET ({error}); allow it for this user") from error
         if actual != due:
             raise UnsuitableStore(
-                f"the store has {setting} {actual}; fairlog needs `{setting} {due}` to keep its promises"
+                f"the store is configured with {setting} {actual}, which can lose data; run `CONFIG SET "
+                f"{setting} {due}` on it"
             )
 
 

@@ -1,9 +1,14 @@
-"""RQ jobs as doorbells: they say that there is something to look at, never what.
+"""A ring is an RQ job: RQ's worker loop takes it from its queue and executes it.
 
-Each listener (the master, every agent) has one RQ queue and one RQ job, saved when it starts. To
-ring is to push that job's id on the queue, and only if the queue is empty: a thousand commands ring
-once. The listener takes the id off the queue *before* it looks, so whatever arrives later rings
-again and no wake-up is lost. A ring that is lost all the same costs at most one tick.
+Each listener (the serving master, every agent) has one RQ queue and one RQ job, the bell. A ring pushes
+the bell's id on the queue, and only if the queue is empty: a thousand commands ring once. The job's
+function, `ring`, calls the listener's answer, which works until there is nothing left to do. The listener
+takes the id off the queue before it looks, so whatever arrives later rings again. A ring says that there is
+something to look at, never what: nothing is lost with it.
+
+A ring is also scheduled for the next moment at which something is due. RQ's own scheduler is another process,
+which looks once a second and whose times are whole seconds; so the time that the worker waits for a job ends
+at that moment instead, and the bell is then executed like one that was pushed.
 """
 
 from __future__ import annotations
@@ -12,26 +17,34 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
+from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import structlog
 from redis.exceptions import RedisError
 from rq import Queue
-from rq.exceptions import NoSuchJobError
+from rq.exceptions import DequeueTimeout, StopRequested
 from rq.job import Job
 from rq.serializers import JSONSerializer
-from rq.utils import as_text
+from rq.utils import now, utcformat
 from rq.worker import SimpleWorker
+from rq.worker.base import WorkerStatus
 
 from scheduler.store.connection import ANSWER_S
 from scheduler.store.keys import bell_id, queue_key
 
 if TYPE_CHECKING:
     from redis import Redis
+    from redis.client import Pipeline
 
-TICK_S = 1
-"""How long a listener waits for a ring before it looks all the same."""
+TICK_S = 1.0
+"""How often a listener looks that does not say when something is due."""
+LONGEST_WAIT_S = 5.0
+"""How long a listener waits for a ring at most: a ring that was lost is made up for by then."""
+HEARTBEAT_S = 10.0
+"""How often a listener renews its record and its bell's record in the store."""
 
 RING_LUA = """
 for i = 1, #KEYS do
@@ -40,25 +53,46 @@ end
 """
 """KEYS: RQ queue keys; ARGV: the job ids to push, one a queue."""
 
+_BEGIN_LUA = """
+redis.call('HSET', KEYS[1], 'state', 'busy', 'current_job', ARGV[1])
+if redis.call('TYPE', KEYS[2]).ok ~= 'hash' or redis.call('HGET', KEYS[2], 'data') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[2], 'status', 'started', 'started_at', ARGV[3], 'worker_name', ARGV[4])
+return 1
+"""
+"""KEYS: the worker's record, the bell's. ARGV: the bell's id and data, the time, the worker's name.
+-> whether the bell's record is sound."""
+_END_LUA = """
+redis.call('HSET', KEYS[1], 'state', 'idle')
+redis.call('HDEL', KEYS[1], 'current_job')
+redis.call('HINCRBY', KEYS[1], 'successful_job_count', 1)
+redis.call('HINCRBYFLOAT', KEYS[1], 'total_working_time', ARGV[1])
+redis.call('HSET', KEYS[2], 'status', 'finished', 'ended_at', ARGV[2])
+"""
+"""KEYS: as above. ARGV: for how long (s) the bell was executed, the time.
+
+RQ's own methods write the same fields, and cost a lone submit 1 ms more: it is a write each, and each write is synced.
+"""
+
 _FUNCTION = "scheduler.store.doorbell.ring"
+_SHORTEST_WAIT_S = 0.001
+"""Redis takes 0 for ever."""
+_answer: ContextVar[Callable[[], None]] = ContextVar("answer")
 _log = structlog.get_logger()
 
 
-class _ToldToStop(BaseException):
-    """A signal came while there was nothing to do but wait."""
-
-
 def ring() -> None:
-    """What the jobs name as their function. The listener answers by itself; it runs nothing that a job names."""
+    """The function of every bell: have the listener whose worker executes it answer."""
+    _answer.get()()
 
 
 class DoorbellWorker(SimpleWorker):
-    """An RQ worker that calls `answer` for each ring on its queue, and once a tick without one; `leaving` at the end.
+    """An RQ worker that executes the rings on its queue with `answer`; `leaving` is called when it was told to stop.
 
-    It keeps what RQ is good at — queues, jobs, the registry of workers that `rq info` shows — and
-    leaves out what would cost a turn several round trips: the records of a job's success. It takes
-    jobs straight from the queue (a ring that dies with the process is made up for by the tick), runs
-    no clean-up of registries, listens to no remote commands, and refuses any job but its own.
+    `due_in_s` returns the seconds until something is due; a ring is scheduled for that moment.
+
+    It leaves out the parts of RQ that cost a turn several writes and that rings do not need: records of executions and
+    results, their registries and the maintenance of those, the channel for remote commands, and suspension. Any other
+    job on its queue is refused, and counts as a ring, since it may have stood in the way of one.
     """
 
     def __init__(
@@ -67,17 +101,33 @@ class DoorbellWorker(SimpleWorker):
         connection: Redis,
         answer: Callable[[], None],
         *,
-        quiet_s: Callable[[], float] = lambda: TICK_S,
+        due_in_s: Callable[[], float] = lambda: TICK_S,
         leaving: Callable[[], None] = lambda: None,
     ) -> None:
         name = f"{queue}.{uuid4().hex}"
         super().__init__([queue], name=name, connection=connection, serializer=JSONSerializer, worker_ttl=30)
         self._answer = answer
-        self._quiet_s = quiet_s
+        self._due_in_s = due_in_s
         self._leaving = leaving
-        self._bell = bell_id(queue)
+        self._bell = Job.create(
+            _FUNCTION,
+            id=bell_id(queue),
+            connection=connection,
+            serializer=JSONSerializer,
+            origin=queue,
+            timeout=-1,
+            result_ttl=-1,
+            description="doorbell",
+        )
+        self._begin = connection.register_script(_BEGIN_LUA)
+        self._end = connection.register_script(_END_LUA)
         self._next_heartbeat = 0.0
         self._waiting = False
+        self._at_once = True
+        self._rung = False
+        """Whether the ring in hand came through the queue, rather than by the time."""
+        self.reason: BaseException | None = None
+        """The exception that ended RQ's loop."""
 
     @property
     def connection_timeout(self) -> int:
@@ -89,58 +139,87 @@ class DoorbellWorker(SimpleWorker):
         """Whether it was told to stop."""
         return self._stop_requested
 
-    def work_until_stopped(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Answer rings until told to stop, the first time at once. What `answer` raises ends it too."""
-        self.save_bell()
+    def work_until_stopped(self) -> None:
+        """Have RQ's worker loop execute rings until told to stop; the first one is due at once.
+
+        Raises: what `answer` raises, redis-py's errors if the store is away.
+        """
+        self._at_once, self.reason, self._next_heartbeat = True, None, 0.0
         self.connection.delete(self.key)  # our own from before an outage: the name is nobody else's
-        self.register_birth()  # type: ignore[no-untyped-call]
+        token = _answer.set(self._answer)
         try:
-            while not (self._stop_requested or should_stop()):
-                self._beat()
-                self._answer()
-                self.wait_for_ring()
-            self._leaving()
+            self.work(logging_level="ERROR")
         finally:
-            with suppress(RedisError):  # its record expires by itself
-                self.register_death()  # type: ignore[no-untyped-call]
+            _answer.reset(token)
+        if self.reason is not None:
+            raise self.reason
+        if not self._stop_requested:
+            raise RuntimeError("RQ's worker loop ended by itself; its log says why")
+        self._leaving()
 
     def save_bell(self) -> None:
-        """Store the queue and its one job where `rq info` and a ring find them."""
+        """Store the queue and the bell's record, where RQ's tools and a ring find them."""
+        with self.connection.pipeline() as pipeline:
+            pipeline.delete(self._bell.key)
+            self._bell.save(pipeline=pipeline)
+            pipeline.sadd(Queue.redis_queues_keys, self.queues[0].key)
+            pipeline.execute()
+
+    def dequeue_job_and_maintain_ttl(
+        self,
+        timeout: int | None,  # noqa: ARG002 - RQ's; here it is the time until something is due
+        max_idle_time: int | None = None,  # noqa: ARG002 - RQ's; a listener waits for as long as it takes
+    ) -> tuple[Job, Queue]:
+        """The bell, once somebody has rung, something is due, or a job that is no ring was refused."""
         queue = self.queues[0]
-        job = Job.create(
-            _FUNCTION,
-            id=self._bell,
-            connection=self.connection,
-            serializer=JSONSerializer,
-            origin=queue.name,
-            timeout=-1,
-            result_ttl=0,
-            failure_ttl=1,
-            description="doorbell",
-        )
-        job.save()
-        self.connection.sadd(Queue.redis_queues_keys, queue.key)
+        with _ReasonKept(self):
+            if self.get_state() != WorkerStatus.IDLE:
+                self.set_state(WorkerStatus.IDLE)
+            self.heartbeat()
+            job_id = None if self._at_once else self._wait_for_ring(queue)
+            self._at_once, self._rung = False, job_id is not None
+            if job_id is not None and job_id != self._bell.id.encode():
+                self._refuse(job_id)
+        if self._stop_requested:
+            raise StopRequested
+        return self._bell, queue
 
-    def wait_for_ring(self) -> bool:
-        """Block for at most a tick, or `quiet_s` if that is less; whether somebody rang.
+    def execute_job(self, job: Job, queue: Queue) -> None:  # noqa: ARG002 - RQ's
+        """Execute the bell here. A ring by the time leaves the records alone: it is over before anybody looks."""
+        with _ReasonKept(self):
+            if not self._rung:
+                job.perform()
+                return
+            self._record_begin(job)
+            began = time.monotonic()
+            job.perform()
+            self._record_end(job, time.monotonic() - began)
 
-        Foreign jobs are refused and removed. A signal to stop ends the wait at once.
-        """
-        try:
-            self._waiting = True
-            if self._stop_requested:
-                return False
-            popped = self.connection.blpop([self.queues[0].key], min(TICK_S, max(0.001, self._quiet_s())))
-        except _ToldToStop:
-            return False
-        finally:
-            self._waiting = False
-        if popped is None:
-            return False
-        job_id = as_text(popped[1])
-        if job_id != self._bell:
-            self._refuse(job_id)
-        return True
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """Renew the records in the store, every 10 seconds; RQ asks for it several times a job."""
+        if time.monotonic() >= self._next_heartbeat:
+            with _ReasonKept(self):
+                self.save_bell()
+                super().heartbeat(timeout, pipeline)
+            self._next_heartbeat = time.monotonic() + HEARTBEAT_S
+
+    def teardown(self) -> None:
+        """Remove its record; one that the store does not take expires by itself."""
+        with suppress(RedisError):
+            super().teardown()  # type: ignore[no-untyped-call]
+
+    def subscribe(self) -> None:
+        """Listen to no remote commands: they cost a thread and a connection, and SIGTERM does the same."""
+
+    def check_for_suspension(self, burst: bool) -> None:  # noqa: FBT001 - RQ's
+        """Go on while `rq suspend` has other workers wait."""
+
+    def run_maintenance_tasks(self) -> None:
+        """Leave out the clean-up of registries: nothing of ours is in them."""
+        self.last_cleaned_at = now()  # type: ignore[assignment]
+
+    def _install_signal_handlers(self) -> None:
+        """Leave the signals to `stop_on_signals`: RQ's handlers write to the store, in the middle of anything."""
 
     def pause(self, seconds: float) -> None:
         """Wait, but no longer than until told to stop."""
@@ -159,28 +238,70 @@ class DoorbellWorker(SimpleWorker):
             self.stop()
             if self._waiting:
                 self._waiting = False
-                raise _ToldToStop
+                raise StopRequested
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
 
-    def _refuse(self, job_id: str) -> None:
+    def _wait_for_ring(self, queue: Queue) -> bytes | None:
+        """The job id that was pushed; None if something is due first. A signal to stop ends the wait at once."""
+        wait_s = max(_SHORTEST_WAIT_S, min(self._due_in_s(), LONGEST_WAIT_S))
         try:
-            job = Job.fetch(job_id, connection=self.connection, serializer=JSONSerializer)
-        except NoSuchJobError:
-            return
-        _log.warning("foreign job refused", job=job_id, queue=self.queues[0].name)
-        job.delete()
+            self._waiting = True
+            if self._stop_requested:
+                return None
+            job_id: bytes = queue.lpop([queue.key], wait_s, self.connection)[1]  # type: ignore[arg-type]
+        except DequeueTimeout:
+            return None
+        else:
+            return job_id
+        finally:
+            self._waiting = False
 
-    def _beat(self) -> None:
-        if time.monotonic() >= self._next_heartbeat:
-            self.heartbeat()
-            self._next_heartbeat = time.monotonic() + 10
+    def _record_begin(self, job: Job) -> None:
+        """Show the worker busy with the bell; a bell's record that somebody has damaged is written anew."""
+        args = [job.id, job.to_dict()["data"], utcformat(now()), self.name]
+        if not self._begin(keys=[self.key, job.key], args=args):
+            _log.warning("the record of a ring was damaged and is written anew", job=job.id, queue=job.origin)
+            self.save_bell()
+        self._state = WorkerStatus.BUSY
+
+    def _record_end(self, job: Job, seconds: float) -> None:
+        """Show the worker idle again."""
+        self._end(keys=[self.key, job.key], args=[seconds, utcformat(now())])
+        self._state = WorkerStatus.IDLE
+
+    def _refuse(self, job_id: bytes) -> None:
+        """Remove a job that is no ring, whatever its record holds: the record is not read, and nothing in it is run."""
+        known = self.connection.delete(Job.redis_job_namespace_prefix.encode() + job_id)
+        _log.warning(
+            "refused and removed a job that is no ring",
+            job=job_id.decode(errors="backslashreplace"),
+            queue=self.queues[0].name,
+            record="removed" if known else "missing",
+        )
+
+
+class _ReasonKept:
+    """Ends RQ's loop for the caller of `work_until_stopped` to raise the exception; RQ would log it and keep it."""
+
+    def __init__(self, worker: DoorbellWorker) -> None:
+        self._worker = worker
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, StopRequested):
+            self._worker.reason = error
+            raise StopRequested from error
 
 
 def forget_queue(connection: Redis, queue: str) -> None:
     """Delete an RQ queue with its bell, so that nothing of it stays behind."""
-    connection.delete(queue_key(queue), f"{Job.redis_job_namespace_prefix}{bell_id(queue)}")
+    connection.delete(queue_key(queue), Job.key_for(bell_id(queue)))
     connection.srem(Queue.redis_queues_keys, queue_key(queue))
 
 

@@ -1,4 +1,4 @@
-"""Where one cluster's data lies in the store: every key and every RQ queue name, spelled once."""
+"""Names of all Redis keys and RQ queues of a cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 class Keys:
     """The keys of the cluster `cluster`.
 
-    Raises: InvalidCommand if the name holds anything but letters, digits, `_`, `.` and `-`.
+    Raises: InvalidCommand unless the name has 1 to 63 letters, digits, `_`, `.`, `-` and begins with a letter or digit.
     """
 
     def __init__(self, cluster: str = "default") -> None:
         if not _CLUSTER.fullmatch(cluster):
-            raise InvalidCommand(f"a cluster's name has 1 to 63 letters, digits, '_', '.' or '-', not {cluster[:80]!r}")
+            raise InvalidCommand(
+                "a cluster's name has 1 to 63 letters, digits, '_', '.' or '-' "
+                f"and begins with a letter or digit, not {cluster[:80]!r}"
+            )
         self.cluster = cluster
         self.prefix = f"fairlog:{{{cluster}}}:"
         self.log = f"{self.prefix}log"
@@ -39,55 +42,55 @@ class Keys:
         self.master_queue = f"fairlog.{cluster}.master"
 
     def grants(self, worker: str) -> str:
-        """Hash, executor id -> what to run: changed only by commits."""
+        """Hash, executor or driver id -> its grant (JSON). Only commits write it."""
         return f"{self.prefix}grants:{worker}"
 
     def snapshot(self, seq: int) -> str:
-        """List: what the snapshot of the state at log position `seq` is, then its parts."""
+        """List: header, then parts of the snapshot at log position `seq`."""
         return f"{self.prefix}snapshot:{seq}"
 
     def reply(self, command_id: str) -> str:
-        """List that the answer to a command is pushed on; it expires."""
+        """List that receives the answer to a command; expires."""
         return f"{self.prefix}reply:{command_id}"
 
     def sent(self, command_id: str) -> str:
-        """The inbox entry that holds a command, so that asking again does not put it there twice; it expires."""
+        """String: inbox entry id of a command; makes resending idempotent; expires."""
         return f"{self.prefix}sent:{command_id}"
 
     def secrets(self, app: str) -> str:
-        """Hash, environment variable -> value; deleted with the app."""
+        """Hash, environment variable -> secret value; deleted when the app ends."""
         return f"{self.prefix}secrets:{app}"
 
     def tasks(self, app: str) -> str:
-        """Hash, task index -> how the task stands, plus the counters of the app; expires after the app."""
+        """Hash, task index -> task state (JSON), plus the app's counters; expires after the app ends."""
         return f"{self.prefix}tasks:{app}"
 
     def begun(self, app: str) -> str:
-        """Hash, task index -> the executor that has begun it and not ended it."""
+        """Hash, index of a running task -> its executor."""
         return f"{self.prefix}begun:{app}"
 
     def output(self, app: str) -> str:
-        """Hash, task index -> the last 64 KiB of the task's output; expires after the app."""
+        """Hash, task index -> last 64 KiB of its output; expires after the app ends."""
         return f"{self.prefix}output:{app}"
 
     def driver_output(self, app: str) -> str:
-        """The last 64 KiB of the output of the app's driver; expires."""
+        """String: last 64 KiB of the driver's output; expires."""
         return f"{self.prefix}driver-output:{app}"
 
     def worker_queue(self, worker: str) -> str:
-        """The RQ queue whose jobs ring for a worker's agent."""
+        """RQ queue whose jobs wake the worker's agent."""
         return f"fairlog.{self.cluster}.worker.{worker}"
 
     def app_queue(self, app: str) -> str:
-        """The RQ queue that holds an app's tasks."""
+        """RQ queue of an app's tasks."""
         return f"fairlog.{self.cluster}.app.{app}"
 
 
 def bell_id(queue: str) -> str:
-    """The id of the one job that rings on the RQ queue `queue`; RQ takes letters, digits, `_` and `-` only."""
+    """The id of the wake-up job on the RQ queue `queue`; RQ allows letters, digits, `_` and `-` only."""
     return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", queue) + "_bell"
 
 
 def queue_key(queue: str) -> str:
-    """The Redis list behind the RQ queue `queue`, where rings are pushed. Spelled here, so that clients need no RQ."""
+    """The Redis list behind the RQ queue `queue`; named here so that clients need not import RQ."""
     return f"rq:queue:{queue}"

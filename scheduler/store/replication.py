@@ -1,10 +1,14 @@
-"""Whether a store's server is still its primary, and its replicas are in step: asked after each replicated commit.
+"""Check after each replicated commit that the server is still primary and its replicas are in sync.
 
-A primary that hangs is replaced, and may wake up. For a moment one of its replicas still follows it and has all
-that it writes, while another one has been made primary and knows nothing of that. And one that was started again
-counts what it sends from 0: until they are in step with it, the sentinels may take the replica that has the least
-for the one that is furthest. So every server that has been the store or has followed it is known here for good: each
-of them may be primary again, also where the master that asks served under it long ago and was a standby since.
+Two failures make this necessary:
+
+- A primary that hung is replaced, then resumes. For a moment a replica still follows it and confirms its writes,
+  although another replica has been promoted without them.
+- A restarted primary counts its replication offset from 0. Until its replicas are in sync, the sentinels may promote
+  the replica with the least data.
+
+Any former primary or replica may become primary again, even after this master has been a standby for a long time.
+So all of them stay known.
 """
 
 from __future__ import annotations
@@ -26,9 +30,9 @@ if TYPE_CHECKING:
 
 _ASK_S = 1.0
 _REST = 10
-"""How many times as long as it took to ask in vain nobody asks again, if the primary has not hung meanwhile."""
+"""Back-off after a failed probe, as a multiple of its duration. A primary that hung ends the back-off."""
 _HUNG_S = 1.0
-"""After so long without a word from the primary it may have been replaced, and by one that was left alone."""
+"""A primary silent for this long may have been replaced, possibly by a server in back-off."""
 
 
 class _Server(NamedTuple):
@@ -37,24 +41,24 @@ class _Server(NamedTuple):
 
 
 class Primacy:
-    """What is known of the replicas of `store`: one that does not follow the primary any more is asked why."""
+    """The known replicas of `store`. A replica that stops following the primary is probed."""
 
     def __init__(self, store: Redis) -> None:
         self._store = store
         self._followers: dict[_Server, float] = {}
-        """The replicas there are or were, and when to ask each again that has not answered."""
+        """Current and former replicas, and the time before which each is not probed again; 0 = no back-off."""
         self._awaited: dict[_Server, None] = {}
-        """Those that were not in step yet since the primary was started, or became one."""
+        """Servers not yet in sync since the current primary started or was promoted."""
         self._reign = ""
         self._primary: dict[_Server, None] = {}
-        """The server that was the primary at the last look."""
+        """The primary at the last check; empty before the first."""
         self._looked_s = 0.0
 
     def confirm(self, sent: UnderWay) -> bool:
-        """Whether the replicas that are alive are in step with the primary, which is the server behind `sent`.
+        """Whether all live replicas are in sync with the primary, the server that `sent` went to.
 
-        Raises: redis-py's ConnectionError if it was replaced as far as anybody says, every connection given up:
-        the next one finds the primary.
+        Raises: redis-py's ConnectionError if any server reports that the primary was replaced. All connections are
+        then closed, so that the next one finds the new primary.
         """
         answer = sent.ask("INFO", "replication")
         if isinstance(answer, RedisError):
@@ -81,7 +85,7 @@ class Primacy:
         return not self._awaited
 
     def _look_after(self, server: _Server, sent: UnderWay, ours: dict[str, str]) -> None:
-        """Ask a replica that does not follow what it does instead; one that hangs is left alone for a while."""
+        """Probe a replica that does not follow the primary; one that does not answer gets a back-off."""
         began_s = time.monotonic()
         if began_s < self._followers[server]:
             return
@@ -98,7 +102,7 @@ class Primacy:
             self._awaited.pop(server, None)
 
     def _asked(self, server: _Server) -> dict[str, str]:
-        """What `server` says of itself; nothing if it does not answer at once."""
+        """INFO replication of `server`; empty if it does not answer within `_ASK_S`."""
         pool = self._store.connection_pool
         known = {
             name: value
@@ -122,14 +126,14 @@ class Primacy:
     def _give_up(self, sent: UnderWay, why: str) -> NoReturn:
         sent.abandon()
         self._store.connection_pool.disconnect()
-        raise StoreConnectionError(f"the server is not the store's primary any more: {why}")
+        raise StoreConnectionError(f"the server is no longer the store's primary: {why}")
 
 
 def _has_replaced(theirs: dict[str, str], ours: dict[str, str]) -> bool:
-    """Whether another server is primary in our place: not we ourselves, nor the one that we have replaced.
+    """Whether another server has replaced our primary.
 
-    The latter may have been started again, and then knows nothing of the one that it was; but whoever replaces
-    a primary remembers it.
+    Two servers that report themselves primary do not count: our primary itself, and its restarted predecessor. A
+    predecessor has lost its replication history; a successor has its predecessor's id as `master_replid2`.
     """
     if theirs.get("role") != "master":
         return False
@@ -139,19 +143,19 @@ def _has_replaced(theirs: dict[str, str], ours: dict[str, str]) -> bool:
 
 
 def _remembers(said: dict[str, str]) -> bool:
-    """Whether a primary followed another one before; the id of none is all zeros."""
+    """Whether a primary was promoted from replica; `master_replid2` is all zeros otherwise."""
     return bool(said["master_replid2"].strip("0"))
 
 
 def _address(sent: UnderWay) -> Iterator[_Server]:
-    """Where the server behind `sent` is; nothing for a Unix socket."""
+    """The address of the server that `sent` went to; none for a Unix socket."""
     host, port = sent.server
     if port:
         yield _Server(host, int(port))
 
 
 def _is_with_us(theirs: dict[str, str], ours: dict[str, str]) -> bool:
-    """Whether it is we ourselves, or a replica that is in step with us under another address."""
+    """Whether it is our primary itself, or an in-sync replica known under another address."""
     same = theirs.get("master_replid") == ours["master_replid"]
     return same and (theirs["role"] == "master" or theirs.get("master_link_status") == "up")
 
@@ -161,7 +165,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _attached(ours: dict[str, str]) -> Iterator[tuple[_Server, str]]:
-    """The replicas that follow and their state, from lines like `slave0:ip=127.0.0.1,port=6380,state=online,…`."""
+    """Attached replicas and their states, from lines like `slave0:ip=127.0.0.1,port=6380,state=online,…`."""
     for name, said in ours.items():
         if name.startswith("slave") and said.startswith("ip="):
             parts = dict(part.split("=", 1) for part in said.split(","))
@@ -169,7 +173,7 @@ def _attached(ours: dict[str, str]) -> Iterator[tuple[_Server, str]]:
 
 
 def _announced(store: Redis) -> Iterator[_Server]:
-    """The replicas that the sentinels know of; without sentinels, the servers that the URL names."""
+    """The replicas known to the sentinels; without sentinels, the servers in the URL."""
     pool: Any = store.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     for asked in manager.sentinels if manager is not None else ():

@@ -1,8 +1,8 @@
-"""An app's tasks in the store: RQ jobs in the app's own queue, and how each of them stands.
+"""The task queues: per app, one RQ queue of its tasks, and the state of each task.
 
-Every step is one script, so a crash at any instant leaves a task in exactly one place: in the queue,
-begun by one executor, or over. Asking for any step twice does no harm. The jobs are in no registry
-of RQ's, so its clean-up, which comes late and calls abandoned jobs failed, never sees one.
+Every state change of a task is one atomic Lua script that is safe to repeat. After a crash at any point a task is in
+exactly one place: queued, running on one executor, or ended. The jobs are in none of RQ's registries, so that RQ's
+clean-up does not mark abandoned jobs as failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from rq import Queue
 from rq.job import Job
 
-from scheduler.store import task_queue_lua as worklist_lua
+from scheduler.store import task_queue_lua
 from scheduler.store.inflight import StoreCommand, UnderWay
 from scheduler.store.keys import Keys
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from redis import Redis
 
 Outcome = Literal["succeeded", "failed", "hopeless"]
-"""How a task ended; one that failed may be tried again, a hopeless one is not worth it."""
+"""How a task ended. A failed task may be retried; a hopeless task is not."""
 
 FUNCTION = "workers.tasks.run"
-"""What the jobs name as their function. Executors look at ids only."""
+"""The function named in the jobs; never called, because executors read only the job ids."""
 
 OUTPUT_BYTES = 64 * 1024
 KEPT_S = 7 * 24 * 3600
@@ -36,16 +36,16 @@ _CHUNK = 500
 
 
 class Begun(NamedTuple):
-    """A task that an executor has begun, for the `attempt`th time."""
+    """A running task and its attempt number, from 1."""
 
     task: int
     attempt: int
 
 
 class Completion(NamedTuple):
-    """One task that ended: how, with what exit code, why in a sentence, and the end of its output.
+    """A report that a task ended: outcome, exit code, reason and the tail of its output.
 
-    With the `attempt` that ended, word of it that comes twice cannot be taken for word of the next one.
+    `attempt` prevents a repeated report from being counted for the next attempt.
     """
 
     task: int
@@ -57,11 +57,14 @@ class Completion(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What an executor learns from a step.
+    """The result of `Worklist.step`.
 
-    `taken` are the tasks to begin now; `refused` the foreign jobs that were removed from the queue;
-    `mine` all that the executor has begun, looked up only when the queue had less than was wanted; `running`
-    how many tasks of the app are begun in all.
+    - `granted`: whether the executor is granted.
+    - `tasks`, `succeeded`, `failed`, `running`: numbers of the app's tasks.
+    - `detail`: the message of the first task that failed for good.
+    - `taken`: the tasks to start now.
+    - `refused`: ids of foreign jobs removed from the queue.
+    - `mine`: all running tasks of the executor; only if the queue held fewer tasks than wanted.
     """
 
     granted: bool
@@ -76,19 +79,19 @@ class Step(NamedTuple):
 
     @property
     def verdict(self) -> Literal["finished", "failed"] | None:
-        """What the app has come to, None while it goes on."""
+        """The app's outcome, None while it is running."""
         if self.failed:
             return "failed"
         return "finished" if self.tasks and self.succeeded >= self.tasks else None
 
     @property
     def waiting(self) -> int:
-        """How many tasks of the app nobody has begun."""
+        """How many tasks of the app are queued."""
         return self.tasks - self.succeeded - self.failed - self.running
 
 
 class Progress(NamedTuple):
-    """How many of an app's tasks stand where; all zero before the app's first executor."""
+    """Numbers of an app's tasks by state; all zero before its first executor."""
 
     tasks: int = 0
     queued: int = 0
@@ -98,9 +101,9 @@ class Progress(NamedTuple):
 
 
 class TaskState(NamedTuple):
-    """How one task stands: queued, running, succeeded, failed, or stopped where its app was over before it.
+    """The state of a task: queued, running, succeeded, failed, or stopped because its app ended first.
 
-    `attempts` counts every start, times are ms by the store's clock.
+    `attempts` counts every start. Times are ms by the store's clock.
     """
 
     task: int
@@ -114,20 +117,20 @@ class TaskState(NamedTuple):
 
 
 class Worklist:
-    """The tasks of the apps of one cluster, for the master, the executors and the command line."""
+    """The task queues of one cluster's apps, for the master, the executors and the command line."""
 
     def __init__(self, connection: Redis, cluster: str = "default") -> None:
         self._store = connection
         self._keys = Keys(cluster)
-        self._fill = connection.register_script(worklist_lua.FILL)
-        self._step = connection.register_script(worklist_lua.STEP)
-        self._keep_output = connection.register_script(worklist_lua.KEEP_OUTPUT)
-        self._sweep = connection.register_script(worklist_lua.SWEEP)
+        self._fill = connection.register_script(task_queue_lua.FILL)
+        self._step = connection.register_script(task_queue_lua.STEP)
+        self._keep_output = connection.register_script(task_queue_lua.KEEP_OUTPUT)
+        self._sweep = connection.register_script(task_queue_lua.SWEEP)
 
     def fill(self, app: str, tasks: int, *, worker: str, executor: str, chunk: int = _CHUNK) -> bool:
-        """Make every task's job exist exactly once, however often and by however many this is called.
+        """Create the jobs of all `tasks`, `chunk` per script call. Repeated and concurrent calls create none twice.
 
-        False, and nothing more is made, where `executor` is not granted on `worker` or the app is over.
+        Returns False, and creates no more, if `executor` is not granted on `worker` or the app is over.
         """
         keys = self._keys
         head, tail = json.dumps([FUNCTION, None, [app, 0], {}]).split(" 0]", 1)
@@ -158,11 +161,11 @@ class Worklist:
         retries: int = 0,
         rq_worker: str = "",
     ) -> Step:
-        """Hand in what ended and take up to `want` tasks, in one round trip.
+        """Report ended tasks and take up to `want` new ones, in one round trip.
 
-        A completion counts only while the task is begun by `executor`; a failed one goes back to the
-        end of the queue up to `retries` times. Nothing is handed out to an executor that is not
-        granted any more, nor once a task has failed for good.
+        A completion counts only if the task is running on `executor`. A failed task returns to the end of the queue,
+        at most `retries` times. An executor whose grant was revoked gets no tasks, nor does any executor after a task
+        has failed for good.
         """
         arguments: list[str | int | bytes] = [executor, want, retries, self._id(app), _rq_now(), rq_worker]
         for done in completions:
@@ -187,45 +190,48 @@ class Worklist:
         )
 
     def take(self, app: str, n: int, *, worker: str, executor: str) -> list[int]:
-        """Begin up to `n` tasks; none where `executor` is not granted on `worker`."""
+        """Take up to `n` tasks; none if `executor` is not granted on `worker`. Returns their indexes."""
         return [begun.task for begun in self.step(app, worker=worker, executor=executor, want=n).taken]
 
     def put_back(self, app: str, *gone: str) -> int:
-        """How many tasks the `gone` executors had begun: they go back to the front of the queue, not as retries."""
+        """Return the running tasks of the `gone` executors to the front of the queue; not counted as retries.
+
+        Returns their number.
+        """
         queue, tasks, begun, *arguments = self.returned(app, gone)
-        command: StoreCommand = ("EVAL", worklist_lua.PUT_BACK, 3, queue, tasks, begun, *arguments)
+        command: StoreCommand = ("EVAL", task_queue_lua.PUT_BACK, 3, queue, tasks, begun, *arguments)
         return cast("int", UnderWay(self._store, [command]).answers()[0])
 
     def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
-        """What a commit is told so that it puts back what the `gone` executors had begun."""
+        """Arguments with which a commit returns the running tasks of the `gone` executors to the queue."""
         return self._queue(app), self._keys.tasks(app), self._keys.begun(app), self._id(app), *gone
 
     def keep_output(self, app: str, executor: str, tails: Mapping[int, bytes]) -> None:
-        """Keep the end of what running tasks of `executor` have printed so far."""
+        """Store the output tails of running tasks of `executor`."""
         arguments: list[str | int | bytes] = [executor]
         for index, tail in tails.items():
             arguments += [index, tail[-OUTPUT_BYTES:]]
         self._keep_output([self._keys.begun(app), self._keys.output(app)], arguments)
 
     def forget(self, *apps: str, keep_output_s: int = KEPT_S) -> None:
-        """Delete all that RQ and executors need of apps that are over, secrets included.
+        """Delete the queue, jobs and secrets of apps that are over.
 
-        States and output can be read for `keep_output_s` more. Cut short by a crash, it is made up
-        for by asking again; `open_apps` names the apps that it is due for.
+        Task states and output expire after `keep_output_s`. After a crash in the middle, call it again for the apps in
+        `open_apps`.
         """
         if apps:
             made = cast("list[int]", UnderWay(self._store, [self.close_command(apps)]).answers()[0])
             self.sweep(apps, made, keep_output_s)
 
     def close_command(self, apps: Sequence[str]) -> StoreCommand:
-        """The first step of `forget`, to be sent along with other commands; the second is `sweep` with its answer."""
+        """The first step of `forget`, as a command to send with others. Pass its answer to `sweep`, the second step."""
         keys = self._keys
         places = [keys.tasks(app) for app in apps]
         places += [place for app in apps for place in (self._queue(app), keys.begun(app), keys.secrets(app))]
-        return ("EVAL", worklist_lua.CLOSE, len(places), *places)
+        return ("EVAL", task_queue_lua.CLOSE, len(places), *places)
 
     def sweep(self, apps: Sequence[str], made: Sequence[int], keep_output_s: int = KEPT_S) -> None:
-        """Delete the jobs of closed apps, of which `made` says how many each had."""
+        """Delete the jobs of closed apps; `made` is the number of jobs of each, -1 for none."""
         for app, jobs in zip(apps, made, strict=True):
             if jobs >= 0:
                 self._forget_jobs(app, jobs, keep_output_s)
@@ -238,13 +244,13 @@ class Worklist:
         self._sweep([keys.tasks(app), keys.output(app), queue, Queue.redis_queues_keys, rq_workers], [keep_output_s])
 
     def open_apps(self) -> list[str]:
-        """The apps that have a queue in the store, in order: those not yet forgotten entirely."""
+        """Ids of the apps with a queue in the store, sorted: those that `forget` has not finished."""
         prefix = self._queue("")
         names = (name.decode() for name in cast("set[bytes]", self._store.smembers(Queue.redis_queues_keys)))
         return sorted(name[len(prefix) :] for name in names if name.startswith(prefix))
 
     def progress(self, app: str) -> Progress:
-        """How many of the app's tasks stand where."""
+        """The numbers of the app's tasks by state."""
         pipeline = self._store.pipeline(transaction=True)
         pipeline.hmget(self._keys.tasks(app), ["tasks", "succeeded", "failed"])
         pipeline.hlen(self._keys.begun(app))
@@ -253,30 +259,30 @@ class Worklist:
         return Progress(tasks, tasks - running - succeeded - failed, running, succeeded, failed)
 
     def states(self, app: str) -> list[TaskState]:
-        """How each task of the app stands, by index; empty before the app's first executor."""
+        """The states of the app's tasks, by index; empty before its first executor."""
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.tasks(app)))
         total = int(stored.get(b"tasks", 0))
         over = b"forgotten" in stored
         return [_task_state(task, stored.get(b"%d" % task), over=over) for task in range(total)]
 
     def output(self, app: str, task: int) -> bytes:
-        """The last 64 KiB that the task has printed, as far as the store has them."""
+        """The last 64 KiB of the task's output; empty if the store has none."""
         return cast("bytes | None", self._store.hget(self._keys.output(app), str(task))) or b""
 
     def keep_driver_output(self, app: str, tail: bytes) -> None:
-        """Keep the end of what the app's driver has printed so far."""
+        """Store the tail of the driver's output for `KEPT_S`."""
         self._store.set(self._keys.driver_output(app), tail[-OUTPUT_BYTES:], ex=KEPT_S)
 
     def driver_output(self, app: str) -> bytes:
-        """The last 64 KiB that the app's driver has printed, as far as the store has them."""
+        """The last 64 KiB of the driver's output; empty if the store has none."""
         return cast("bytes | None", self._store.get(self._keys.driver_output(app))) or b""
 
     def is_granted(self, worker: str, executor: str) -> bool:
-        """Whether the worker is to run the executor or driver."""
+        """Whether the executor or driver is granted on the worker."""
         return bool(self._store.hget(self._keys.grants(worker), executor))
 
     def secrets(self, app: str) -> dict[str, str]:
-        """The environment variables that the submitter put aside for the app's tasks."""
+        """The app's secrets: environment variable -> value."""
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.secrets(app)))
         return {os.fsdecode(name): os.fsdecode(value) for name, value in stored.items()}
 
@@ -291,7 +297,7 @@ class Worklist:
 
 
 def job_id(cluster: str, app: str, task: int) -> str:
-    """The RQ job id of a task: RQ keeps the jobs of all queues in one place and takes letters, digits, `_`, `-`."""
+    """The RQ job id of a task, unique across queues; RQ allows letters, digits, `_` and `-` only."""
     return f"{_escape(cluster)}__{_escape(app)}__{task}"
 
 

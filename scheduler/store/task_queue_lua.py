@@ -1,8 +1,8 @@
-"""The scripts of `worklist`: each one is a step that happens entirely or not at all.
+"""The Lua scripts of `task_queue`. Each one is atomic.
 
-A grant counts when its field in `grants:<worker>` holds something; an empty value is a grant that was
-taken back and waits for its worker's word. Of a job in the queue only its id is read: what its data
-name as a function is never run.
+A grant is valid while its field in `grants:<worker>` is not empty. An empty value is a tombstone: the grant was
+revoked, and the worker has not yet confirmed. Scripts read only the id of a queued job; the function named in its data
+is never run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ end
 return total - upto
 """
 )
-"""Makes up to a chunk of jobs exist. -> how many are still to make, -1 where the app has no place for them."""
+"""Creates up to a chunk of jobs. -> the number left to create; -1 if the executor is not granted or the app is over."""
 
 STEP = (
     _GRANTED
@@ -140,8 +140,8 @@ local running = redis.call('HLEN', begun)
 return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine, running}
 """
 )
-"""Takes in what ended and hands out what to begin. `mine`, looked up once the queue is empty, is all that the
-executor has begun: an answer that got lost shows there."""
+"""Counts completions and hands out tasks. Once the queue is empty, `mine` lists all running tasks of the executor. It
+includes tasks whose answer was lost."""
 
 RETURN = (
     """
@@ -166,10 +166,10 @@ return #found
 end
 """
 )
-"""Lua's function that returns the begun tasks of the executors named in ARGV to the front of the queue."""
+"""Lua function: return the running tasks of the executors ARGV[first..last] to the front of the queue."""
 
 PUT_BACK = f"{RETURN}return return_tasks(KEYS[1], KEYS[2], KEYS[3], ARGV[1], 2, #ARGV)"
-"""Returns the begun tasks of the executors named to the front of the queue. -> how many there were."""
+"""Returns the running tasks of executors to the front of the queue. -> their number."""
 
 KEEP_OUTPUT = """
 local begun, output, executor = KEYS[1], KEYS[2], ARGV[1]
@@ -177,7 +177,7 @@ for n = 2, #ARGV, 2 do
   if redis.call('HGET', begun, ARGV[n]) == executor then redis.call('HSET', output, ARGV[n], ARGV[n + 1]) end
 end
 """
-"""Keeps what running tasks have printed so far, if they are the executor's to run."""
+"""Stores the output tails of tasks that are running on the executor."""
 
 CLOSE = """
 local apps = #KEYS / 4
@@ -199,9 +199,9 @@ for first = apps + 1, #KEYS, 1000 do
 end
 return made
 """
-"""Shuts the work of apps for good. KEYS: the tasks of each, then three more of each.
+"""Closes apps for good. KEYS: `tasks` of every app, then queue, `begun` and `secrets` of every app.
 
--> how many jobs were made for each, -1 if none ever began."""
+-> for each app the number of jobs created, -1 if its `tasks` do not exist."""
 
 SWEEP = """
 local tasks, output, queue, queues, rq_workers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -214,4 +214,4 @@ redis.call('SREM', queues, queue)
 redis.call('EXPIRE', tasks, ARGV[1])
 redis.call('EXPIRE', output, ARGV[1])
 """
-"""The last step of forgetting: what RQ knows of the queue goes, what users may read stays for a while."""
+"""Deletes RQ's records of the queue and its workers. Task states and output expire after ARGV[1] seconds."""

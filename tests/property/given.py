@@ -50,10 +50,10 @@ class _Turn(Turn):
         super().__init__(state, at)
         self.before = before
 
-    def record(self, event: Event, cause: str = "") -> None:
+    def fold(self, event: Event, cause: str = "") -> None:
         assert convert(asdict(event), type(event)) == event
         self.before(self.state, event)
-        super().record(event, cause)
+        super().fold(event, cause)
         check(self.state)
 
 

@@ -10,7 +10,7 @@ import pytest
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
 from scheduler.model.grants import diff
 from scheduler.rules.decide import decide
-from scheduler.rules.snapshot_rows import restored
+from scheduler.rules.snapshot_records import restored
 from scheduler.rules.state import ClusterState
 from scheduler.service.scheduler import Scheduler
 from scheduler.store import eventlog

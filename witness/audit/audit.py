@@ -8,31 +8,29 @@ nobody can know the state any more: from there on only the chain is verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs, to_builtins
 
 from recovery.replay.chain import Entry, Fault, verified
-from scheduler.model.errors import UnreadableRecord
+from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import (
     AppAdmitted,
-    AppRegistered,
     CompanyRegistered,
     DriverAllocated,
-    DriverRemoved,
     Event,
     ExecutorAllocated,
-    ExecutorChanged,
     ExecutorRemoved,
-    ExecutorRevoked,
+    ExecutorsRequested,
+    MasterElected,
+    RoomReserved,
     WorkerChanged,
-    WorkerRegistered,
     WorkerRemoved,
 )
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import decision_of, decisions, stage_of
+from scheduler.rules.turn import STAGES, consequences, decision_of, decisions, reservations, stage_of
 from scheduler.store.codec import Fact, Record, told
 from witness.audit.inputs_check import Inputs, Odd
 from witness.audit.rule_of import broken
@@ -43,9 +41,9 @@ if TYPE_CHECKING:
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
 """What no command brings about."""
-_OF_SLICES = (ExecutorRemoved, DriverRemoved, ExecutorRevoked)
-"""What tells of an executor or a driver, and so names its app and worker once more."""
-_REGARDED = frozenset({CompanyRegistered, *_DECIDED, *_OF_SLICES})
+_CONSEQUENCES = (RoomReserved, ExecutorsRequested)
+"""What stands behind an input, or at the beginning of a turn, because a rule makes it of what was there."""
+_REGARDED = frozenset({CompanyRegistered, *_DECIDED})
 """What more is asked of among the inputs of a turn than whether it can be folded."""
 CHAIN = "chain"
 """Stands for a rule's number where the chain of digests is broken, or an entry cannot be read."""
@@ -161,9 +159,12 @@ class Audit:
         decided_from = len(turn)
         while decided_from and _is_decision(turn[decided_from - 1]):
             decided_from -= 1
+        while decided_from < len(turn) and type(turn[decided_from].event) is ExecutorsRequested:
+            decided_from += 1
         inputs, decided = turn[:decided_from], turn[decided_from:]
-        may_rest = not decided and bool(inputs) and _only_decommissions(inputs, self.state)
-        yield from self._take(inputs, decided[0].event if decided else None)
+        commands = [fact for fact in inputs if type(fact.event) not in _CONSEQUENCES]
+        may_rest = not decided and bool(commands) and _only_decommissions(commands, self.state)
+        yield from self._take(inputs, commands, turn[0], decided[0].event if decided else None)
         if self.blind_from is not None:
             return
         if turn[-1].seq >= self.first and not may_rest:
@@ -173,33 +174,58 @@ class Audit:
                 if (wrong := self._fold(logged)) is not None:
                     yield wrong
 
-    def _take(self, inputs: list[Fact], behind: Event | None) -> Iterator[Deviation]:
+    def _take(self, inputs: list[Fact], commands: list[Fact], first: Fact, behind: Event | None) -> Iterator[Deviation]:
         """Fold the inputs of a turn, each held against what the command behind it causes; `behind` comes next."""
-        told = Inputs(self.state, inputs)
-        for number, logged in enumerate(inputs):
-            odd = self._regard(logged) if type(logged.event) in _REGARDED else None
-            strange = told.odd(number, logged)
-            if odd is not None:
-                yield odd
-            elif strange is not None:
-                yield self._strange(logged.seq, logged.event, strange)
-            wrong = self._fold(logged)
-            if wrong is not None and strange is None:
-                yield wrong
-            if self.blind_from is not None:
-                return
+        told = Inputs(self.state, commands)
+        elected = type(first.event) is MasterElected
+        due: list[Event] = [] if elected else list(reservations(self.state, first.at))
+        number = 0
+        for logged in inputs:
+            consequence = type(logged.event) in _CONSEQUENCES
+            if consequence or due:
+                expected = due.pop(0) if due else None
+                if logged.event != expected:
+                    due.clear()
+                    yield self._deviation(logged.seq, logged.event, expected, rule=_rule_of(expected or logged.event))
+            folded = yield from self._consequence(logged) if consequence else self._input(told, number, logged)
+            if not consequence:
+                number += 1
+                due = list(consequences(self.state, [logged.event], logged.at))[1:] if folded else []
+                if elected and logged is first:
+                    due = list(reservations(self.state, logged.at))
+        if due:
+            seq = inputs[-1].seq + 1 if inputs else first.seq
+            yield self._deviation(seq, behind, due[0], rule=_rule_of(due[0]))
         if (missing := told.missing()) is not None:
             yield self._strange(inputs[-1].seq + 1, behind, missing)
 
+    def _consequence(self, logged: Fact) -> Generator[Deviation, None, bool]:
+        """Fold it; whether that can be done."""
+        wrong = self._fold(logged)
+        if wrong is not None:
+            yield wrong
+        return wrong is None
+
+    def _input(self, told: Inputs, number: int, logged: Fact) -> Generator[Deviation, None, bool]:
+        """Fold the input of that number, held against what is told of it; whether that can be done."""
+        odd = self._regard(logged) if type(logged.event) in _REGARDED else None
+        strange = told.odd(number, logged)
+        if odd is not None:
+            yield odd
+        elif strange is not None:
+            yield self._strange(logged.seq, logged.event, strange)
+        wrong = self._fold(logged)
+        if wrong is not None and strange is None:
+            yield wrong
+        return wrong is None
+
     def _regard(self, logged: Fact) -> Deviation | None:
-        """Note a company. A decision is no input (semantics T2), and whoever tells of an executor knows whose it is."""
+        """Note a company. A decision is no input (semantics T2)."""
         event = logged.event
         if isinstance(event, CompanyRegistered):
             self.companies[event.company] = None
         elif isinstance(event, _DECIDED):
             return self._deviation(logged.seq, event, None, rule="T2")
-        elif isinstance(event, _OF_SLICES) and (owner := _owner(self.state, event)) is not None:
-            return Deviation(logged.seq, "O2", words(event), owner, None)
         return None
 
     def _shape(self, turn: list[Fact]) -> Iterator[Deviation]:
@@ -234,7 +260,7 @@ class Audit:
                     return
             course.go_on(event, as_due=as_due)
         if course.due is not None and course.departed:
-            course.work_out_again(stage_of(course.due))
+            course.work_out_again(_stage(course.due))
         if course.due is not None:
             rule = broken(self.state, None, course.due)
             yield self._deviation(last.seq + 1, None, course.due, rule=rule)
@@ -242,10 +268,10 @@ class Audit:
     def _held_against(self, course: _Course, seq: int, event: Event) -> Generator[Deviation, None, bool]:
         """Whether the decision is one that was due after all, once what is due was worked out again."""
         if course.departed:
-            course.work_out_again(stage_of(event))
-        if course.due is not None and stage_of(course.due) < stage_of(event):
+            course.work_out_again(_stage(event))
+        if course.due is not None and _stage(course.due) < _stage(event):
             yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
-            course.work_out_again(stage_of(event))
+            course.work_out_again(_stage(event))
         as_due = event == course.due
         if not as_due:
             yield self._deviation(seq, event, course.due, rule=broken(self.state, event, course.due))
@@ -258,25 +284,15 @@ class Audit:
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as the log has it; one that cannot be so is named and passed over (semantics O2)."""
         seq, at, _, cause, event, _ = logged
-        state, books, kind = self.state, self._books, type(event)
-        check = _IMPOSSIBLE.get(kind)
-        if check is not None and (impossible := check(state, event)) is not None:
-            state.head = seq
-            return Deviation(seq, "O2", words(event), impossible, None) if impossible else None
+        state, books = self.state, self._books
         try:
             state.apply(event, at=at, cause=cause)
-        except (KeyError, ValueError, IndexError) as error:
-            self._stop(seq)
-            due = f"something that does not contradict what came before it ({error!r})"
-            return Deviation(seq, "O2", words(event), due, None)
+        except InvariantViolated as error:
+            state.head = seq
+            return self._deviation(seq, event, None, rule=error.rule)._replace(due=f"nothing: {error.why}")
         if books is not None and (differs := books.post(event, state)) is not None:
             self._books = None
             return Deviation(seq, "O2", differs, _SUMS, None)
-        if kind is ExecutorAllocated or kind is DriverAllocated:
-            worker = state.workers[event.worker]  # type: ignore[union-attr]  # both name one
-            if worker.free_cores < 0 or worker.free_memory_mb < 0:
-                due = f"no more than worker {worker.id} offers, {worker.cores} cores and {worker.memory_mb} MiB"
-                return Deviation(seq, "O2", words(event), due, None)
         return None
 
     def _strange(self, seq: int, done: Event | None, odd: Odd) -> Deviation:
@@ -310,7 +326,7 @@ class _Course:
             self.departed = self.departed or not as_due
             self.due = next(self._course, None)
         else:
-            self.work_out_again(stage_of(done))
+            self.work_out_again(_stage(done))
 
     def work_out_again(self, first: int) -> None:
         """What is due from that stage of the turn on, as the state is now."""
@@ -333,8 +349,14 @@ def words(event: Event | None) -> str:
     return " ".join([type(event).__name__, *said])
 
 
+def _stage(event: Event) -> int:
+    """The stage of a decision; pending requests (L1) stand behind those of any stage, placement goes by them."""
+    return len(STAGES) - 1 if type(event) is ExecutorsRequested else stage_of(event)
+
+
 def _is_decision(logged: Fact) -> bool:
-    return type(logged.event) in _DECIDED or decision_of(logged.event, logged.cause) is not None
+    kind = type(logged.event)
+    return kind in _DECIDED or kind is ExecutorsRequested or decision_of(logged.event, logged.cause) is not None
 
 
 def _only_decommissions(inputs: list[Fact], state: ClusterState) -> bool:
@@ -355,52 +377,6 @@ def _is_decommission(events: list[Event], state: ClusterState) -> bool:
     )
 
 
-def _admits(state: ClusterState, event: AppAdmitted) -> str | None:
-    app = state.apps.get(event.app)
-    if app is None or app.state != "pending" or app.admitted:
-        return ""
-    return None if (app.spec.company, app.spec.user) == (event.company, event.user) else ""
-
-
-def _grants(state: ClusterState, event: ExecutorAllocated) -> str | None:
-    unknown = event.app not in state.apps or event.worker not in state.workers
-    return "" if unknown or event.executor in state.executors else None
-
-
-def _grants_driver(state: ClusterState, event: DriverAllocated) -> str | None:
-    app = state.apps.get(event.app)
-    waits = app is not None and app.submitted in state.waiting_drivers
-    return None if waits and event.worker in state.workers else ""
-
-
-def _owner(state: ClusterState, event: ExecutorRemoved | DriverRemoved | ExecutorRevoked) -> str | None:
-    """The app and worker that the executor or driver was granted to and on, if the event names another one."""
-    held = state.drivers.get(event.driver) if isinstance(event, DriverRemoved) else state.executors.get(event.executor)
-    if held is None or (held.app == event.app and held.worker == event.worker):
-        return None
-    return f"{held.id} of app {held.app} on worker {held.worker}, as it was granted"
-
-
-def _revokes(state: ClusterState, event: ExecutorRevoked) -> str | None:
-    executor = state.executors.get(event.executor)
-    return None if executor is not None and executor.status != "stopping" else "an executor that runs"
-
-
-def _changes(state: ClusterState, event: ExecutorChanged) -> str | None:
-    executor = state.executors.get(event.executor)
-    same = executor is None or (executor.status != "starting" and event.idle == (executor.idle_since is not None))
-    return "an executor that starts, or becomes idle or busy" if same else None
-
-
-_NOBODYS = "an id that nobody has yet"
-_IMPOSSIBLE: dict[type[Event], Callable[[ClusterState, Any], str | None]] = {
-    AppAdmitted: _admits,
-    ExecutorAllocated: _grants,
-    DriverAllocated: _grants_driver,
-    ExecutorRevoked: _revokes,
-    ExecutorChanged: _changes,
-    AppRegistered: lambda state, event: _NOBODYS if event.app in state.apps else None,
-    WorkerRegistered: lambda state, event: _NOBODYS if event.worker in state.workers else None,
-    CompanyRegistered: lambda state, event: _NOBODYS if event.company in state.companies else None,
-}
-"""What would have to be so that an event can be folded, "" if that was said already; None if it can be."""
+def _rule_of(consequence: Event) -> str:
+    """The rule that makes it of what was there."""
+    return "C7" if isinstance(consequence, RoomReserved) else "L1"

@@ -48,7 +48,7 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A3"
     if due is None and is_full(state):
         return "A3"
-    if not queue.cap.admits(app.queued.request) and done.company not in state.queue.borrowers:
+    if not queue.limit.admits(app.queued.request) and done.company not in state.queue.borrowers:
         return "C4"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
 
@@ -58,7 +58,7 @@ def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
     settings = state.settings
     if due.company != done.company:
         return COMPANY_POLICIES[settings.company_policy].rule
-    if due.app in state.queue.companies[due.company].cap.reserved:
+    if due.app in state.queue.companies[due.company].limit.reserved:
         return "C7"
     policy = USER_POLICIES[settings.user_policy] if due.user != done.user else APP_POLICIES[settings.app_policy]
     return policy.rule

@@ -31,6 +31,7 @@ from fairlog.cli.params import (
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
 from scheduler.model.errors import CommandRejected
+from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.validate import MAX_NAME
 
@@ -44,57 +45,86 @@ _OVER = ("succeeded", "failed", "stopped")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--company", required=True, metavar="C", type=read_text, help="The company that pays.")
-@click.option("--user", required=True, metavar="U", type=read_text, help="Who submits; has one queue in the company.")
+@click.option("--company", required=True, metavar="C", type=read_text, help="Company that the app belongs to.")
+@click.option(
+    "--user", required=True, metavar="U", type=read_text, help="User who submits. Each user of a company has one queue."
+)
 @click.option(
     "--cores",
     type=read_cores,
     metavar="N",
-    help='How many tasks may run at once; "unlimited" where admission is open.  [default: the cluster\'s, 8]',
+    help=(
+        'Number of tasks that may run at once, or "unlimited" if the setting admission is open.  '
+        "[default: the setting default_cores]"
+    ),
 )
-@click.option("--memory-per-task", type=read_size, metavar="SIZE", help="Memory a task needs: 512M, 2G or plain MiB.")
-@click.option("--tasks", type=int, metavar="N", help="How often CMD is run.  [default: as many as cores]")
-@click.option("--name", type=read_text, metavar="S", help="What the app is called.  [default: the command's name]")
+@click.option(
+    "--memory-per-task",
+    type=read_size,
+    metavar="SIZE",
+    help="Memory per task: 512M, 2G or plain MiB.  [default: the scheduler chooses]",
+)
+@click.option(
+    "--tasks",
+    type=int,
+    metavar="N",
+    help="How many times to run CMD, in parallel where possible.  [default: as many as --cores]",
+)
+@click.option("--name", type=read_text, metavar="S", help="Display name of the app.  [default: the command's name]")
 @click.option(
     "--kind",
     type=click.Choice(["batch", "sql"]),
     default="batch",
     show_default=True,
-    help="What it is; `app_policy=sql-first` lets sql go first.",
+    help="Kind of app. With the setting app_policy=sql-first, sql apps go first.",
 )
-@click.option("--retries", type=int, default=0, metavar="N", show_default=True, help="Further attempts a task has.")
-@click.option("--time-limit", type=read_duration, metavar="TIME", help="How long a task may run: 90s, 10m or 2h.")
+@click.option(
+    "--retries", type=int, default=0, metavar="N", show_default=True, help="Number of retries for a failed task."
+)
+@click.option("--time-limit", type=read_duration, metavar="TIME", help="Time limit for each task: 90s, 10m or 2h.")
 @click.option(
     "--sizing",
     type=click.Choice(["computed", "fixed", "one-per-worker"]),
-    help="Who sizes the executors.  [default: what the next three say; computed if they say nothing]",
+    help=(
+        "How executors are sized.  [default: fixed with --executor-cores, one-per-worker with --executor-"
+        "memory alone, else computed]"
+    ),
 )
-@click.option("--executor-cores", type=int, metavar="N", help="Fixed executors of so many cores.")
-@click.option("--executor-memory", type=read_size, metavar="SIZE", help="Memory of such an executor.  [default: 1G]")
-@click.option("--max-executors", type=int, metavar="N", help="The most executors at once; `scale` changes it.")
+@click.option("--executor-cores", type=int, metavar="N", help="Cores of each executor, which makes its size fixed.")
 @click.option(
-    "--driver", is_flag=True, help="CMD is the app's driver: it runs once, on a worker, and the app ends with it."
+    "--executor-memory",
+    type=read_size,
+    metavar="SIZE",
+    help="Memory of each executor that the app sizes itself.  [default: 1G]",
+)
+@click.option(
+    "--max-executors", type=int, metavar="N", help="Maximum number of executors at once. `fairlog scale` changes it."
+)
+@click.option(
+    "--driver", is_flag=True, help="Run CMD once, on a worker, as the app's driver. The app ends when it ends."
 )
 @click.option("--driver-cores", type=int, metavar="N", help="Cores of the driver.  [default: 1]")
 @click.option("--driver-memory", type=read_size, metavar="SIZE", help="Memory of the driver.  [default: 1G]")
-@click.option("--supervise", is_flag=True, help="Start the driver again when it fails or is lost.")
-@click.option("--env", type=read_pair, multiple=True, metavar="K=V", help="A variable for the tasks; may be repeated.")
+@click.option("--supervise", is_flag=True, help="Restart the driver when it fails or is lost.")
+@click.option(
+    "--env", type=read_pair, multiple=True, metavar="K=V", help="Environment variable for the tasks. Can be repeated."
+)
 @click.option(
     "--elastic",
     type=read_bounds,
     metavar="MIN:MAX",
-    help="Let the number of executors follow the tasks that are left, between these bounds.",
+    help="Adjust the number of executors to the remaining tasks, within these bounds.",
 )
-@click.option("--wait", is_flag=True, help="Wait for the app's end and exit with its result.")
+@click.option("--wait", is_flag=True, help="Wait until the app ends, and exit with its result.")
 @click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
 @on_cluster
 def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 (the options as click gives them)
-    """Queue an app: N tasks, each one run of CMD.
+    """Submit an app, which runs CMD one or more times.
 
-    CMD runs in the current folder of the machine that it is given to. The app's id is printed once it is in the
-    log, which survives any crash from then on. The values of --env never enter the log.
+    CMD runs in a folder of the same path as the current one, on the worker it is assigned to. The app's id is printed
+    once the app is in the log; from then on no crash loses it. The values of --env are not written to the log.
 
-    With --driver, CMD runs once as the driver (FAIRLOG_DRIVER_ID is set), and --tasks times as tasks if that is given.
+    With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
     """
     app = f"app-{uuid4().hex[:12]}"
     name = asked["name"]
@@ -136,37 +166,42 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
 
 
 @click.command()
-@click.option("--executor", is_flag=True, help="The names are executors: they stop, their apps go on and get new ones.")
+@click.option("--executor", is_flag=True, help="Kill executors, named by id. Their apps continue and get replacements.")
 @click.argument("app", nargs=-1, required=True, type=read_text)
 @on_cluster
 def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
-    """End apps, whatever they are doing.
+    """Kill apps, or single executors.
 
-    What they hold is free as soon as their workers say that it is gone.
+    The resources of a killed app or executor are free once its worker confirms that it has stopped.
     """
     if executor:
-        return send_each(session, app, _kill_executor, "told to stop", nothing="is none that runs")
+        return send_each(session, app, _kill_executor, "will stop", nothing="is not a running executor")
     return send_each(session, app, lambda name: KillApp(app=name), "killed")
 
 
 def _kill_executor(name: str) -> KillExecutors:
-    return KillExecutors(app=name.rpartition(".")[0] or name, executors=(name,))
+    return KillExecutors(app=app_of(name) or name, executors=(name,))
 
 
 @click.command()
-@click.option("--executors", required=True, type=read_limit, metavar="N", help='How many it is to have, or "none".')
+@click.option(
+    "--executors", required=True, type=read_limit, metavar="N", help='Number of executors, or "none" for no limit.'
+)
 @click.option(
     "--prefer",
     type=read_counts,
     multiple=True,
     metavar="HOST=TASKS...",
-    help="How many of its tasks had better run on a host; for several hosts, list them or repeat it.",
+    help="Number of tasks that prefer a host. List several pairs, or repeat the option.",
 )
 @click.option(
     "--preferring-tasks",
     type=int,
     metavar="N",
-    help="How many tasks prefer any host, where a task prefers several.  [default: the sum, at most all tasks]",
+    help=(
+        "Number of tasks that prefer some host, if a task prefers several hosts.  [default: the sum of "
+        "--prefer, at most all tasks]"
+    ),
 )
 @click.argument("app", nargs=-1, required=True, type=read_text)
 @on_cluster
@@ -178,15 +213,15 @@ def scale(
     prefer: tuple[dict[str, int], ...],
     preferring_tasks: int | None,
 ) -> int:
-    """State anew how many executors apps are to have, and where.
+    """Change an app's executor count and preferred hosts.
 
-    It is the whole demand: hosts that are not named again are not preferred any more. A lower number stops none
-    that run; those that end are not replaced while more than that many are left. "none" lifts the limit.
+    The options replace the app's whole demand: a host that is not named again is no longer preferred. A lower number
+    stops no running executor. Executors that end are not replaced until fewer than N are left.
     """
     further = [read_counts(name) for name in app if "=" in name]
     apps = [name for name in app if "=" not in name]
     if not apps:
-        raise click.UsageError("no app is named")
+        raise click.UsageError("name at least one app")
     hosts = merge_counts((*prefer, *further))
 
     def command(name: str) -> ScaleApp:
@@ -196,12 +231,14 @@ def scale(
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help="Also those that have ended, as far as they are remembered.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Include ended apps, as many as the setting retained_apps keeps."
+)
 @in_the_past
 @as_json
 @on_log
 def apps(source: Source, *, everything: bool, as_json: bool) -> None:
-    """List the apps that have not ended, or all of them."""
+    """List the apps that have not ended, or all apps."""
     found = source.ask("apps", everything=everything)
     if as_json:
         render.print_json(found)
@@ -233,7 +270,7 @@ def apps(source: Source, *, everything: bool, as_json: bool) -> None:
 def app(source: Source, *, app: str, as_json: bool) -> None:
     """Show one app with its executors and tasks.
 
-    With --at or FILE its tasks are left out: the log does not know how they fare.
+    With --at or FILE, tasks are not shown, because the log does not record the state of single tasks.
     """
     found = source.ask("app", app=app)
     tasks = [] if source.past else _worklist(source.session).states(app)
@@ -274,7 +311,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
             )
             for task in tasks
         ],
-        empty="None of its tasks has been handed out yet.",
+        empty="None of its tasks has started yet.",
     )
 
 
@@ -295,25 +332,27 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
 
 @click.command()
 @click.argument("app", type=read_text)
-@click.option("--task", type=click.IntRange(min=0), metavar="I", help="Only this task, counted from 0.")
-@click.option("--driver", is_flag=True, help="Instead: what its driver has printed.")
-@click.option("--follow", "following", is_flag=True, help="Go on printing until the app ends.")
+@click.option(
+    "--task", type=click.IntRange(min=0), metavar="I", help="Print the output of this task only, counted from 0."
+)
+@click.option("--driver", is_flag=True, help="Print the output of the driver instead.")
+@click.option("--follow", "following", is_flag=True, help="Keep printing new output until the app ends.")
 @on_cluster
 def logs(session: Session, *, app: str, task: int | None, driver: bool, following: bool) -> None:
-    """Print what the tasks of an app have printed.
+    """Print the output of an app's tasks.
 
-    Task by task, the last 64 KiB of each; all of it lies in files at the workers.
+    Prints the last 64 KiB of each task, task by task. The workers keep the complete output in files.
     """
     if driver and task is not None:
-        raise click.UsageError("--driver and --task exclude each other")
+        raise click.UsageError("--driver and --task cannot be combined; give one of them")
     found = session.ask("app", app=app)
     if driver:
         if not found["hasDriver"]:
-            raise click.ClickException(f"app {app!r} has no driver: submit --driver gives an app one")
+            raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
         _print_driver_output(session, app, following=following)
         return
     if task is not None and task >= found["tasks"]:
-        raise click.ClickException(f"app {app!r} has {found['tasks']} tasks, numbered from 0: there is no task {task}")
+        raise click.ClickException(f"app {app!r} has no task {task}; its tasks are 0 to {found['tasks'] - 1}")
     work = _worklist(session)
     chosen = range(found["tasks"]) if task is None else [task]
     if following:

@@ -33,10 +33,10 @@ _NOWHERE = 1 << 63
 @as_json
 @on_log
 def explain(source: Source, *, app: str, as_json: bool) -> None:
-    """Tell why an app waits, and why it was admitted and placed as it was.
+    """Explain why an app waits, or why it was admitted and placed as it was.
 
-    All of it is worked out from the log, with the numbers of the rules (docs/semantics.md): what it waits for, every
-    company and user that could have been picked instead, and how its waiting time splits by cause.
+    Everything is derived from the log and cites the rules of docs/semantics.md: what the app waits for, which
+    companies and users competed with it, and how its waiting time divides by cause.
     """
     told = tell(render.counted(source), app, now=source.now_ms)
     if as_json:
@@ -93,12 +93,14 @@ def _print_admission(admission: dict[str, Any]) -> None:
 @click.command()
 @click.argument("file", type=EXPORT, required=False)
 @span_options
-@click.option("--company", type=read_text, metavar="C", help="Only deviations that concern this company, or everybody.")
+@click.option(
+    "--company", type=read_text, metavar="C", help="Report only deviations that concern this company or all companies."
+)
 @click.option(
     "--golden",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Audit every *.jsonl in DIR instead: what this version would decide otherwise.",
+    help="Audit every *.jsonl file in DIR instead, and report what this version would decide differently.",
 )
 @as_json
 @place_options()
@@ -113,13 +115,13 @@ def audit(
     golden: Path | None,
     as_json: bool,
 ) -> int:
-    """Work out every decision anew, and name what deviates from the rules.
+    """Check every decision in the log against the rules.
 
-    FILE (- is stdin) is a log as `fairlog log --json` wrote it, from its first entry on; no store is needed then.
-    Exits with 1 if anything deviates. A log is folded from its start whatever --from says.
+    With FILE (- is stdin), a complete log written by `fairlog log --json`, no store is needed. Exits with 1 if
+    anything deviates. The audit always reads the log from its start; --from limits the report only.
     """
     if golden is not None and file is not None:
-        raise click.UsageError("--golden takes its logs from a folder: leave out FILE")
+        raise click.UsageError("--golden reads logs from a folder; leave out FILE")
     found: list[tuple[str, Deviation]] = []
     for log in _logs(ctx, file, golden):
         audited, name = Audit(), log.name
@@ -151,7 +153,7 @@ def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> It
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
-            raise InvalidCommand(f"{golden} holds no recorded log: they are files that end with .jsonl")
+            raise InvalidCommand(f"{golden} contains no log; logs are files whose names end with .jsonl")
         for path in files:
             with path.open("rb") as lines:
                 yield _Log(path.name, read_export(lines))

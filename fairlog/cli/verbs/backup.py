@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("url", type=read_text)
-@click.option("--whole", is_flag=True, help="Copy what was archived, too: the file needs no archive then.")
+@click.option("--whole", is_flag=True, help="Copy archived entries too, so that restoring needs no archive.")
 @as_json
 @on_cluster
 def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
-    """Copy the log into a file, while the cluster runs.
+    """Copy the log to a file while the cluster runs.
 
-    What was acknowledged before is in it, and the last snapshot. What was archived stays in the archive, which
-    has to be there when the file is restored. URL is a path, file:// or any other place (s3://) that fsspec knows.
-    Values of --env are not in it, nor what tasks have printed.
+    The file contains every command acknowledged before the start of the backup, and the last snapshot. Archived
+    entries stay in the archive, which a restore then needs. URL is a path, file:// or any location that fsspec
+    supports, such as s3://. The file contains neither the values of --env nor the output of tasks.
     """
     from recovery.archive.backup import backup as write  # noqa: PLC0415 (help needs none of it)
 
@@ -50,11 +50,11 @@ def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
 @place_options()
 @click.pass_obj
 def restore(place: Place, *, url: str, as_json: bool) -> None:
-    """Make a backup the log of a cluster that has none.
+    """Restore a backup into a cluster that has no log.
 
-    URL is the backup's file. No master may have been started yet. Without a --store it is the data of the next `up`.
-    Every entry is checked, the archived ones as well; an archive that has moved is named by --archive. Tasks of apps
-    that had not ended run again.
+    URL is the backup file. Restore before the first master starts. Without --store, the backup becomes the data of
+    the next `up`. Every entry is verified, archived entries included; --archive names an archive that has moved.
+    Tasks of apps that had not ended run again.
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
@@ -66,19 +66,24 @@ def restore(place: Place, *, url: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("url", type=read_text, required=False)
-@click.option("--retain", type=click.IntRange(min=0), metavar="N", help="How many events stay in the store.")
-@click.option("--list", "listing", is_flag=True, help="Only list what was archived so far.")
-@click.option("--check", "checking", is_flag=True, help="Only read what was archived, and check all of it.")
+@click.option(
+    "--retain",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Number of events that stay in the store.  [default: the setting archive_retain_events]",
+)
+@click.option("--list", "listing", is_flag=True, help="List the archived segments, and change nothing.")
+@click.option("--check", "checking", is_flag=True, help="Read and verify every archived entry, and change nothing.")
 @as_json
 @on_cluster
 def archive(
     session: Session, *, url: str | None, retain: int | None, listing: bool, checking: bool, as_json: bool
 ) -> None:
-    """Move old entries of the log out of the store, into compressed files.
+    """Move old log entries from the store to compressed files.
 
-    URL is a folder that masters and readers reach: a path, file:// or any other place (s3://) that fsspec knows;
-    without it the setting archive_url. --retain is otherwise the setting archive_retain_events. Each file is read back
-    and compared before its entries leave the store. Whatever reads the log reads both. Can be interrupted at any time.
+    URL is a folder that masters and readers can reach: a path, file:// or any location that fsspec supports, such as
+    s3://. It defaults to the setting archive_url. Each file is read back and compared before its entries leave the
+    store. Verbs that read the log read both parts. Archiving can be interrupted at any time.
     """
     if listing or checking:
         _print_archive(session, checking=checking, as_json=as_json)
@@ -88,7 +93,7 @@ def archive(
     settings = session.ask("settings")
     place = _as_url(url) or session.place.archive or settings["archive_url"]
     kept = settings["archive_retain_events"] if retain is None else retain
-    folded = lambda seq: render.tell(f"{seq} entries folded for a snapshot")  # noqa: E731
+    folded = lambda seq: render.tell(f"folded {seq} entries for a snapshot")  # noqa: E731
     moved = list(move(session.log, place, retain=kept, watched=render.counted, folded=folded))
     if as_json:
         render.print_json([_segment(each) for each in moved])
@@ -96,7 +101,7 @@ def archive(
         click.echo(f"entries {moved[0].first} to {moved[-1].last} moved to {place}, in {len(moved)} segments")
     else:
         head = session.log.head().seq
-        click.echo(f"nothing to archive: of the {head} entries, the last {kept} stay in the store")
+        click.echo(f"nothing to archive: the log has {head} entries, and the last {kept} stay in the store")
 
 
 def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
@@ -110,9 +115,9 @@ def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
         render.print_json([_segment(each) for each in segments])
         return
     rows = [(each.first, each.last, each.digest, each.url) for each in segments]
-    render.print_table(("FROM", "TO", "DIGEST", "SEGMENT"), rows, empty="Nothing was archived so far.")
+    render.print_table(("FROM", "TO", "DIGEST", "SEGMENT"), rows, empty="Nothing is archived yet.")
     if checking and segments:
-        click.echo(f"all {segments[-1].last} archived entries are there, and their chain of digests holds")
+        click.echo(f"all {segments[-1].last} archived entries are present, and their chain of digests is intact")
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
@@ -155,4 +160,4 @@ def _print_copied(copied: Copied, url: str, done: str, *, as_json: bool) -> None
     click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}")
     if said["archived"]:
         click.echo(f"the first {said['archived']} of them are in the archive, not in the file")
-    click.echo(f"the last one is of {render.moment(copied.at)} UTC; nothing that came later is in it")
+    click.echo(f"the last entry was written at {render.moment(copied.at)} UTC; later commands are not included")

@@ -41,22 +41,27 @@ if TYPE_CHECKING:
     default=50,
     show_default=True,
     metavar="PERCENT",
-    help="Warn when the log takes more than this part of the store's memory.",
+    help="Warn if the log takes more than this percentage of the store's memory.",
 )
-@click.option("--ready", "check", flag_value="ready", help="Only: does a master serve, and this host take part?")
-@click.option("--live", "check", flag_value="live", help="Only: is a master or worker of this host at work?")
+@click.option(
+    "--ready",
+    "check",
+    flag_value="ready",
+    help="Health check: a master is active and this host takes part in the cluster.",
+)
+@click.option("--live", "check", flag_value="live", help="Health check: a master or worker of this host is running.")
 @in_the_past
 @as_json
 @on_cluster
 def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) -> int:
-    """Tell who serves, who stands by and which workers there are.
+    """Show the active master, the standbys and the workers.
 
-    Exits with 0 only when a master serves. Warns, on stderr, of a log that fills the store's memory. With --ready or
-    --live, for health checks, a sentence and the exit code say how this host is.
+    Exits with 0 only if a master is active. Warns on stderr if the log takes too much of the store's memory. --ready
+    and --live are health checks of this host: they print one sentence and exit with 0 if the check passes.
     """
     if check is not None:
         if session.at is not None:
-            raise click.UsageError(f"--{check} is about now: leave out --at")
+            raise click.UsageError(f"--{check} checks the present: leave out --at")
         return _print_health(session, check, as_json=as_json)
     if session.at is not None:
         return _past_status(session, as_json=as_json)
@@ -110,7 +115,7 @@ def _past_status(session: Session, *, as_json: bool) -> int:
         render.print_json(said)
         return 0
     click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
-    click.echo(f"master    {state.master or 'none was elected yet'}")
+    click.echo(f"master    {state.master or 'none elected yet'}")
     for worker in workers:
         click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
     return 0
@@ -152,7 +157,7 @@ def _print_status(said: dict[str, Any]) -> None:
     store = f" (process {said['store']['pid']})" if said["store"]["pid"] else ""
     click.echo(f"cluster   {said['cluster']}, log at {said['head']}")
     click.echo(f"store     {said['store']['url']}{store}")
-    click.echo(f"master    {_member(master) if master else 'none serves'}")
+    click.echo(f"master    {_member(master) if master else 'none active'}")
     for member in said["standbys"]:
         click.echo(f"standby   {_member(member)}")
     for worker in said["workers"]:
@@ -167,21 +172,28 @@ def _member(member: dict[str, Any]) -> str:
 @click.group()
 @place_options()
 def company() -> None:
-    """Add, change, remove or list the companies and their quotas."""
+    """Add, change, remove or list companies and their quotas."""
 
 
 def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        click.option("--cores", type=int, metavar="N", help="The quota's cores; goes with --memory."),
-        click.option("--memory", type=read_size, metavar="SIZE", help="The quota's memory: 2G, 512M or plain MiB."),
-        click.option("--part", type=read_text, metavar="PART", help="Instead: a part of the live cluster, 25% or 1/4."),
+        click.option("--cores", type=int, metavar="N", help="Cores of the quota. Requires --memory."),
+        click.option(
+            "--memory",
+            type=read_size,
+            metavar="SIZE",
+            help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores.",
+        ),
+        click.option(
+            "--part", type=read_text, metavar="PART", help="Quota as a part of the live cluster, such as 25% or 1/4."
+        ),
     )
     for option in reversed(options):
         function = option(function)
     return function
 
 
-_BORROW = "Whether it may pass its quota while no other company has an app that may enter."
+_BORROW = "Allow the company to exceed its quota while no other company has an app that can be admitted."
 
 
 @company.command("add")
@@ -194,7 +206,7 @@ def company_add(
 ) -> None:
     """Register a company.
 
-    Without a quota it has an equal part of the live cluster.
+    Without a quota, the company gets an equal part of the live cluster.
     """
     session.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} added")
@@ -203,12 +215,12 @@ def company_add(
 @company.command("set")
 @click.argument("name", type=read_text)
 @_quota
-@click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Alone, the quota stays as it is.")
+@click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} If given alone, the quota stays.")
 @on_cluster
 def company_set(
     session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool | None
 ) -> None:
-    """Replace a company's quota by the one given, in full."""
+    """Replace a company's quota."""
     session.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
     click.echo(f"company {name} changed")
 
@@ -225,7 +237,7 @@ def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
 @as_json
 @on_cluster
 def company_list(session: Session, *, as_json: bool) -> None:
-    """List the companies, what they bought and what that is now."""
+    """List the companies with their quotas, in force and as given."""
     found = session.ask("companies")
     if as_json:
         render.print_json(found)
@@ -253,7 +265,7 @@ def company_list(session: Session, *, as_json: bool) -> None:
 @place_options()
 @click.pass_context
 def settings(ctx: click.Context, *, as_json: bool) -> None:
-    """Show the settings in force, or change some."""
+    """Show or change the cluster's settings."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(settings_show, as_json=as_json)
 
@@ -262,7 +274,7 @@ def settings(ctx: click.Context, *, as_json: bool) -> None:
 @as_json
 @on_cluster
 def settings_show(session: Session, *, as_json: bool) -> None:
-    """Show every setting in force."""
+    """Show every setting."""
     found = session.ask("settings")
     if as_json:
         render.print_json(found)
@@ -277,7 +289,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 @click.argument("change", nargs=-1, required=True, type=read_pair, metavar="NAME=VALUE...")
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
-    """Change settings, all of them or none; they are in force from the next turn on."""
+    """Change settings, all of them or none, from the next turn on."""
     changes = {read_text(name): read_value(name, text) for name, text in change}
     receipt = session.send(ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
@@ -309,7 +321,7 @@ def read_value(name: str, text: str) -> int | str | None:
 @as_json
 @on_log
 def workers(source: Source, *, as_json: bool) -> None:
-    """List the workers: what they offer and what of it is granted."""
+    """List the workers with their offered and granted resources."""
     found = source.ask("workers")
     if as_json:
         render.print_json(found)
@@ -338,7 +350,7 @@ def workers(source: Source, *, as_json: bool) -> None:
 @click.argument("worker", nargs=-1, required=True, type=read_text)
 @on_cluster
 def drain(session: Session, *, worker: tuple[str, ...]) -> int:
-    """Grant nothing new on workers; what runs there goes on."""
+    """Stop granting resources on workers; running executors continue."""
     return send_each(session, worker, lambda name: DrainWorker(worker=name), "draining")
 
 
@@ -346,9 +358,10 @@ def drain(session: Session, *, worker: tuple[str, ...]) -> int:
 @click.argument("worker", nargs=-1, required=True, type=read_text)
 @on_cluster
 def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
-    """Have the executors of workers leave, and grant nothing on them any more.
+    """Stop the executors of workers, and never grant on these workers again.
 
-    Their tasks run again elsewhere. Drivers stay until they end. There is no way back but `remove` and a new start.
+    Tasks of the stopped executors run again elsewhere. Drivers stay until they end. To use such a worker again, run
+    `fairlog remove` and restart its agent.
     """
     return send_each(session, worker, lambda name: DecommissionWorker(worker=name), "decommissioned")
 
@@ -357,16 +370,20 @@ def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
 @click.argument("worker", nargs=-1, required=True, type=read_text)
 @on_cluster
 def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
-    """Take drained workers back into service."""
+    """Return drained workers to service."""
     return send_each(session, worker, lambda name: UndrainWorker(worker=name), "back in service")
 
 
 @click.command()
-@click.option("--force", is_flag=True, help="At once: its executors are lost, their tasks run again elsewhere.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Remove at once. Executors on the worker are lost, and their tasks run again elsewhere.",
+)
 @click.argument("worker", nargs=-1, required=True, type=read_text)
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
-    """Take workers out once they are empty, or at once with --force."""
+    """Remove workers once they are empty, or at once with --force."""
     done = "removed" if force else "leaves once it is empty"
     return send_each(session, worker, lambda name: RemoveWorker(worker=name, force=force), done)
 
@@ -376,7 +393,7 @@ def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
 @as_json
 @on_log
 def shares(source: Source, *, as_json: bool) -> None:
-    """Show what companies and users hold, and the companies' shares of their quotas."""
+    """Show what companies and users hold, and each company's share of its quota."""
     found = source.ask("shares")
     if as_json:
         render.print_json(found)

@@ -35,31 +35,41 @@ def read_month(text: str) -> tuple[Bound, Bound]:
     """
     found = _MONTH.fullmatch(text)
     if found is None or found[1] == "0000":
-        raise click.BadParameter(f"{text[:40]!r} is not a month: write it YYYY-MM, such as 2026-03")
+        raise click.BadParameter(f"{text[:40]!r} is not a month; write it like 2026-03")
     year, month = int(found[1]), int(found[2])
     begins = round(datetime(year, month, 1, tzinfo=UTC).timestamp() * 1000)
     year, month = (year, month + 1) if month < 12 else (year + 1, 1)
     try:
         ends = round(datetime(year, month, 1, tzinfo=UTC).timestamp() * 1000)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is beyond the calendar") from None
+        raise click.BadParameter(f"{text!r} is outside the calendar; write a month such as 2026-03") from None
     return Bound(at=begins), Bound(at=ends)
 
 
 @click.command()
 @span_options
-@click.option("--by", type=click.Choice(["company", "user"]), default="company", show_default=True, help="Per whom.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page of charts.")
+@click.option(
+    "--by",
+    type=click.Choice(["company", "user"]),
+    default="company",
+    show_default=True,
+    help="Report per company or per user.",
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page of charts to FILE."
+)
 @as_json
 @on_log
 def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | None, as_json: bool) -> None:
-    """Measure how fair a span of the log was to companies and users.
+    """Report how fair the log was to companies and users.
 
-    Entitled is max-min by water-filling of quotas, capped by demand, over cores and memory (Dominant Resource
-    Fairness, Ghodsi 2011); shortfall what is missing to it in core-seconds, its mean over the cluster Armada's fairness
-    error; Jain's index is of occupied / entitled; finish-time fairness (Themis, Mahajan 2020) is time here / time
-    in one's own 1/N of the cluster. Out of turn is how long at a stretch somebody with an app pending stayed
-    below what they were entitled to. --html writes one page that needs no network.
+    Entitlement is the max-min fair share of cores and memory, by water-filling over quotas and capped by demand
+    (Dominant Resource Fairness, Ghodsi 2011). Shortfall is the entitlement that was not granted, in core-seconds;
+    fairness error (as in Armada) is its mean as a part of the cluster. Jain's index is computed over occupied /
+    entitled. Finish-time fairness (Themis, Mahajan 2020) is the time taken divided by the time on a dedicated 1/N of
+    the cluster. Out of turn is the longest time that somebody with a pending app stayed below entitlement.
+
+    --html writes one page that needs no network.
     """
     if html is not None:
         from fairlog.cli import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
@@ -84,14 +94,16 @@ def _print_fairness(report: dict[str, Any]) -> None:
     click.echo(f"log       {log['from']} to {log['to']}, {render.duration(log['toAt'] - log['fromAt'])}")
     click.echo(f"digest    {log['digest']}")
     click.echo(f"Jain      {_number(whole['jain'])}")
-    click.echo(f"error     {_number(whole['fairnessError'])} of the cluster below entitlement")
+    error = whole["fairnessError"]
+    owed = "-" if error is None else f"{100 * error:.1f}%"
+    click.echo(f"shortfall on average {owed} of the cluster was owed to somebody and not given")
     click.echo(f"used      {_number(whole['utilisation'])} of the cores, {_number(whole['queueLength'])} apps pending")
     who = ("COMPANY", "USER") if report["by"] == "user" else ("COMPANY",)
     tables = ((_CORES, _cores), (_WAITS, _waits)) if report["rows"] else ((_CORES, _cores),)
     for headings, figures in tables:
         rows = [(*(row[name.lower()] for name in who), *figures(row)) for row in report["rows"]]
         click.echo()
-        render.print_table((*who, *headings), rows, empty="Nobody had an app in that span.")
+        render.print_table((*who, *headings), rows, empty="No app existed in this span.")
 
 
 _CORES = ("DEMAND", "ENTITLED", "OCCUPIED", "GRANTED", "SHORT", "OUT OF TURN")
@@ -123,26 +135,26 @@ def _number(value: float | None) -> str:
 
 
 @click.command()
-@click.option("--company", required=True, type=read_text, metavar="C", help="Whose statement.")
-@click.option("--month", required=True, metavar="YYYY-MM", help="The month, in UTC.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the log's span and digest on every line.")
+@click.option("--company", required=True, type=read_text, metavar="C", help="Company to report on.")
+@click.option("--month", required=True, metavar="YYYY-MM", help="Month to report on, in UTC.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with the log's span and digest on every line.")
 @as_json
 @on_log
 def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json: bool) -> None:
-    """State what a company's apps held in a month, by user and app.
+    """Report a company's resource use in one month, by user and app.
 
-    Core-hours and GiB-hours: requested is what the apps held in the ledgers from admission to removal, granted what
-    their executors and drivers were granted. The log's span and the digest of its last entry say what the figures
-    follow from.
+    Figures are core-hours and GiB-hours. Requested is what apps requested, from admission to removal; granted is what
+    their executors and drivers held. The report names the span of the log and the digest of its last entry, so that
+    the figures can be verified.
     """
     if as_csv and as_json:
-        raise click.UsageError("--csv and --json exclude each other")
+        raise click.UsageError("--csv and --json cannot be combined; give one of them")
     first, last = read_month(month)
     usages = Usages()
     try:
         _, span = measure(render.counted(source), usages, first=first, last=last)
     except InvalidCommand:
-        raise InvalidCommand(f"the log says nothing about {month}") from None
+        raise InvalidCommand(f"the log has no entry in {month}") from None
     if company not in usages.companies:
         raise UnknownCompany(company)
     said = stated(usages, span, company=company, month=month)

@@ -17,22 +17,24 @@ from fairlog.cli.target import Place, place_options
 @place_options()
 @click.pass_obj
 def import_(place: Place, *, file: IO[bytes], as_json: bool) -> None:
-    """Make an exported log the log of a cluster that has none.
+    """Import an exported log into a cluster that has no log.
 
-    FILE (- or nothing is stdin) is a log as `fairlog log --json` wrote it, from its first entry on. Every entry is
-    checked and folded on the way; it becomes the log all at once, so an import that was interrupted changes nothing
-    and can be begun again. No master may have been started yet. Without a --store it is the data of the next `up`.
-    Tasks of apps that had not ended run again.
+    FILE (stdin by default) is a complete log written by `fairlog log --json`. Every entry is verified and folded
+    before any becomes visible, so an interrupted import changes nothing and can be repeated. Import before the first
+    master starts. Without --store, the log becomes the data of the next `up`. Tasks of apps that had not ended run
+    again.
     """
     if file.isatty():
-        raise click.UsageError("name a FILE, or give the log on standard input")
+        raise click.UsageError("name a FILE, or pipe a log to standard input")
     from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
     from fairlog.cli.verbs.backup import empty_place  # noqa: PLC0415 (likewise)
     from recovery.archive.import_log import adopt, left_behind  # noqa: PLC0415 (likewise)
 
     with empty_place(place) as log:
         if (come := left_behind(log)) is not None:
-            click.echo(f"An import that had come to position {come} did not end: this one begins anew.", err=True)
+            click.echo(
+                f"An earlier import stopped at position {come}; this one starts again from the beginning.", err=True
+            )
         end = adopt(log, render.counted(exported(file)))
         cluster = log.keys.cluster
     if as_json:

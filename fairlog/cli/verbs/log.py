@@ -15,6 +15,7 @@ from fairlog.cli.follow import follow, position_of
 from fairlog.cli.params import as_json, read_text, span_options
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.simulate import run_scenario
 
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @span_options
-@click.option("--app", type=read_text, metavar="A", help="Only what is about this app.")
-@click.option("--follow", "following", is_flag=True, help="Go on as the log grows.")
+@click.option("--app", type=read_text, metavar="A", help="Print only events of this app.")
+@click.option("--follow", "following", is_flag=True, help="Keep printing new events.")
 @click.option(
-    "--parquet", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write FILE, for analysis."
+    "--parquet",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a Parquet file instead, one row per event.",
 )
 @as_json
 @on_cluster
@@ -42,15 +46,16 @@ def log(
     parquet: Path | None,
     as_json: bool,
 ) -> None:
-    """Print the log, one line per event, its chain of digests checked.
+    """Print the log, one line per event, and verify its chain of digests.
 
-    With --json each line is an object with seq, type, v, at, turn, cause, data and digest. The digest
-    is BLAKE2b-128 over the previous one and these fields, joined with newlines. `fairlog import` takes the whole of it.
-    With --parquet FILE has these columns, and one for each fact that an event may state, in its type; FILE is there,
-    or written over, only once it is whole.
+    With --json, each line is one object; docs/architecture.md describes its fields. `fairlog import` and `fairlog
+    audit` read this form. With --parquet, FILE has one typed column for each field of an event; it is written or
+    replaced only once it is complete.
     """
     if parquet is not None and (as_json or following):
-        raise click.UsageError(f"--parquet and {'--json' if as_json else '--follow'} exclude each other")
+        raise click.UsageError(
+            f"--parquet and {'--json' if as_json else '--follow'} cannot be combined; give one of them"
+        )
     records = _records(session, first, last, following=following)
     chosen = _about(records, app, known=app is None or first != OPEN or last != OPEN)
     if parquet is None:
@@ -85,17 +90,17 @@ def _about(records: Iterator[Record], app: str | None, *, known: bool) -> Iterat
 
 def _is_about(record: Record, app: str) -> bool:
     said = record.as_json()["data"]
-    return bool(said.get("app") == app or str(said.get("executor", "")).rpartition(".")[0] == app)
+    return bool(said.get("app") == app or app_of(str(said.get("executor", ""))) == app)
 
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
 @as_json
 def simulate(*, file: IO[bytes], as_json: bool) -> None:
-    """Run a scenario through the rules, without a store.
+    """Run a scenario file through the rules, without a store.
 
-    FILE (- is stdin) holds it as JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Printed are the decisions in
-    their order and the state that they lead to.
+    FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order and the
+    final state. docs/cli.md lists the operations.
     """
     result = run_scenario(_scenario(file), check=True)
     if as_json:
@@ -108,7 +113,7 @@ def _scenario(file: IO[bytes]) -> dict[str, Any]:
     try:
         scenario: dict[str, Any] = json.loads(file.read())
     except (ValueError, RecursionError) as error:
-        raise InvalidCommand(f"{getattr(file, 'name', 'the scenario')} is not JSON: {error}") from None
+        raise InvalidCommand(f"{getattr(file, 'name', 'the scenario')} is not valid JSON: {error}") from None
     return scenario
 
 
@@ -122,7 +127,7 @@ def _print_result(result: dict[str, Any]) -> None:
             (number, what.replace("_", " "), app, decision.get("worker", ""), decision.get("cores", ""), size, about)
         )
     headings = ("", "DECISION", "APP", "WORKER", "CORES", "MEMORY", "MORE")
-    render.print_table(headings, rows, empty="Nothing was decided.")
+    render.print_table(headings, rows, empty="No decisions.")
     final = result["final"]
     click.echo()
     click.echo(f"waiting   {' '.join(final['waiting']) or 'none'}")

@@ -44,20 +44,22 @@ def read_speed(text: str) -> float:
     """
     found = _SPEED.fullmatch(text)
     if found is None or not float(found[1]):
-        raise click.BadParameter(f"{text[:40]!r} is not a speed above 0: write it like 60, 0.5 or 60x")
+        raise click.BadParameter(f"{text[:40]!r} is not a speed above 0; write it like 60, 0.5 or 60x")
     return float(found[1])
 
 
 @click.command()
 @span_options
-@click.option("--speed", type=read_speed, metavar="X", help="X times as fast as it was.  [default on a terminal: 1]")
+@click.option(
+    "--speed", type=read_speed, metavar="X", help="Speed as a multiple of real time.  [default on a terminal: 1]"
+)
 @as_json
 @on_log
 def replay(source: Source, *, first: Bound, last: Bound, speed: float | None, as_json: bool) -> None:
     """Play the log as a live view: shares, queue, workers and decisions.
 
-    At the log's own pace, or X times as fast; where nothing happened for longer, 2 s are waited. Where output is no
-    terminal, a line for each turn is printed, and with --json an object on a line; as fast as can be without --speed.
+    Plays at the log's own speed or X times as fast, and shortens pauses to 2 s. If stdout is not a terminal, prints
+    one line per turn, or one JSON object per turn with --json, and does not pause unless --speed is given.
     """
     playback = Playback(source, last)
     for _ in render.counted(playback.wind(first)):
@@ -111,7 +113,7 @@ def _line(frame: Frame) -> str:
     state = frame.state
     held = [f"{name} {render.percent(share)}" for name, share in _shares(state)[:_NAMED] if _part(share)]
     words = [text for fact in frame.happened if (text := told(fact.event))]
-    parts = [f"{frame.seq:>7}", render.moment(frame.at), _queue(state), ", ".join(held) or "nobody holds anything"]
+    parts = [f"{frame.seq:>7}", render.moment(frame.at), _queue(state), ", ".join(held) or "no resources are granted"]
     return "  ".join([*parts, "; ".join(words)]).rstrip()
 
 

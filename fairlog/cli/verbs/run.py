@@ -26,7 +26,9 @@ class NotRunning(FairlogError):
     """There is no `up` to stop."""
 
     def __init__(self, data: Path | None) -> None:
-        super().__init__(f"no `fairlog up` is running{f' on the data in {data}' if data else ''}")
+        super().__init__(
+            f"no `fairlog up` is running{f' on the data in {data}' if data else ''}; start one with `fairlog up`"
+        )
 
 
 def _memory(text: str) -> int:
@@ -49,31 +51,54 @@ _logs = click.option(
     show_envvar=True,
     expose_value=False,
     callback=_log_as,
-    help="How the program's own log on stderr is written.",
+    help="Format of the program's own log on stderr.",
 )
 
 
 @click.command()
-@click.option("--detach", is_flag=True, help="Return once a master serves; `fairlog down` stops it.")
-@click.option("--workers", type=click.IntRange(0, 100), default=2, show_default=True, metavar="N", help="How many.")
-@click.option("--cores", type=_CORES, metavar="N", help="Cores of each worker.  [default: the machine's, shared out]")
-@click.option("--memory", type=_memory, metavar="SIZE", help="Memory of each worker.  [default: likewise]")
-@click.option("--masters", type=click.IntRange(1, 9), default=2, show_default=True, metavar="N", help="One serves.")
-@click.option("--data", type=_FOLDER, metavar="DIR", help="Where to keep everything.  [default: the user's data]")
-@click.option("--cluster", type=read_text, metavar="NAME", help='The cluster\'s name.  [default: "default"]')
+@click.option(
+    "--detach", is_flag=True, help="Run in the background; return once a master is active. `fairlog down` stops it."
+)
+@click.option(
+    "--workers", type=click.IntRange(0, 100), default=2, show_default=True, metavar="N", help="Number of workers."
+)
+@click.option(
+    "--cores",
+    type=_CORES,
+    metavar="N",
+    help="Cores of each worker.  [default: the machine's cores, divided among the workers]",
+)
+@click.option(
+    "--memory",
+    type=_memory,
+    metavar="SIZE",
+    help="Memory of each worker.  [default: the machine's memory, divided among the workers]",
+)
+@click.option(
+    "--masters",
+    type=click.IntRange(1, 9),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Number of masters. One is active, the others are standbys.",
+)
+@click.option(
+    "--data", type=_FOLDER, metavar="DIR", help="Folder for all data.  [default: fairlog in the user's data folder]"
+)
+@click.option("--cluster", type=read_text, metavar="NAME", help='Name of the cluster.  [default: "default"]')
 @_logs
 @click.pass_obj
 def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None, **asked: Any) -> None:  # noqa: ANN401
     """Run a whole cluster on this machine: store, masters and workers.
 
-    Whatever of it dies is started again. Everything that was acknowledged lies in the data folder and is there again
-    after the next `up`. A worker offers at least what the smallest executor needs.
+    A process that dies is restarted. All acknowledged commands are kept in the data folder, and the next `up`
+    continues from there. A worker offers at least the size of the smallest executor.
     """
     from fairlog.local.up import Plan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
     from workers.offer import default_cores, default_memory_mb  # noqa: PLC0415 (likewise)
 
     if place.store is not None:
-        raise click.UsageError("`up` runs a store of its own: leave --store and FAIRLOG_STORE out")
+        raise click.UsageError("`up` runs its own store: leave out --store, and unset FAIRLOG_STORE")
     each = max(1, asked["workers"])
     plan = Plan(
         data=data or place.data or default_data(),
@@ -94,9 +119,9 @@ def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None,
 @place_options()
 @click.pass_obj
 def down(place: Place) -> None:
-    """Stop a running `up`, its executors included.
+    """Stop the running `up` and its executors.
 
-    It is the one started last, or the one on --data.
+    Stops the `up` started last, or the one that uses --data.
     """
     from fairlog.local.up import stop_running  # noqa: PLC0415 (the other verbs need none of it)
 
@@ -109,7 +134,7 @@ def down(place: Place) -> None:
 
 @click.command()
 def demo() -> int:
-    """Watch three companies' apps being admitted fairly, on a cluster of its own."""
+    """Run a guided demonstration on a cluster of its own."""
     from fairlog.demo.run import run_demo  # noqa: PLC0415 (the other verbs need none of it)
 
     return run_demo()
@@ -138,7 +163,7 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="N",
     envvar="FAIRLOG_REPLICAS",
     show_envvar=True,
-    help="Acknowledge nothing before so many replicas of the store have it on disk.",
+    help="Acknowledge a command only when N replicas of the store have it on disk.",
 )
 @click.option(
     "--lease",
@@ -149,15 +174,15 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="SECONDS",
     envvar="FAIRLOG_LEASE",
     show_envvar=True,
-    help="How long after the serving master was last heard of a standby takes over.",
+    help="Time without a sign of the active master after which a standby takes over.",
 )
 @_logs
 @place_options()
 @click.pass_obj
 def master(place: Place, replicas: int, lease_s: float) -> None:
-    """Run a master: it serves, or stands by while another one does.
+    """Run a master, active or standby.
 
-    A standby follows the log and has the state ready. SIGTERM ends a master; another one takes over at once.
+    A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
     """
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from recovery.failover.master import run_master  # noqa: PLC0415 (likewise)
@@ -177,26 +202,29 @@ def master(place: Place, replicas: int, lease_s: float) -> None:
 @click.command()
 @click.option("--cores", type=_CORES, metavar="N", help="Cores to offer.  [default: the machine's]")
 @click.option("--memory", type=_memory, metavar="SIZE", help="Memory to offer.  [default: the machine's]")
-@click.option("--id", "worker", type=read_text, metavar="ID", help="The worker's id.  [default: the host's name]")
-@click.option("--rack", type=read_text, default="", metavar="RACK", help="Where the machine stands.")
-@click.option("--instances", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N", help="How many.")
+@click.option("--id", "worker", type=read_text, metavar="ID", help="Id of the worker.  [default: the host's name]")
+@click.option("--rack", type=read_text, default="", metavar="RACK", help="Rack of the machine.")
+@click.option(
+    "--instances", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N", help="Number of workers."
+)
 @click.option(
     "--run-dir",
     type=_FOLDER,
     metavar="DIR",
-    help="Where executors keep their files, the whole output of tasks among them.",
+    help="Folder for executors' files, including the complete output of tasks.",
 )
-@click.option("--drain", is_flag=True, help="When told to stop, first let what runs end, then leave the cluster.")
+@click.option("--drain", is_flag=True, help="On SIGTERM, let running executors end, then leave the cluster.")
 @click.option("--no-outlive", is_flag=True, hidden=True)
 @_is_child
 @_logs
 @place_options()
 @click.pass_obj
 def worker(place: Place, /, *, no_outlive: bool, drain: bool, memory: int | None, **asked: Any) -> None:  # noqa: ANN401 (the options as click gives them)
-    """Offer this machine's cores and memory, and run what is granted on them.
+    """Offer this machine's cores and memory to the cluster.
 
-    SIGTERM ends it; executors go on and are found again by the next one with the same id. With --drain it takes
-    nothing new from then on and ends once they have; a second SIGTERM ends it at once.
+    On SIGTERM the worker's agent stops and its executors continue; the next agent with the same id finds them. With
+    --drain it accepts nothing new after SIGTERM and stops once its executors have ended; a second SIGTERM stops it at
+    once.
     """
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)

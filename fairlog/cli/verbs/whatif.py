@@ -36,7 +36,7 @@ def read_workers(text: str) -> tuple[int, int, int]:
     """
     found = _WORKERS.fullmatch(text)
     if found is None or not int(found[1]) or not int(found[2]):
-        raise click.BadParameter(f"{text[:40]!r} is not of the form NUMBERxCORESxMEMORY, such as 4x16x64G")
+        raise click.BadParameter(f"{text[:40]!r} is not of the form NUMBERxCORESxMEMORY; write it like 4x16x64G")
     return int(found[1]), int(found[2]), read_size(found[3])
 
 
@@ -48,25 +48,41 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
     company, amounts = read_pair(text)
     found = _QUOTA.fullmatch(amounts)
     if found is None:
-        raise click.BadParameter(f"{text[:40]!r} is not of the form COMPANY=CORES,MEMORY, such as c1=512,1T")
+        raise click.BadParameter(f"{text[:40]!r} is not of the form COMPANY=CORES,MEMORY; write it like c1=512,1T")
     return read_text(company), (int(found[1]), read_size(found[2]))
 
 
 @click.command()
-@click.option("--set", "changes", multiple=True, type=read_pair, metavar="NAME=VALUE", help="Under another setting.")
+@click.option(
+    "--set", "changes", multiple=True, type=read_pair, metavar="NAME=VALUE", help="Setting to change. Can be repeated."
+)
 @click.option("--placement", type=read_text, metavar="P", help="Short for --set placement=P.")
 @click.option(
-    "--quota", "quotas", multiple=True, type=read_quota, metavar="C=CORES,MEMORY", help="Under another quota."
+    "--quota",
+    "quotas",
+    multiple=True,
+    type=read_quota,
+    metavar="C=CORES,MEMORY",
+    help="Quota to change. Can be repeated.",
 )
 @click.option(
     "--add-workers",
     multiple=True,
     type=read_workers,
     metavar="NxCORESxMEMORY",
-    help="With more workers from the start.",
+    help="Workers to add at the start. Can be repeated.",
 )
-@click.option("--trace", type=click.File("r", errors="replace"), metavar="FILE.swf", help="A trace, not the log.")
-@click.option("--companies", type=click.IntRange(1, 1000), default=4, show_default=True, help="A trace's companies.")
+@click.option(
+    "--trace", type=click.File("r", errors="replace"), metavar="FILE.swf", help="Trace to use instead of the log."
+)
+@click.option(
+    "--companies",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="Number of companies to divide the users of a trace among.",
+)
 @as_json
 @on_log
 def whatif(
@@ -80,16 +96,18 @@ def whatif(
     companies: int,
     as_json: bool,
 ) -> None:
-    """Run the inputs of the log, or of a trace, under other rules, and compare.
+    """Replay the log's inputs, or a trace, under other rules and compare.
 
-    In virtual time. Who submitted what and when, how long tasks ran, and workers that came and went are as in the log;
-    settings and quotas are as you say, and workers may be added, but none taken away. An app that fares otherwise ends
-    once it was granted as many core-ms as in the log. Both worlds' figures are those of `fairlog fairness`. Under the
-    same rules every decision is the log's own. A trace is in the Standard Workload Format and needs no store; the log's
-    world is then the one under the default rules, and users are dealt to companies by processor-seconds, in a snake.
+    Runs in virtual time. Submissions, task durations and workers are as in the log; settings and quotas are as given,
+    and workers may be added but not removed. An app whose schedule differs ends once it was granted as many
+    core-milliseconds as in the log. Both runs are measured as by `fairlog fairness`. Under unchanged rules every
+    decision is that of the log.
+
+    A trace is a file in the Standard Workload Format and needs no store. It is compared with a run under the default
+    rules; its users are divided among companies by processor-seconds.
     """
     if trace is not None and click.get_current_context().params["file"] is not None:
-        raise click.UsageError("--trace takes its inputs from a trace: leave out FILE")
+        raise click.UsageError("--trace and FILE cannot be combined; give one of them")
     settings = {read_text(name): read_value(name, text) for name, text in changes}
     if placement is not None:
         settings["placement"] = placement
@@ -113,7 +131,7 @@ def whatif(
 
 def _run(rules: Rules, taken: list[LoggedTurn], work: Mapping[str, Work], *, follows: bool) -> World:
     if not taken:
-        raise InvalidCommand("the log is empty: there is nothing to run again")
+        raise InvalidCommand("the log is empty; there is nothing to replay")
     world = OtherWorld(rules, work, follows=follows)
     with unhindered():
         for logged in render.counted(taken, of="turns"):
@@ -143,9 +161,9 @@ def _print(found: dict[str, Any]) -> None:
     click.echo()
     differs = found["firstDifference"]
     if differs is None:
-        click.echo("Every decision came out the same.")
+        click.echo("Every decision is the same.")
         return
-    click.echo(f"Decision {differs['number']} is the first that came out differently:")
+    click.echo(f"Decision {differs['number']} is the first that differs:")
     for side in ("log", "other"):
         said = differs[side]
         parts = [] if said is None else [f"{key}={value}" for key, value in said.items() if key not in {"at", "type"}]

@@ -28,7 +28,7 @@ from scheduler.model.resources import Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.rules.admission.policy import Basis
-from scheduler.rules.admission.quota import Cap, Pending, Reservation
+from scheduler.rules.admission.quota import Pending, QuotaLimit, Reservation
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
 from scheduler.rules.ledger import Balance, Usage
 
@@ -49,7 +49,7 @@ class CompanyQueue:
     """One company's users with pending apps, its cap, and what the company policy needs to know of it."""
 
     tenant: Tenant
-    cap: Cap
+    limit: QuotaLimit
     users: dict[str, UserQueue] = field(default_factory=dict)
     order: dict[Resources, list[UserKey]] = field(default_factory=dict)
     """Users by what their heads request, in the order of the user policy."""
@@ -69,8 +69,8 @@ class AppQueue:
         self._ordered_at = 0
         self._moved: dict[str, None] = {}
         self.basis = Basis()
-        self._due_at = 0
-        """No reservation falls due before that time (ms)."""
+        self.changed: dict[str, None] = {}
+        """The companies whose held-back apps may be others since somebody last asked when a reservation is due."""
         self.arrivals: OrderedDict[str, Pending] = OrderedDict()
         """Every pending app by id, in the order of submission."""
         self.configure(ClusterConfigured())
@@ -81,37 +81,35 @@ class AppQueue:
         self._company_key, self._companies_drift = companies.rank, companies.drifts
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
         self._app_key = APP_POLICIES[settings.app_policy].rank
-        self._patience_ms = settings.quota_patience_s * 1000
+        self._delay_ms = settings.quota_patience_s * 1000
         self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
         for name, company in self.companies.items():
             for user, queue in company.users.items():
                 queue.by_policy = sorted((self._app_key(app.kind, app.submitted), app) for _, app in queue.by_policy)
                 self._set_head(company, queue)
                 self.touch(name, user)
-        self._reserve()
+        self.changed |= dict.fromkeys(self.companies)
 
-    def pass_time(self, at: int) -> None:
-        """It is `at` (ms) now; who has been held back for too long gets a reservation (semantics C7)."""
-        self.basis.at = at
-        if at >= self._due_at:
-            self._reserve()
+    def reservation_due(self, company: str) -> int | None:
+        """When (ms) the company's next reservation is due (semantics C7); None if none is, or it is no company."""
+        known = self.companies.get(company)
+        since = None if known is None else known.limit.held_longest()
+        return None if since is None else since + self._delay_ms + 1
 
-    def next_moment(self, after: int) -> int | None:
-        """When (ms), later than `after`, the next reservation falls due (semantics C7, T1); None if none does."""
-        return min(
-            (
-                moment
-                for company in self.companies.values()
-                for since, _ in company.cap.held()
-                if (moment := since + self._patience_ms + 1) > after
-            ),
-            default=None,
-        )
+    def to_reserve(self, company: str, at: int) -> list[str]:
+        """The company's apps that have been held back for too long by `at` (ms) (semantics C7)."""
+        held = self.companies[company].limit.held()
+        return [app.app for since, app in held if since + self._delay_ms < at]
+
+    def reserve(self, app: Pending) -> None:
+        """Its company's room is reserved for the app from now on (semantics C7)."""
+        self.companies[app.company].limit.reserve(app)
+        self._note(app.company)
 
     def add_company(self, name: str, balance: Balance, usage: Usage, *, last_selected: int = 0) -> None:
         """A company whose users may queue apps from now on."""
         tenant = Tenant(name, balance, usage, last_selected=last_selected)
-        self.companies[name] = CompanyQueue(tenant, Cap(tenant))
+        self.companies[name] = CompanyQueue(tenant, QuotaLimit(tenant))
 
     def add_user(self, company: str, user: Contender) -> None:
         """A user who queued apps before; one that is new need not be added."""
@@ -129,12 +127,14 @@ class AppQueue:
                 since[name] = at
         for name, company in self.companies.items():
             heads = [queue.head for queue in company.users.values() if queue.head is not None]
-            company.cap.hold_back(heads, since, reserved.get(name, []))
+            company.limit.hold_back(heads, since, reserved.get(name, []))
+        self.changed |= dict.fromkeys(self.companies)
 
     def remove_company(self, name: str) -> None:
         """Forget a company that has no pending app."""
         self._take_out_of_order(self.companies.pop(name))
         self._moved.pop(name, None)
+        self.changed[name] = None
         self.borrowers.pop(name, None)
 
     def set_quota(self, name: str, quota: Quota, *, stops_idle: bool, borrow: bool = False) -> None:
@@ -144,11 +144,11 @@ class AppQueue:
             self.borrowers[name] = None
         else:
             self.borrowers.pop(name, None)
-        if company.tenant.quota != quota or company.cap.stops_idle != stops_idle:
-            company.tenant.quota, company.cap.stops_idle = quota, stops_idle
+        if company.tenant.quota != quota or company.limit.stops_idle != stops_idle:
+            company.tenant.quota, company.limit.stops_idle = quota, stops_idle
             company.all_moved = True
-            company.cap.review(self.basis.at)
-            self._moved[name] = None
+            company.limit.review(self.basis.at)
+            self._note(name)
 
     def share(self, name: str) -> Share:
         """The company's share of its quota (semantics C3, O3)."""
@@ -167,7 +167,7 @@ class AppQueue:
         if queue.by_policy[0][1] is app:
             self._set_head(company, queue)
         company.moved[app.user] = None
-        self._moved[app.company] = None
+        self._note(app.company)
 
     def remove(self, app: Pending) -> None:
         """Take an app out of its user's queue."""
@@ -177,10 +177,10 @@ class AppQueue:
         del queue.by_submission[bisect_left(queue.by_submission, (app.submitted, app.submitted_at))]
         del self.arrivals[app.app]
         self._set_head(company, queue)
-        if company.cap.reservations:
-            company.cap.release(app.app)
+        if company.limit.reservations:
+            company.limit.release(app.app)
         company.moved[app.user] = None
-        self._moved[app.company] = None
+        self._note(app.company)
 
     def restate(self, app: Pending, request: Resources) -> Pending:
         """The app with what it requests now, in its old place; it has waited behind the cap for nothing (C7)."""
@@ -189,12 +189,12 @@ class AppQueue:
         queue = company.users[app.user]
         key = self._app_key(app.kind, app.submitted)
         if queue.head is app:
-            company.cap.leave(app)
-        company.cap.release(app.app)
+            company.limit.leave(app)
+        company.limit.release(app.app)
         queue.by_policy[bisect_left(queue.by_policy, (key, app))] = key, restated
         self.arrivals[app.app] = restated
         if queue.head is app:
-            company.cap.enter(restated, self.basis.at)
+            company.limit.enter(restated, self.basis.at)
             queue.head = restated
         self.touch(app.company, app.user)
         return restated
@@ -206,14 +206,14 @@ class AppQueue:
         company.tenant.last_selected = contender.last_selected = position
         contender.last_selected_at = self.basis.at
         self.remove(app)
-        company.cap.review(self.basis.at)
+        company.limit.review(self.basis.at)
 
     def touch(self, company: str, user: str) -> None:
         """Something that the policies or the cap look at changed for this user and so for the company."""
         queue = self.companies[company]
         queue.moved[user] = None
-        queue.cap.review(self.basis.at)
-        self._moved[company] = None
+        queue.limit.review(self.basis.at)
+        self._note(company)
 
     def first(self, *, within_quota: bool = False) -> Pending | None:
         """The app to admit next: of the first company that takes part, its first user's head (semantics C, U, F).
@@ -258,9 +258,9 @@ class AppQueue:
     def held_back(self) -> Iterator[tuple[str, int, bool]]:
         """(app, since when in ms, whether room is reserved for it) of what the caps hold back or did (semantics C7)."""
         for company in self.companies.values():
-            for since, _, app in company.cap.reservations:
+            for since, _, app in company.limit.reservations:
                 yield app.app, since, True
-            for since, app in company.cap.held():
+            for since, app in company.limit.held():
                 yield app.app, since, False
 
     def _set_head(self, company: CompanyQueue, queue: UserQueue) -> None:
@@ -268,23 +268,15 @@ class AppQueue:
         if head is queue.head:
             return
         if queue.head is not None:
-            company.cap.leave(queue.head)
+            company.limit.leave(queue.head)
         if head is not None:
-            company.cap.enter(head, self.basis.at)
+            company.limit.enter(head, self.basis.at)
         queue.head = head
 
-    def _reserve(self) -> None:
-        """Make the reservations that are due; any held back from now on is due later than `_due_at`."""
-        before = self.basis.at - self._patience_ms
-        earliest = self.basis.at
-        for name, company in self.companies.items():
-            reservations = len(company.cap.reservations)
-            since = company.cap.reserve(before)
-            if since is not None:
-                earliest = min(earliest, since)
-            if len(company.cap.reservations) > reservations:
-                self._moved[name] = None
-        self._due_at = earliest + self._patience_ms + 1
+    def _note(self, company: str) -> None:
+        """The company's place in the order, and when its next reservation is due, may be others now."""
+        self._moved[company] = None
+        self.changed[company] = None
 
     def oldest(self) -> Pending | None:
         """The app that was submitted first, whoever's it is (semantics A6)."""
@@ -298,7 +290,7 @@ class AppQueue:
             company.moved.clear()
             company.all_moved = False
             self._take_out_of_order(company)
-            if company.cap.lets_through():
+            if company.limit.lets_through():
                 company.placed = self._company_key(company.tenant, self.basis)
                 insort(self._order, company.placed)
         self._moved.clear()
@@ -330,9 +322,9 @@ class AppQueue:
     def _next_of(self, name: str, *, capped: bool) -> Pending | None:
         """The app that the company sends: its reservation's, else its first user's (semantics C7, U1, U2)."""
         company = self.companies[name]
-        if company.cap.reservations and (reserver := company.cap.reserver()) is not None:
+        if company.limit.reservations and (reserver := company.limit.reserver()) is not None:
             return reserver
-        order, groups = company.order, company.cap.groups
+        order, groups = company.order, company.limit.groups
         if len(order) == 1 and not self._users_drift:
             (users,) = order.values()
             return company.users[users[0][-1]].head

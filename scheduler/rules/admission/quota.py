@@ -1,15 +1,15 @@
-"""A company's quota as a cap: what passes it, what it holds back since when, and for whom room is reserved.
+"""A company's quota as a limit: what passes it, what it holds back since when, and for whom room is reserved.
 
-Whether an app passes the cap depends on its request alone, so a company's next apps (the *heads* of
+Whether an app passes the limit depends on its request alone, so a company's next apps (the *heads* of
 its users' queues, semantics F) are kept together by request and judged once a group.
 
-An app is *held back* while it is the head of its user's queue and does not pass the cap, though it would
+An app is *held back* while it is the head of its user's queue and does not pass the limit, though it would
 if its company occupied nothing; since when, is the time of the event that made it so, and any event that
 ends it, or changes what the app requests, starts the count anew. Once that has lasted longer than
-`quota_patience_s` the app has its company's room *reserved* (semantics C7), from the next event of the log
-on and until it is admitted, removed or requests something else, whatever becomes of the room meanwhile. Of
+`quota_patience_s` the app has its company's room *reserved* (semantics C7) by the next turn's `RoomReserved`, on and
+until it is admitted, removed or requests something else, whatever becomes of the room meanwhile. Of
 several reservations the one held back longest counts, then the one submitted first; one whose app would
-not even pass an empty company's cap any more is left out.
+not even pass an empty company's limit any more is left out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Cap:
+class QuotaLimit:
     """What one company's quota lets through."""
 
     tenant: Tenant
@@ -115,30 +115,31 @@ class Cap:
                 for since, head in group.heads.values():
                     yield max(since, group.held_since), head
 
-    def reserve(self, before: int) -> int | None:
-        """Reserve for each app held back since before that time in ms (semantics C7).
+    def held_longest(self) -> int | None:
+        """Since when (ms) the one is held back that has been for longest, without a reservation; None if none is.
 
-        Example, a patience of 600 s and a quota of 16 cores, of which an app of 8 holds its half: one of 16 is
+        The heads of a group stand in the order in which they became heads, so its first one has waited longest.
+        """
+        groups = [group for group in self.groups.values() if group.held_since is not None and group.heads]
+        return min((max(next(iter(one.heads.values()))[0], one.held_since or 0) for one in groups), default=None)
+
+    def is_held(self, app: Pending) -> bool:
+        """Whether the app is held back and has no reservation."""
+        group = self.groups.get(app.request)
+        return group is not None and group.held_since is not None and app.app in group.heads
+
+    def reserve(self, app: Pending) -> None:
+        """Reserve for an app that is held back (semantics C7).
+
+        Example, a delay of 600 s and a quota of 16 cores, of which an app of 8 holds its half: one of 16 is
         held back from 2.000 s on. At 3 s and at 602.000 s apps of 8 pass it where 8 are free, at 602.001 s none
         does any more, and it is next once nothing is held.
-
-        Returns: since when (ms) the next one is held back, None if none is.
         """
-        earliest: int | None = None
-        for group in self.groups.values():
-            if group.held_since is None:
-                continue
-            while group.heads:
-                since, head = next(iter(group.heads.values()))
-                since = max(since, group.held_since)
-                if since >= before:
-                    earliest = since if earliest is None else min(earliest, since)
-                    break
-                del group.heads[head.app]
-                group.reserving += 1
-                self.reserved[head.app] = since, head.submitted, head
-                insort(self.reservations, self.reserved[head.app])
-        return earliest
+        group = self.groups[app.request]
+        since, head = group.heads.pop(app.app)
+        group.reserving += 1
+        self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
+        insort(self.reservations, self.reserved[app.app])
 
     def hold_back(self, heads: Iterable[Pending], since: Mapping[str, int], reserved: Iterable[Reservation]) -> None:
         """Hold these heads back since then (ms), by app, and keep these reservations, instead of since now.

@@ -1,7 +1,7 @@
-"""The rules before Spark 1.4, where apps are packed (semantics P7).
+"""`classic-pack`: packing as before Spark 1.4 (semantics P7).
 
-An app has at most one executor on a worker. Spreading by these rules is spreading growing executors over
-the workers that have none of the app, see `executors`; packing goes worker by worker, across apps.
+An app gets at most one executor per worker. Packing fills worker by worker, across apps. `classic-spread` is in
+`executors`: it spreads one growing executor per worker over the workers that have none of the app.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> list[ExecutorAllocated]:
-    """What these apps get where each worker is taken in turn, and on each the apps in their order (semantics P7)."""
+    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7)."""
     apps = [_owed(state, app) for app in unsatisfied]
     if not apps:
         return []
@@ -44,7 +44,7 @@ def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> li
 
 @dataclass(slots=True)
 class _Owed:
-    """What an app may still get in a pass that packs worker by worker, and the computed sizes it can get it in."""
+    """What an app may still get in this pass: resources, executors, and the sizes to try if they are computed."""
 
     app: App
     cores: int
@@ -55,14 +55,17 @@ class _Owed:
     sizes: list[Resources]
 
     def share_of(self, room: Resources) -> Resources | None:
-        """The executor it gets where so much is free: all the cores it can have, or a computed size (semantics S4)."""
+        """Size of the app's executor on a worker with `room` free, None if none fits (semantics S4).
+
+        It takes all the cores it can, or the first computed size that fits.
+        """
         memory_mb = self.app.executor_memory_mb
         whole = [Resources(min(self.cores, room.cores), memory_mb)] if memory_mb is not None else self.sizes
         left = Resources(self.cores, self.memory_mb)
         return next((size for size in whole if size.cores and left.covers(size) and room.covers(size)), None)
 
     def take(self, size: Resources) -> None:
-        """Count an executor of that size."""
+        """Subtract an executor of that size."""
         self.cores -= size.cores
         self.memory_mb -= size.memory_mb
         self.executors -= 1

@@ -1,4 +1,4 @@
-"""How long a request waits for a preferred host and for its rack, and when time alone changes something (L5, L6)."""
+"""Delay scheduling: how long a request waits for a preferred host, then for its rack; timers of apps (L5, L6)."""
 
 from __future__ import annotations
 
@@ -6,65 +6,71 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from scheduler.model.events import ClusterConfigured
+    from scheduler.model.events import ClusterConfigured, Wanted
     from scheduler.rules.entities import App, Worker
-    from scheduler.rules.placement.yarn import Wanted
+    from scheduler.rules.timers import What
     from scheduler.rules.topology import Topology
 
 
 def places(wanted: Wanted, level: Literal["host", "rack"], where: Topology) -> list[str]:
-    """The live workers on the hosts, or in the racks, that these requests prefer."""
+    """The live workers on the preferred hosts, or in the preferred racks, of these requests."""
     by_place: Mapping[str, Sequence[str]] = where.by_host if level == "host" else where.by_rack
-    named = wanted.request.hosts if level == "host" else wanted.request.racks
+    named = wanted.locations.hosts if level == "host" else wanted.locations.racks
     return [worker for place in named or () for worker in by_place.get(place, ())]
 
 
-def patient_until(wanted: Wanted, settings: ClusterConfigured, where: Topology) -> tuple[int, int]:
-    """When (ms) these requests stop to insist on a preferred host, and when on its rack (semantics L5).
+def delayed_until(wanted: Wanted, settings: ClusterConfigured, where: Topology) -> tuple[int, int]:
+    """The times (ms) at which these requests stop waiting for a preferred host, and for its rack (semantics L5).
 
-    `locality_wait_host_ms` after they were asked for, and `locality_wait_rack_ms` after that. Nobody waits for a
-    host or a rack that has no live worker, and a request without a preference waits for nothing.
+    The wait for a host lasts `locality_wait_host_ms` from the request, the wait for a rack another
+    `locality_wait_rack_ms`. There is no wait for a level without a preference or without live workers.
     """
     for_host = wanted.since
-    if any(host in where.by_host for host in wanted.request.hosts or ()):
+    if any(host in where.by_host for host in wanted.locations.hosts or ()):
         for_host += settings.locality_wait_host_ms
     for_rack = for_host
-    if any(rack in where.by_rack for rack in wanted.request.racks or ()):
+    if any(rack in where.by_rack for rack in wanted.locations.racks or ()):
         for_rack += settings.locality_wait_rack_ms
     return for_host, for_rack
 
 
 def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfigured, where: Topology, at: int) -> int:
-    """Which of these requests an executor serves that got to `worker` at time `at` in ms, as an index (semantics L5).
+    """Index of the request that an executor granted on `worker` at `at` (ms) serves (semantics L5).
 
-    The first that it is near enough to: one that prefers its host; its rack, and does not insist on a host any
-    more; one without a preference; one that insists on nothing any more; else the oldest.
+    The first request of the first class that has one:
+
+    1. prefers the worker's host;
+    2. prefers its rack, and the wait for a host is over;
+    3. has no preference;
+    4. both waits are over;
+    5. any request.
     """
     tests: tuple[Callable[[Wanted], bool], ...] = (
-        lambda wanted: worker.host in (wanted.request.hosts or ()),
+        lambda wanted: worker.host in (wanted.locations.hosts or ()),
         lambda wanted: (
             worker.rack != ""
-            and worker.rack in (wanted.request.racks or ())
-            and at >= patient_until(wanted, settings, where)[0]
+            and worker.rack in (wanted.locations.racks or ())
+            and at >= delayed_until(wanted, settings, where)[0]
         ),
-        lambda wanted: wanted.request.hosts is None,
-        lambda wanted: at >= patient_until(wanted, settings, where)[1],
+        lambda wanted: wanted.locations.hosts is None,
+        lambda wanted: at >= delayed_until(wanted, settings, where)[1],
     )
     found = (index for test in tests for index, wanted in enumerate(pending) if test(wanted))
     return next(found, 0)
 
 
-def moments_of(app: App, settings: ClusterConfigured) -> tuple[int, ...]:
-    """The times (ms) at which patience, a step of growth or an idle executor's time runs out (semantics L5, L6)."""
-    moments: dict[int, None] = {}
+def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
+    """Times (ms) at which a locality wait, elastic step or idle timeout of the app ends (semantics L5, L6)."""
+    due: dict[tuple[int, What], None] = {}
     for wanted in app.wanted:
-        if wanted.request.hosts is not None:
+        if wanted.locations.hosts is not None:
             for_host, for_rack = settings.locality_wait_host_ms, settings.locality_wait_rack_ms
-            moments |= dict.fromkeys(wanted.since + wait_ms for wait_ms in (for_host, for_rack, for_host + for_rack))
-    if app.spec.elastic is not None:
+            for wait_ms in (for_host, for_rack, for_host + for_rack):
+                due[wanted.since + wait_ms, "delay"] = None
+    if app.elastic:
         if (app.executor_limit or 0) < (app.backlog_executors or 0):
-            moments[app.asked_at + settings.elastic_step_ms] = None
+            due[app.asked_at + settings.elastic_step_ms, "growth"] = None
         for executor in app.executors.values():
             if executor.idle_since is not None and executor.status != "stopping":
-                moments[executor.idle_since + settings.executor_idle_timeout_s * 1000] = None
-    return tuple(sorted(moments))
+                due[executor.idle_since + settings.executor_idle_timeout_s * 1000, "idle"] = None
+    return list(due)

@@ -1,4 +1,4 @@
-"""On which workers drivers go (semantics D)."""
+"""Driver placement (semantics D)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import DriverAllocated
+from scheduler.model.ids import driver_id
 from scheduler.model.resources import Resources
 
 if TYPE_CHECKING:
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
-    """The drivers that find a worker, in the order of their apps' submission (semantics D1, D2, D4).
+    """Allocations of waiting drivers, in order of submission (semantics D1, D2, D4).
 
-    The caller folds each before it asks for the next. One that fits nowhere waits and holds up nobody.
-    A turn that spreads drivers looks at every live worker once, 14 ms for 10,000 of them.
+    The caller must fold each allocation before it requests the next. A driver that fits nowhere is skipped and waits.
+    Spreading drivers visits every live worker once a turn; 10,000 workers take 14 ms.
     """
     if not state.waiting_drivers:
         return
@@ -41,7 +42,7 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
         if worker is not None:
             yield DriverAllocated(
                 app=spec.app,
-                driver=f"{spec.app}.driver-{app.next_driver}",
+                driver=driver_id(spec.app, app.next_driver),
                 worker=worker,
                 cores=size.cores,
                 memory_mb=size.memory_mb,
@@ -49,14 +50,14 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
 
 
 class Draw:
-    """The live workers in an order that a log position draws: the same on every replay (semantics D2)."""
+    """The live workers in a pseudorandom order. The seed is a log position, so replays repeat it (semantics D2)."""
 
     def __init__(self, position: int, workers: Iterable[str]) -> None:
         self._order = sorted(workers, key=lambda worker: (_ticket(position, worker), worker))
         self._next = 0
 
     def next_worker(self, fits: Callable[[str], bool]) -> str | None:
-        """The next one that fits, from where the last driver stopped, round and round (semantics D2)."""
+        """The next worker that fits, round-robin from the last one returned; None if none fits (semantics D2)."""
         for worker in (*self._order[self._next :], *self._order[: self._next]):
             self._next = (self._next + 1) % len(self._order)
             if fits(worker):
@@ -73,5 +74,5 @@ def _ticket(position: int, worker: str) -> bytes:
 
 
 def first_fit(fleet: Fleet, size: Resources) -> str | None:
-    """The first worker by id with that much free (semantics D2)."""
+    """The first worker by id with room for `size`; None if there is none (semantics D2)."""
     return next((worker for worker, _ in fleet.candidates(size.cores, size.memory_mb, "worker-id")), None)

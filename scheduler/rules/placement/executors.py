@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import ExecutorAllocated, Locality
+from scheduler.model.ids import executor_id
 from scheduler.model.resources import Resources
 from scheduler.rules.fleet import Candidates, Shape
 
@@ -38,7 +39,7 @@ def _allocation(
 ) -> ExecutorAllocated:
     cores, memory_mb = size
     return ExecutorAllocated(
-        app=app, executor=f"{app}.{number}", worker=worker, cores=cores, memory_mb=memory_mb, locality=locality
+        app=app, executor=executor_id(app, number), worker=worker, cores=cores, memory_mb=memory_mb, locality=locality
     )
 
 

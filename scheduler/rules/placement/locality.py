@@ -1,4 +1,4 @@
-"""Where the executors of an app go that prefers some hosts (semantics L5)."""
+"""Executor placement for apps with preferred hosts (semantics L5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from scheduler.rules.fleet import in_order
-from scheduler.rules.placement.delay import patient_until, places
+from scheduler.rules.placement.delay import delayed_until, places
 from scheduler.rules.placement.executors import PLACEMENTS, allocations
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
 def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[ExecutorAllocated]:
     """Executors for pending requests: on a preferred host, in its rack, or anywhere (semantics L5).
 
-    Each request waits for the nearer places for a bounded time, counted from when it was asked for.
-    Within reach, workers are taken in the usual order and way (P1, P2, P3).
+    A request waits a bounded time for each nearer level, counted from its creation. Within a level, workers are
+    selected by the usual rules (P1, P2, P3).
     """
     settings = state.settings
     affordable = app.lacking if settings.admission == "open" else app.left_memory_mb // unit.memory_mb
@@ -32,9 +32,9 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
     anywhere = 0
     for level in LEVELS:
         for wanted in app.wanted:
-            for_host, for_rack = patient_until(wanted, settings, state.places)
+            for_host, for_rack = delayed_until(wanted, settings, state.places)
             anywhere += wanted.number if level == "rack" and at >= for_rack else 0
-            if wanted.request.hosts is None or (level == "rack" and at < for_host):
+            if wanted.locations.hosts is None or (level == "rack" and at < for_host):
                 continue
             near = [(worker, state.workers[worker].free) for worker in places(wanted, level, state.places)]
             counts = put(in_order(near, unit, settings.worker_selection), unit, min(wanted.number, affordable))
@@ -50,5 +50,5 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
 
 
 def _reached(worker: Worker, hosts: Collection[str], racks: Collection[str]) -> Locality:
-    """How near a worker is to these hosts, which are in these racks."""
+    """The locality level of a worker relative to preferred hosts and their racks."""
     return "host" if worker.host in hosts else "rack" if worker.rack and worker.rack in racks else "any"

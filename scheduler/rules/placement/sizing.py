@@ -1,4 +1,4 @@
-"""How large an app's next executors are (semantics S)."""
+"""Executor sizes (semantics S)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMORY_STEP_MB = 256
 
 
 def executor_sizes(settings: ClusterConfigured) -> list[int]:
-    """The cores an executor may have, largest first: the maximum and its halves down to the minimum (semantics S2)."""
+    """Allowed executor cores, largest first: the maximum, halved down to the minimum (semantics S2)."""
     sizes = [settings.max_executor_cores]
     while sizes[-1] > settings.min_executor_cores:
         sizes.append(sizes[-1] // 2)
@@ -22,10 +22,10 @@ def executor_sizes(settings: ClusterConfigured) -> list[int]:
 
 
 def sizes_to_try(fleet: Fleet, left: int) -> tuple[int, ...]:
-    """The executor cores to try in turn for an app with `left` cores to get (semantics S2, S4).
+    """Executor cores to try, in order, for an app still owed `left` cores (semantics S2, S4).
 
-    From the size that the fleet's free cores and the app's size call for, by halves, down to the
-    minimum executor; none while no worker is usable (S1).
+    The first size depends on `left` and on the fleet's free cores; each next one is half of it, down to the minimum
+    executor. Empty if no worker is usable (S1).
     """
     sizes, usable = fleet.sizes, fleet.usable
     if not usable:
@@ -40,10 +40,10 @@ def sizes_to_try(fleet: Fleet, left: int) -> tuple[int, ...]:
 def executor_memory_mb(
     fleet: Fleet, settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None
 ) -> int | None:
-    """Memory of an executor of `cores` cores in MiB (semantics S3).
+    """Memory in MiB of an executor of `cores` cores (semantics S3).
 
-    None where no usable worker has those cores, or where it would be larger than an executor may be;
-    a minimum executor may (S4).
+    None if no usable worker has that many cores free, or if the memory would exceed `max_executor_memory_mb`. The
+    latter does not apply to a minimum executor (S4).
     """
     per_core = memory_per_task_mb
     if per_core is None:
@@ -57,23 +57,25 @@ def executor_memory_mb(
 
 
 def memory_for(settings: ClusterConfigured, cores: int, per_core_mb: int) -> int:
-    """`cores` x `per_core_mb` raised to the minimum executor's memory, rounded up to 256 MiB (semantics S3)."""
+    """`cores` x `per_core_mb`, at least a minimum executor's memory, rounded up to 256 MiB (semantics S3)."""
     return round_up(max(settings.min_executor_memory_mb, per_core_mb * cores), MEMORY_STEP_MB)
 
 
 def resources_as_asked(cores: int, executor_cores: int | None, executor_memory_mb: int, workers: int) -> Resources:
-    """What an app holds that said what executors it wants (semantics S5): its cores, not rounded.
+    """Requested resources of an app that sizes its own executors; cores are not rounded (semantics S5).
 
-    The memory is that of the executors that its cores make, or of one on each of the live `workers` (at least one).
+    The memory is that of `cores` // `executor_cores` executors. Without `executor_cores` it is that of one executor on
+    each of the live `workers`, and of at least one.
     """
     executors = cores // executor_cores if executor_cores else max(1, workers)
     return Resources(cores, executors * executor_memory_mb)
 
 
 def requested_resources(settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None) -> Resources:
-    """What an app of `cores` cores holds from admission to removal (semantics A1, A2): 6 cores asked -> 8 held.
+    """Requested resources of an app of `cores` cores, from admission to removal (semantics A1, A2).
 
-    The memory is that of its minimum executors, so what is granted later never exceeds it.
+    Cores are rounded up to whole minimum executors: 6 -> 8 with a minimum of 4. The memory is that of these executors,
+    so later grants never exceed it.
     """
     held = round_up(cores, settings.min_executor_cores)
     per_core = settings.default_memory_per_task_mb if memory_per_task_mb is None else memory_per_task_mb

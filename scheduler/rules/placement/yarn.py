@@ -1,9 +1,8 @@
-"""What executors to ask for, and where, so that tasks run near what they read (semantics L2, L3, source [2]).
+"""Executor requests with locality preferences, by the rules of Spark on YARN (semantics L2, L3, source [2]).
 
-These are the rules of Spark on YARN (`YarnAllocator`, `LocalityPreferredContainerPlacementStrategy`),
-its rounding included: per-host numbers go through the same double-precision steps in the same order,
-because exact fractions would round otherwise now and then. Doubles are the same on every machine, and
-what comes out are whole numbers.
+The rules come from `YarnAllocator` and `LocalityPreferredContainerPlacementStrategy`, rounding included. Per-host
+numbers use the same double-precision operations in the same order, because exact fractions sometimes round
+differently. IEEE doubles are the same on every machine, and the results are whole numbers.
 """
 
 from __future__ import annotations
@@ -12,15 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import NamedTuple
 
+from scheduler.model.events import Locations, Wanted
+
 DEFAULT_RACK = "/default-rack"
-"""Where a host is whose rack nobody named."""
+"""The rack of a host without a named rack."""
 
 Hosts = tuple[str, ...] | None
-"""The hosts that a request prefers; None = it has no preference."""
+"""A request's preferred hosts; None = no preference."""
 
 
 class Split(NamedTuple):
-    """Pending requests as indexes into what was split, each in its order."""
+    """Indexes of pending requests by class, in ascending order."""
 
     matching: list[int]
     stale: list[int]
@@ -28,9 +29,9 @@ class Split(NamedTuple):
 
 
 class Preferences(NamedTuple):
-    """Today's demand of an app: how many of its tasks prefer some host, and for each host how many prefer it.
+    """An app's current demand: the number of tasks with preferences, and host -> number of tasks that prefer it.
 
-    A task may prefer several hosts, so `by_host` may add up to more than `tasks`.
+    A task may prefer several hosts, so the sum of `by_host` may exceed `tasks`.
     """
 
     tasks: int
@@ -39,25 +40,19 @@ class Preferences(NamedTuple):
 
     @property
     def executors(self) -> int:
-        """How many executors those tasks fill."""
+        """The number of executors for those tasks, rounded up."""
         return -(-self.tasks // self.tasks_per_executor)
 
 
-class Request(NamedTuple):
-    """An executor to ask for: the hosts it prefers and their racks, both sorted; None = anywhere."""
-
-    hosts: Hosts = None
-    racks: Hosts = None
-
-
-ANYWHERE = Request()
+ANYWHERE = Locations()
 
 
 def split_pending_requests(pending: Sequence[Hosts], by_host: Mapping[str, int]) -> Split:
-    """Which pending requests still match what tasks prefer, which are stale, which never had a preference.
+    """Split pending requests by the current preferences (semantics L2).
 
-    A request matches if it prefers some host of `by_host`, and is stale if it prefers only others (semantics
-    L2). Matching ones stay, stale ones are cancelled, free ones may be exchanged for better ones.
+    - matching: prefers at least one host of `by_host`; kept.
+    - stale: prefers only other hosts; cancelled.
+    - free: has no preference; may be replaced by a request with one.
     """
     split = Split([], [], [])
     for index, hosts in enumerate(pending):
@@ -73,13 +68,13 @@ def split_pending_requests(pending: Sequence[Hosts], by_host: Mapping[str, int])
 def expected_host_counts(
     preferences: Preferences, executors_by_host: Mapping[str, int], matching: Sequence[Sequence[str]]
 ) -> dict[str, int]:
-    """How many more executors each preferred host should have (semantics L3).
+    """The number of further executors for each preferred host (semantics L3).
 
-    A host's part of the executors that the tasks fill is its part of all preferences; what is on it
-    (`executors_by_host`) and what is pending for it are subtracted, and the rest is rounded up.
+    A host's share of the executors equals its share of all preferences. From it, subtract the host's executors
+    (`executors_by_host`) and its pending requests (`matching`), then round up.
 
-    20 tasks prefer h1 h2 h3 and 10 prefer h1 h2 h4, two tasks an executor: 30 30 20 10 preferences
-    and 15 executors make 5 5 3⅓ 1⅔, so 5 5 4 2; with one executor on each host already, 4 4 3 1.
+    Example: 20 tasks prefer h1 h2 h3, 10 prefer h1 h2 h4, two tasks per executor. The preferences 30 30 20 10 and 15
+    executors give 5 5 3⅓ 1⅔, rounded up 5 5 4 2. With one executor on each host already: 4 4 3 1.
     """
     total = sum(preferences.by_host.values())
     pending = _pending_by_host(matching)
@@ -90,15 +85,17 @@ def expected_host_counts(
     return expected
 
 
-def locality_of_requested_executors(count: int, expected: Mapping[str, int], racks: Mapping[str, str]) -> list[Request]:
-    """`count` executors to ask for, those without a preference first (semantics L3).
+def locality_of_requested_executors(
+    count: int, expected: Mapping[str, int], racks: Mapping[str, str]
+) -> list[Locations]:
+    """`count` executor requests, those without a preference first (semantics L3).
 
-    As many have one as `expected` adds up to, at most `count`. The hosts' numbers are scaled so that the
-    largest is just that many; then each request in turn prefers every host that still has some left,
-    and takes one from each. `racks` says where hosts are.
+    The number of requests with a preference is the sum of `expected`, at most `count`. Scale the hosts' numbers so that
+    the largest equals it. Each request then prefers every host with a number left, and takes one from each. `racks`
+    maps host -> rack.
 
-    `expected` 4 4 3 1 and 18 to ask for: 6 anywhere and 12 with a preference; scaled 12 12 9 3, hence
-    3 for h1 h2 h3 h4, then 6 for h1 h2 h3, then 3 for h1 h2.
+    Example: `expected` 4 4 3 1, 18 requests: 6 anywhere, 12 with a preference. Scaled: 12 12 9 3. So 3 requests prefer
+    h1 h2 h3 h4, the next 6 h1 h2 h3, the last 3 h1 h2.
     """
     preferring = min(count, sum(expected.values()))
     requests = [ANYWHERE] * (count - preferring)
@@ -109,14 +106,14 @@ def locality_of_requested_executors(count: int, expected: Mapping[str, int], rac
     for until in sorted(dict.fromkeys(scaled.values())):
         hosts = tuple(host for host, left in scaled.items() if left >= until)
         rack_names = dict.fromkeys(racks.get(host, DEFAULT_RACK) for host in hosts)
-        requests += [Request(hosts, tuple(sorted(rack_names)))] * (count - preferring + until - len(requests))
+        requests += [Locations(hosts, tuple(sorted(rack_names)))] * (count - preferring + until - len(requests))
     return requests
 
 
 def _pending_by_host(matching: Sequence[Sequence[str]]) -> dict[str, float]:
-    """How many of these requests each host may get: a request's hosts are as likely as often they are named.
+    """Host -> expected number of these requests, in proportion to how often the host is named.
 
-    Three requests that name h1 20 times, h2 20 times and h3 10 times count 1.2, 1.2 and 0.6.
+    Example: three requests that name h1 20 times, h2 20 times and h3 10 times give 1.2, 1.2 and 0.6.
     """
     named: dict[str, int] = {}
     for hosts in matching:
@@ -124,14 +121,6 @@ def _pending_by_host(matching: Sequence[Sequence[str]]) -> dict[str, float]:
             named[host] = named.get(host, 0) + 1
     total = sum(named.values())
     return {host: times * float(len(matching)) / total for host, times in named.items()}
-
-
-class Wanted(NamedTuple):
-    """`number` equal requests, pending since the time `since` (ms)."""
-
-    request: Request
-    number: int
-    since: int
 
 
 def rethought(
@@ -143,22 +132,24 @@ def rethought(
     racks: Mapping[str, str],
     at: int,
 ) -> list[Wanted]:
-    """The requests of an app that lacks so many executors: target - starting - running (semantics L1, L2, L4).
+    """The app's pending requests after its demand or executors changed (semantics L1, L2, L4).
 
-    Fewer than are pending: so many are cancelled, stale ones before free ones before matching ones, of each
-    the oldest. Otherwise the stale ones, which prefer only hosts that nobody prefers now, are cancelled, and
-    asked for anew together with what is missing; requests without a preference are exchanged for such with
-    one as far as tasks call for it. All others stay as they are.
+    `lacking` is target - starting - running executors. If fewer are lacking than pending, cancel the surplus: stale
+    requests first, then free, then matching ones; the oldest first within each class. Otherwise:
 
-    `executors_by_host` is where the app has executors, `racks` where hosts are, `at` the time (ms).
+    - Cancel stale requests; issue new ones in their place and for the missing executors.
+    - Replace free requests by requests with a preference where the tasks' preferences require it.
+    - Keep all others.
+
+    `executors_by_host` counts the app's executors, `racks` maps host -> rack, `at` is the time (ms).
     """
     missing = lacking - sum(wanted.number for wanted in pending)
-    split = split_pending_requests([wanted.request.hosts for wanted in pending], preferences.by_host)
+    split = split_pending_requests([wanted.locations.hosts for wanted in pending], preferences.by_host)
     if missing < 0:
         return _cancelled(pending, -missing, [*split.stale, *split.free, *split.matching])
     available = missing + sum(pending[index].number for index in split.stale)
     exchangeable = sum(pending[index].number for index in split.free)
-    matching = [pending[index].request.hosts or () for index in split.matching for _ in range(pending[index].number)]
+    matching = [pending[index].locations.hosts or () for index in split.matching for _ in range(pending[index].number)]
     expected = expected_host_counts(preferences, executors_by_host, matching)
     asked = locality_of_requested_executors(available + exchangeable, expected, racks)
     preferring = [request for request in asked if request is not ANYWHERE]
@@ -176,13 +167,13 @@ def rethought(
 
 
 def without_one(pending: Sequence[Wanted], index: int) -> list[Wanted]:
-    """The requests once one of those at `index` is served."""
+    """The requests after one of those at `index` was served."""
     left = pending[index]._replace(number=pending[index].number - 1)
     return [*pending[:index], *([left] if left.number else []), *pending[index + 1 :]]
 
 
 def _cancelled(pending: Sequence[Wanted], number: int, order: Iterable[int]) -> list[Wanted]:
-    """The requests without `number` of them, taken from those at the indexes `order` first (semantics L4)."""
+    """The requests after `number` of them were cancelled, in the order of the indexes `order` (semantics L4)."""
     left = [wanted.number for wanted in pending]
     for index in order:
         cancelled = min(number, left[index])

@@ -40,7 +40,7 @@ def test_a_service_says_when_it_is_ready_alive_and_stopping_and_health_checks_se
         os.kill(master.process.pid, signal.SIGTERM)
         master.hear("STOPPING=1")
         assert master.process.wait(60) == 0
-        assert shell.run("status", "--ready").err.startswith("not ready: no master serves")
+        assert shell.run("status", "--ready").err.startswith("not ready: no master of the cluster")
         assert shell.ok("status", "--live") == f"live: {HOST} has worker {HOST}\n"
         os.kill(worker.process.pid, signal.SIGTERM)
         worker.hear("STOPPING=1")
@@ -106,8 +106,8 @@ def test_the_stores_password_is_in_no_log_and_on_no_command_line(servers: Server
         started = [*tree_of(master.process.pid), *tree_of(worker.process.pid)]
         assert len(started) >= 5
         servers.kill(port)
-        wait_until(lambda: worker.log.read_text().count("the store is away") == 2, "both agents to notice")
-        wait_until(lambda: "the store is away" in master.log.read_text(), "the master to notice")
+        wait_until(lambda: worker.log.read_text().count("the store is unavailable") == 2, "both agents to notice")
+        wait_until(lambda: "the store is unavailable" in master.log.read_text(), "the master to notice")
         logs = [master.log, worker.log, *(tmp_path / "run").glob("*/executors.log")]
         shown += [" ".join(process.cmdline()) for process in started] + [log.read_text() for log in logs]
         shown += [shell.run("status").err, shell.run("submit", "--company", "acme", "--user", "a", "--", "true").err]

@@ -90,7 +90,7 @@ def test_an_interrupt_ends_the_waiting_and_says_that_the_app_goes_on(shell: Shel
     waiting.send_signal(signal.SIGINT)
     said = waiting.communicate(timeout=20)[0]
     assert waiting.returncode == 130
-    assert said.rstrip().splitlines()[-1] == f"{app} goes on; `fairlog kill {app}` ends it"
+    assert said.rstrip().splitlines()[-1] == f"{app} keeps running; `fairlog kill {app}` ends it"
     shell.ok("kill", app)
 
 
@@ -120,7 +120,7 @@ def test_logs_prints_the_tasks_output_in_their_order(shell: Shell) -> None:
     assert shell.ok("logs", app) == "task 0x\ntask 1x\ntask 2x\n"
     assert shell.ok("logs", app, "--task", "1") == "task 1x\n"
     none = shell.run("logs", app, "--task", "3")
-    assert none == (1, "", f"Error: app {app!r} has 3 tasks, numbered from 0: there is no task 3\n")
+    assert none == (1, "", f"Error: app {app!r} has no task 3; its tasks are 0 to 2\n")
 
 
 def test_logs_follow_prints_what_comes_until_the_app_ends(shell: Shell, tmp_path: Path) -> None:
@@ -283,16 +283,16 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("submit", "--company", LONG, "--user", "u", "--", "true"), "no company"),
         (("submit", "--company", "acme", "--user", LONG, "--", "true"), "at most 128 characters"),
         (("submit", "--company", "acme", "--user", "\x1b[31m", "--", "true"), "control characters"),
-        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "12 cores but the quota"),
+        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "12 cores, but the quota"),
         (("company", "add", "acme"), "registered already"),
         (("company", "add", "tiny", "--cores", "2", "--memory", "4G"), "quota"),
-        (("company", "add", "tiny", "--cores", "8"), "both cores and memory"),
+        (("company", "add", "tiny", "--cores", "8"), "both --cores and --memory"),
         (("company", "add", "tiny", "--part", "101%"), "at most 100%"),
         (("company", "add", LONG), "at most 128 characters"),
         (("company", "add", "a\tb"), "control characters"),
         (("company", "set", "nope", "--part", "1/2"), "no company 'nope'"),
         (("company", "remove", "nope"), "no company 'nope'"),
-        (("settings", "set", "nope=1"), "no setting is called"),
+        (("settings", "set", "nope=1"), "no setting is named"),
         (("settings", "set", "min_executor_cores=3"), "even"),
         (("settings", "set", "max_executor_cores=12"), "power of two"),
         (("settings", "set", "min_executor_memory_mb=300"), "multiple of 256"),
@@ -360,7 +360,7 @@ def test_without_a_master_what_can_be_read_is_read_from_the_log(lone: EmbeddedSt
     }
     assert shell.ok("apps", "--json", "--store", lone.url) == "[]\n"
     assert json.loads(shell.ok("settings", "--json", "--store", lone.url))["default_cores"] == 8
-    assert "none serves" in shell.run("status", "--store", lone.url).out
+    assert "none active" in shell.run("status", "--store", lone.url).out
 
 
 def test_a_log_that_cannot_be_read_is_named_with_its_position(lone: EmbeddedStore, tmp_path: Path) -> None:
@@ -387,4 +387,7 @@ def test_a_store_whose_settings_break_the_promises_is_refused_with_the_setting(
         finally:
             server.terminate()
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == "Error: the store has appendonly no; fairlog needs `appendonly yes` to keep its promises\n"
+    assert answer.err == (
+        "Error: the store is configured with appendonly no, which can lose data; run `CONFIG SET "
+        "appendonly yes` on it\n"
+    )

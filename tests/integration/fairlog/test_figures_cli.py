@@ -65,7 +65,7 @@ def test_a_span_can_be_given_by_times_and_by_positions(store: EmbeddedStore) -> 
 @pytest.mark.parametrize(
     ("file", "why"),
     [
-        ("", "a place without a name cannot be written: it is no file"),
+        ("", "a place without a name cannot be written: it is not a file"),
         ("/nowhere/p.html", "there is no folder /nowhere"),
     ],
 )
@@ -105,11 +105,11 @@ def test_a_statement_as_a_table_and_as_json_say_the_same(store: EmbeddedStore) -
     ("arguments", "code", "why"),
     [
         (["statement", "--company", "nobody", "--month", "1970-01"], 1, "no company 'nobody'"),
-        (["statement", "--company", "tiny", "--month", "2031-05"], 1, "the log says nothing about 2031-05"),
-        (["statement", "--company", "tiny", "--month", "2031-13"], 2, "write it YYYY-MM"),
-        (["statement", "--company", "tiny", "--month", "1970-01", "--csv", "--json"], 2, "exclude each other"),
-        (["fairness", "--from", "yesterday"], 2, "neither a position of the log, from 1 on, nor a time"),
-        (["fairness", "--from", "999"], 1, "the log holds nothing in that span"),
+        (["statement", "--company", "tiny", "--month", "2031-05"], 1, "the log has no entry in 2031-05"),
+        (["statement", "--company", "tiny", "--month", "2031-13"], 2, "write it like 2026-03"),
+        (["statement", "--company", "tiny", "--month", "1970-01", "--csv", "--json"], 2, "cannot be combined"),
+        (["fairness", "--from", "yesterday"], 2, "neither a log position (1 or more) nor a time"),
+        (["fairness", "--from", "999"], 1, "the log has no entry in that span"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -124,7 +124,7 @@ def test_what_cannot_be_answered_is_one_sentence(
 
 
 def test_whatif_under_the_same_rules_says_that_every_decision_is_the_same(store: EmbeddedStore) -> None:
-    assert run(store, "whatif").output.endswith("Every decision came out the same.\n")
+    assert run(store, "whatif").output.endswith("Every decision is the same.\n")
     found = json.loads(run(store, "whatif", "--json").output)
     assert found["firstDifference"] is None
     assert found["log"] == found["other"]
@@ -133,7 +133,7 @@ def test_whatif_under_the_same_rules_says_that_every_decision_is_the_same(store:
 def test_whatif_shows_both_worlds_side_by_side_and_where_they_part(store: EmbeddedStore) -> None:
     lines = run(store, "whatif", "--add-workers", "1x16x64G").output.splitlines()
     assert any(re.fullmatch(r"tiny +longest wait +10\.0s +0\.0s", line) for line in lines)
-    assert "Decision 2 is the first that came out differently:" in lines
+    assert "Decision 2 is the first that differs:" in lines
 
 
 def test_whatif_takes_settings_and_quotas(store: EmbeddedStore) -> None:
@@ -157,8 +157,8 @@ def test_whatif_takes_a_trace_without_any_store(tmp_path: Path) -> None:
     [
         (["whatif", "--placement", "sideways"], 1, "placement cannot be 'sideways'"),
         (["whatif", "--quota", "nobody=8,8G"], 1, "no company 'nobody'"),
-        (["whatif", "--quota", "acme=8"], 2, "such as c1=512,1T"),
-        (["whatif", "--add-workers", "4x16"], 2, "such as 4x16x64G"),
+        (["whatif", "--quota", "acme=8"], 2, "write it like c1=512,1T"),
+        (["whatif", "--add-workers", "4x16"], 2, "write it like 4x16x64G"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -114,8 +114,8 @@ def test_without_its_library_one_sentence_says_what_to_install(
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--json",), 2, "--parquet and --json exclude each other"),
-        (("--follow",), 2, "--parquet and --follow exclude each other"),
+        (("--json",), 2, "--parquet and --json cannot be combined"),
+        (("--follow",), 2, "--parquet and --follow cannot be combined"),
         (("--app", "nobody"), 1, "no app 'nobody' is known"),
     ],
 )

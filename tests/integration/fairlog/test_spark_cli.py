@@ -49,7 +49,7 @@ def test_a_killed_executor_is_replaced_and_its_task_runs_again(shell: Shell) -> 
     script = f"while ! test -e {flag}; do sleep 0.05; done; echo $FAIRLOG_EXECUTOR_ID"
     name = shell.submit("--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)
     wait_until(lambda: shell.app(name)["state"] == "running", "the first executor")
-    assert shell.ok("kill", "--executor", f"{name}.0") == f"{name}.0 told to stop\n"
+    assert shell.ok("kill", "--executor", f"{name}.0") == f"{name}.0 will stop\n"
     wait_until(lambda: [one["executor"] for one in shell.app(name)["executors"]] == [f"{name}.1"], "another one")
     flag.touch()
     wait_until(lambda: shell.app(name)["state"] == "finished", "its end")

@@ -38,13 +38,13 @@ def test_what_no_master_has_answered_is_said_to_be_unconfirmed_and_is_carried_ou
     with pytest.raises(Unconfirmed) as submitted:
         session.submit(APP, {"TOKEN": "hush"})
     assert str(submitted.value) == (
-        "no master answered within 0.3 s; `fairlog status` tells whether one serves; "
-        "the command is not confirmed, but may be carried out all the same, even later: "
-        "`fairlog app a` shows the app once it is submitted, and to submit again makes another one"
+        "no master answered within 0.3 s; `fairlog status` shows whether one is active; "
+        "the command is not confirmed and may still be carried out later; "
+        "`fairlog app a` shows whether it was submitted; submitting again creates another app"
     )
-    with pytest.raises(Unconfirmed, match="even later: to say it again does no harm"):
+    with pytest.raises(Unconfirmed, match="later; repeating it is safe"):
         session.send(KillApp(app="a"))
-    note = "note: no master serves the cluster default now; waiting for one for up to 0.3 s\n"
+    note = "note: no master of the cluster default is active; waiting up to 0.3 s for one\n"
     assert capsys.readouterr().err == 2 * note
     master = Scheduler(session.log, "m", lambda: rebuild(session.log))
     master.take_over()
@@ -62,7 +62,7 @@ def test_what_a_store_that_goes_away_has_not_answered_is_unconfirmed(servers: Se
         wait_until(lambda: other.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
         servers.kill(port)
         with pytest.raises(
-            Unconfirmed, match=r"the store does not answer .*; the command is not confirmed, .*`fairlog app a`"
+            Unconfirmed, match=r"the store does not answer .*; the command is not confirmed .*`fairlog app a`"
         ):
             sent.result()
 

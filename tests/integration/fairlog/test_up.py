@@ -57,7 +57,8 @@ def test_a_second_up_on_the_same_data_is_refused(shell: Shell) -> None:
     pid = up(shell)
     data = shell.home / ".local/share/fairlog/up"
     sentence = (
-        f"Error: another `fairlog up` (process {pid}) already runs on the data in {data}; `fairlog down` stops it\n"
+        f"Error: another `fairlog up` (process {pid}) already runs on the data in {data}; "
+        f"stop it with `fairlog down --data {data}`\n"
     )
     assert shell.run("up") == (1, "", sentence)
     assert shell.run("up", "--detach", "--data", str(data)) == (1, "", sentence)
@@ -72,7 +73,7 @@ def test_down_ends_everything_executors_included_and_the_data_is_there_again_aft
     everything = tree_of(pid)
     assert "stopped" in shell.ok("down")
     assert [process for process in everything if not is_gone(process)] == []
-    assert shell.run("down") == (1, "", "Error: no `fairlog up` is running\n")
+    assert shell.run("down") == (1, "", "Error: no `fairlog up` is running; start one with `fairlog up`\n")
     assert shell.run("status").code == 1
     pid = up(shell)
     wait_until(lambda: any("611" in child.cmdline() for child in tree_of(pid) if not is_gone(child)), "the task again")
@@ -132,7 +133,7 @@ def test_up_says_at_which_position_the_log_cannot_be_read(shell: Shell) -> None:
     answer = shell.run("up", "--workers", "0")
     assert (answer.code, answer.out) == (1, "")
     assert re.search(
-        r"^Error: the cluster does not come up; master-. failed: .*log position 2: ", answer.err, re.MULTILINE
+        r"^Error: the cluster does not start; master-. failed: .*log position 2: ", answer.err, re.MULTILINE
     )
 
 

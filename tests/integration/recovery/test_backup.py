@@ -87,9 +87,9 @@ def _other_header(lines: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (_without_last_line, "is not whole: it ends at log position"),
-        (_without_second_entry, "cannot be read behind log position"),
-        (_altered, "cannot be read behind log position"),
+        (_without_last_line, "is incomplete: it ends at log position"),
+        (_without_second_entry, "cannot be read after log position"),
+        (_altered, "cannot be read after log position"),
         (_other_header, "is not a backup that this version reads"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_cluster_whose_store_lost_its_disk_goes_on_from_a_backup_that_was_made
         first, second, third = shell.ok("restore", str(file)).splitlines()
         assert first == f"{said['seq']} log entries of the cluster default restored from {file}"
         assert second == f"the first {said['archived']} of them are in the archive, not in the file"
-        assert re.fullmatch(r"the last one is of 20.* UTC; nothing that came later is in it", third)
+        assert re.fullmatch(r"the last entry was written at 20.* UTC; later commands are not included", third)
         shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")
         assert shell.app(done)["state"] == "finished"
         last = json.loads(shell.ok("log", "--json", "--to", str(said["seq"])).splitlines()[-1])
@@ -328,7 +328,7 @@ def test_a_backup_of_the_first_format_is_still_read(store: EmbeddedStore, tmp_pa
         ("/nowhere/b.gz", "/nowhere/b.gz cannot be {}: "),
         ("", "a place without a name cannot be {}: "),
         ("nowhere://x/b.gz", "nowhere://x/b.gz cannot be reached: Protocol not known: nowhere"),
-        ("file://b.gz", "file://b.gz names no file of this machine: that is written file:///FOLDER/FILE"),
+        ("file://b.gz", "file://b.gz does not name a file of this machine; write it like file:///FOLDER/FILE"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_one_sentence(

@@ -166,7 +166,7 @@ def _nothing(_: list[str]) -> list[str]:
         (_newer, "log position 1: .* version 99 was written by a newer program"),
         (_contradicting, "log position 2: ExecutorRemoved contradicts what came before it"),
         (_without_a_worker, "log position 1: WorkerRemoved contradicts what came before it"),
-        (_nothing, "holds no entry of a log"),
+        (_nothing, "contains no log"),
     ],
 )
 def test_a_file_that_is_no_whole_log_is_refused_and_changes_nothing(
@@ -209,7 +209,7 @@ def test_an_import_that_was_killed_left_no_log_and_is_noticed_by_the_next(
     killed.stdin.close()
     assert not connection.exists(log.keys.log)
     answer = run(store, "import", "-", text=LONG)
-    assert f"An import that had come to position {PAGE} did not end: this one begins anew." in answer.stderr
+    assert f"An earlier import stopped at position {PAGE}; this one starts again from the beginning." in answer.stderr
     assert answer.exit_code == 0
     assert run(store, "log", "--json").output == LONG
     assert connection.keys("*draft*") == []
@@ -225,7 +225,7 @@ def test_of_two_imports_the_last_wins_and_the_other_is_told(log: EventLog, conne
                 assert adopt(log, records[:5]).seq == 5
             yield record
 
-    with pytest.raises(NotAdopted, match="somebody else has begun to give the cluster a log"):
+    with pytest.raises(NotAdopted, match="another import or restore into this cluster has started"):
         adopt(log, interrupted())
     assert log.head().seq == 5
     assert connection.keys("*draft*") == []

@@ -182,7 +182,7 @@ def test_one_that_a_program_with_other_facts_wrote_is_passed_over(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = take(log, 20)
-    monkeypatch.setattr("scheduler.rules.snapshot_rows._COLUMNS", {})
+    monkeypatch.setattr("scheduler.rules.snapshot_records._COLUMNS", {})
     with capture_logs() as logged:
         rebuild(log)
     (reason,) = reasons(logged)

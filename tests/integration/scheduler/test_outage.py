@@ -24,7 +24,7 @@ from tests.integration.cli_rig import Service, Shell, wait_until
 from tests.integration.servers import Servers
 
 pytestmark = pytest.mark.usefixtures("nothing_left_open")
-AWAY, BACK = "the store is away", "the store is back"
+AWAY, BACK = "the store is unavailable", "the store is available again"
 GATED = "echo begun; while ! test -e gate; do sleep 0.05; done; echo ended"
 
 

@@ -114,7 +114,7 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(
     master.take_over()
     assert master.log.ends_with(master.position)
     master.log.replicas = 2
-    with pytest.raises(NotReplicated, match="on 1 replicas of the store instead of 2"):
+    with pytest.raises(NotReplicated, match="on 1 replicas of the store, but 2 are required"):
         master.log.ends_with(master.position)
 
 
@@ -128,7 +128,7 @@ def test_a_primary_that_was_replaced_without_knowing_is_not_believed_though_a_re
         client = _client(servers, primary)
         successor.replicaof("NO", "ONE")
         client._put(("one", "command", write_command(ACME), "one"))
-        with pytest.raises(StoreConnectionError, match=r"not the store's primary any more: 127\.0\.0\.1:"):
+        with pytest.raises(StoreConnectionError, match=r"no longer the store's primary: 127\.0\.0\.1:"):
             master.turn()
         client._put(("one", "command", write_command(ACME), "one"))
         with suppress(StoreConnectionError):
@@ -278,13 +278,13 @@ def test_of_several_servers_the_one_that_says_it_is_primary_is_the_store(servers
         store.set("before", 1)
         until(lambda: second.get("before") == b"1")
         second.replicaof("NO", "ONE")
-        with pytest.raises(StoreConnectionError, match=f"127.0.0.1:{old} and 127.0.0.1:{new} each say that they are"):
+        with pytest.raises(StoreConnectionError, match=f"127.0.0.1:{old} and 127.0.0.1:{new} each report the role"):
             servers.connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
         first.replicaof("127.0.0.1", str(new))
         until(lambda: bool(store.set("after", 1)))
         assert second.get("after") == b"1"
     servers.kill(new)
-    with pytest.raises(StoreConnectionError, match=r"none of .* says that it is the store's primary \(Error 111"):
+    with pytest.raises(StoreConnectionError, match=r"none of .* reports the role of primary \(Error 111"):
         servers.connect(f"redis://127.0.0.1:{old},127.0.0.1:{new}").ping()
 
 

@@ -90,7 +90,9 @@ def test_a_second_store_on_the_same_data_is_refused_at_once_in_one_sentence(own:
     with pytest.raises(StoreUnavailable) as refused:
         EmbeddedStore(own.data_dir).start()
     assert time.monotonic() - started < 2
-    assert str(refused.value) == f"another store (started by process {os.getpid()}) holds the data in {own.data_dir}"
+    assert str(refused.value) == (
+        f"another store, started by process {os.getpid()}, uses the data in {own.data_dir}; stop that process first"
+    )
     with Redis.from_url(own.url) as connection:
         assert connection.ping()
 

@@ -460,7 +460,7 @@ def test_one_command_runs_several_agents_which_end_with_it(cluster: Cluster) -> 
 def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedStore, tmp_path: Path) -> None:
     offer = make_offers(worker="w1", cores=4, memory_mb=4096, run_dir=tmp_path)[0]
     agent = Agent(store.url, "twice", offer)
-    with pytest.raises(WorkerBusy, match="worker 'w1' already has an agent here"):
+    with pytest.raises(WorkerBusy, match="worker 'w1' already has an agent on this host"):
         Agent(store.url, "twice", offer)
     agent.close()
     Agent(store.url, "twice", offer).close()
@@ -470,7 +470,7 @@ def test_a_second_agent_of_a_worker_is_refused_whatever_its_folder_while_the_fir
     first = cluster.agent()
     elsewhere = cluster.offer().model_copy(update={"run_dir": cluster.folder / "elsewhere"})
     second = Agent(cluster.store.url, cluster.name, elsewhere)
-    with pytest.raises(WorkerBusy, match=rf"worker 'w1' already has an agent here \(process {first.pid}\)"):
+    with pytest.raises(WorkerBusy, match=rf"worker 'w1' already has an agent on this host \(process {first.pid}\)"):
         second.serve()
     assert cluster.pid_of("w1") == first.pid
     first.kill()

@@ -363,7 +363,7 @@ def test_a_time_that_is_still_to_come_is_refused_for_a_file_too(tmp_path: Path) 
     file.write_text("".join(f"{log_json(record)}\n" for record in recorded(full())))
     answer = CliRunner().invoke(cli, ["explain", "a1", str(file), "--at", "2999-01-01"])
     assert answer.exit_code == 1
-    assert "; 2999-01-01T00:00:00+00:00 is still to come" in answer.output
+    assert "; 2999-01-01T00:00:00+00:00 is in the future" in answer.output
 
 
 def test_an_id_that_came_again_once_it_was_forgotten_is_told_of_its_last_life() -> None:

@@ -99,7 +99,7 @@ def test_a_span_behind_the_end_is_refused(tmp_path: Path) -> None:
 def test_a_speed_that_makes_no_sense_is_wrong_usage(tmp_path: Path, speed: str) -> None:
     answer = run(exported(tmp_path, LOG), "--speed", speed)
     assert answer.exit_code == 2
-    assert "is not a speed above 0: write it like 60, 0.5 or 60x" in answer.output
+    assert "is not a speed above 0; write it like 60, 0.5 or 60x" in answer.output
 
 
 class Clock:

@@ -175,8 +175,8 @@ def test_memory_is_kib_a_processor_unless_the_header_says_bytes() -> None:
     [
         (job(1, 0, 10, 2, 1), "names no nodes"),
         (HEADER, "no job"),
-        (f"{HEADER}1 2 3\n", "line 2 of the trace is no job"),
-        (f"{HEADER}{job(1, 0, 10, 2, 1).replace('10', 'ten')}", "line 2 of the trace is no job"),
+        (f"{HEADER}1 2 3\n", "line 2 of the trace must have 18 numbers"),
+        (f"{HEADER}{job(1, 0, 10, 2, 1).replace('10', 'ten')}", "line 2 of the trace must have 18 numbers"),
     ],
 )
 def test_a_trace_that_cannot_be_read_is_refused_naming_the_line(text: str, why: str) -> None:

@@ -178,7 +178,7 @@ def test_the_submitters_variables_stand_above_the_machines_and_ours_above_both(
 
 
 def test_another_rq_worker_cannot_run_a_task() -> None:
-    with pytest.raises(FairlogError, match="task 3 of 'a' is run by executors"):
+    with pytest.raises(FairlogError, match="task 3 of 'a' can be run only by executors"):
         tasks.run("a", 3)
 
 
@@ -213,5 +213,5 @@ def test_every_launcher_has_a_name() -> None:
 def test_an_offer_that_executors_cannot_use_up_says_so() -> None:
     assert make_offers(cores=8, memory_mb=4096)[0].oddity is None
     assert make_offers(cores=7, memory_mb=4000)[0].oddity == (
-        "7 cores are not an even number and 4000 MiB are not a multiple of 512: part of it may stay unused"
+        "7 cores are not an even number and 4000 MiB are not a multiple of 512: part of the offer may stay unused"
     )

@@ -50,7 +50,10 @@ def test_what_comes_in_the_place_of_a_lost_tail_follows(
     write(log, *instead)
     found = [record.as_json()["data"]["company"] for record in (next(following) for _ in instead) if record]
     assert found == list(instead)
-    assert capsys.readouterr().err == "the store has lost the log behind 2; going on with what came instead\n"
+    assert (
+        capsys.readouterr().err
+        == "the store has lost the log after position 2; continuing with the entries that replaced it\n"
+    )
 
 
 def test_an_entry_that_cannot_be_read_ends_the_following(log: EventLog) -> None:

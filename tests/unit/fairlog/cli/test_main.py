@@ -126,7 +126,7 @@ def test_without_any_cluster_a_verb_says_how_to_get_one() -> None:
     answer = run("apps")
     assert answer.exit_code == 1
     assert answer.output == (
-        "Error: no cluster is known: start one with `fairlog up`, or name a store by --store or FAIRLOG_STORE\n"
+        "Error: no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE\n"
     )
 
 
@@ -134,14 +134,13 @@ def test_a_data_folder_on_which_nothing_runs_is_named() -> None:
     answer = run("--data", "/nowhere/else", "apps")
     assert answer.exit_code == 1
     assert answer.output == (
-        "Error: no `fairlog up` is running on the data in /nowhere/else: "
-        "start it with `fairlog up --data /nowhere/else`\n"
+        "Error: no `fairlog up` runs on the data in /nowhere/else: start it with `fairlog up --data /nowhere/else`\n"
     )
 
 
 def test_down_without_a_running_up_fails() -> None:
     answer = run("down")
-    assert (answer.exit_code, answer.output) == (1, "Error: no `fairlog up` is running\n")
+    assert (answer.exit_code, answer.output) == (1, "Error: no `fairlog up` is running; start one with `fairlog up`\n")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_bounds_are_read_as_the_least_and_the_most() -> None:
 
 @pytest.mark.parametrize("text", ["3", "1:", ":2", "1:2:3", "-1:2", "a:b", ""])
 def test_what_is_no_bounds_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="MIN:MAX, such as 1:8"):
+    with pytest.raises(click.BadParameter, match="MIN:MAX; write it like 1:8"):
         read_bounds(text)
 
 

@@ -60,5 +60,5 @@ def test_the_socket_lies_in_a_folder_that_only_its_owner_may_enter(tmp_path: Pat
 def test_a_runtime_folder_that_others_may_enter_is_refused(tmp_path: Path, runtime: Path) -> None:
     (runtime / "fairlog").mkdir()
     (runtime / "fairlog").chmod(0o755)
-    with pytest.raises(StoreUnavailable, match="nobody else may enter"):
+    with pytest.raises(StoreUnavailable, match="nobody else can enter"):
         EmbeddedStore(tmp_path)

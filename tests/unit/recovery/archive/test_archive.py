@@ -273,7 +273,7 @@ def damaged(log: EventLog, number: int, change: Any) -> Segment:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda _: None, "cannot be read: it is not there"),
+        (lambda _: None, "cannot be read: it does not exist"),
         (lambda content: content[:-9], "is damaged: "),
         (lambda content: content[:60] + bytes([content[60] ^ 4]) + content[61:], "is damaged: "),
         (lambda _: b"", "is damaged: "),
@@ -335,24 +335,24 @@ def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("", "nothing says where to: name a URL, or set it by `fairlog settings set archive_url=URL`"),
+        ("", "no archive is configured; name a URL, or run `fairlog settings set archive_url=URL`"),
         ("nowhere://x", "nowhere://x/prod cannot be reached: Protocol not known: nowhere"),
         (
             "s3://me:secret@x",
-            "the archive's URL is written into the log: leave passwords and options to the environment",
+            "the archive's URL is written to the log; leave out passwords and options, and set them in the environment",
         ),
         ("file:///proc/fairlog", "file:///proc/fairlog/prod cannot be written: No such file or directory"),
         ("file:///dev/null/x", "file:///dev/null/x/prod cannot be written: Not a directory"),
         (
             "memory",
-            "the archive's URL is one of a folder, like file:///mnt/archive or s3://bucket/folder, not 'memory'",
+            "the archive's URL must name a folder, such as file:///mnt/archive or s3://bucket/folder, not 'memory'",
         ),
     ],
 )
 def test_a_place_that_cannot_be_used_is_said_and_nothing_moves(log: EventLog, url: str, sentence: str) -> None:
     with pytest.raises((CannotArchive, Unreachable)) as caught:
         move(log, url=url)
-    assert str(caught.value).replace("it is not there", "No such file or directory") == sentence
+    assert str(caught.value).replace("it does not exist", "No such file or directory") == sentence
     assert in_stream(log) == list(range(1, END + 1))
 
 
@@ -362,7 +362,7 @@ def test_what_is_not_installed_is_named_with_how_to_install_it(
 ) -> None:
     move(log, 200)
     monkeypatch.setitem(sys.modules, missing, None)
-    sentence = rf"needs {missing}, which is not installed: pip install 'fairlog\[archive\]'"
+    sentence = rf"needs {missing}, which is not installed; run pip install 'fairlog\[archive\]'"
     with pytest.raises(Unreachable, match=sentence):
         move(log)
     with pytest.raises(UnreadableRecord, match=rf"entries 1 to \d+ .* {sentence}"):
@@ -373,7 +373,7 @@ def test_an_archive_that_was_moved_is_read_where_the_reader_is_told(log: EventLo
     move(log)
     system = fsspec.filesystem("memory")
     system.mv("/shared/archive", "/elsewhere", recursive=True)
-    with pytest.raises(UnreadableRecord, match="it is not there"):
+    with pytest.raises(UnreadableRecord, match="it does not exist"):
         list(open_log(log.store, KEYS).read())
     assert_whole(open_log(log.store, KEYS, elsewhere="memory://elsewhere"))
 
@@ -397,7 +397,7 @@ def test_the_url_of_an_archive_is_a_setting(value: str) -> None:
     ["/mnt", "file://mnt", "s3://key:secret@bucket/x", "https://host/x?token=secret", "x y://z", "s3://", "s3://a b"],
 )
 def test_an_url_that_is_none_or_holds_a_secret_is_refused_and_not_repeated(value: str) -> None:
-    with pytest.raises(InvalidSetting, match="the archive's URL is") as caught:
+    with pytest.raises(InvalidSetting, match=r"the archive's URL (must name|is written)") as caught:
         changed_settings(ClusterConfigured(), {"archive_url": value})
     assert "secret" not in str(caught.value)
 

@@ -27,7 +27,5 @@ def test_a_position_or_a_time_is_read_to_the_millisecond(text: str, bound: Bound
 
 @pytest.mark.parametrize("text", ["0", "-1", "", "soon", "1.5", "2026-13-01", "1" * 30, "٣"])
 def test_what_is_neither_is_refused_with_both_forms(text: str) -> None:
-    with pytest.raises(
-        click.BadParameter, match=r"neither a position of the log, from 1 on, nor a time like 2026-03-0"
-    ):
+    with pytest.raises(click.BadParameter, match=r"neither a log position \(1 or more\) nor a time such as 2026-03-0"):
         read_bound(text)

@@ -105,10 +105,10 @@ def test_an_app_keeps_all_that_a_worker_needs_to_run_it() -> None:
         ({"app": "a" * 65}, "the app id must be 1 to 64 letters"),
         ({"user": ""}, "the user must not be empty"),
         ({"user": "x" * 100_000}, "the user must have at most 128 characters, not 100000"),
-        ({"user": "a\x1b[31m"}, "the user must not hold control characters"),
+        ({"user": "a\x1b[31m"}, "the user must not contain control characters"),
         ({"name": "x" * 129}, "the app's name must have at most 128 characters, not 129"),
-        ({"name": "a\nb"}, "the app's name must not hold control characters"),
-        ({"kind": "stream"}, "the kind of an app is batch or sql, not 'stream'"),
+        ({"name": "a\nb"}, "the app's name must not contain control characters"),
+        ({"kind": "stream"}, "the kind of an app must be batch or sql, not 'stream'"),
         ({"cores": 0}, "cores must be between 1 and 1000000, not 0"),
         ({"cores": -1}, "cores must be between 1 and 1000000, not -1"),
         ({"cores": 10**9}, "cores must be between 1 and 1000000, not 1000000000"),
@@ -119,7 +119,7 @@ def test_an_app_keeps_all_that_a_worker_needs_to_run_it() -> None:
         ({"retries": -1}, "retries must be between 0 and 1000, not -1"),
         ({"retries": 1001}, "retries must be between 0 and 1000, not 1001"),
         ({"time_limit_s": 0}, "the time limit, in seconds, must be between 1 and"),
-        ({"command": ()}, "an app needs a command to run"),
+        ({"command": ()}, "an app needs a command"),
     ],
 )
 def test_a_submission_with_a_value_out_of_bounds_is_refused_in_one_sentence(
@@ -138,7 +138,7 @@ def test_an_app_of_an_unknown_company_is_refused() -> None:
 
 @pytest.mark.parametrize("state", [[queued()], [queued(), AppRemoved(app="a1", reason="killed")]])
 def test_an_app_id_is_used_once_even_after_the_app_has_ended(state: list[Event]) -> None:
-    with pytest.raises(DuplicateApp, match=r"^an app 'a1' is known already"):
+    with pytest.raises(DuplicateApp, match=r"^an app 'a1' exists already"):
         decide(fold([ACME, *state]), submission("a1"))
 
 
@@ -147,13 +147,13 @@ BOUGHT = CompanyRegistered(company="acme", cores=16, memory_mb=8192)
 
 def test_an_app_larger_in_cores_than_what_its_company_bought_is_refused_with_both_numbers() -> None:
     """Semantics C4."""
-    with pytest.raises(QuotaExceeded, match=r"the app requests 20 cores but the quota of company 'acme' is 16 cores"):
+    with pytest.raises(QuotaExceeded, match=r"the app requests 20 cores, but the quota of company 'acme' is 16 cores"):
         decide(fold([BOUGHT]), submission("a1", 17))
 
 
 def test_an_app_larger_in_memory_than_what_its_company_bought_is_refused_with_both_numbers() -> None:
     """Semantics C4."""
-    with pytest.raises(QuotaExceeded, match=r"the app requests 16384 MiB of memory but the quota .* is 8192 MiB"):
+    with pytest.raises(QuotaExceeded, match=r"the app requests 16384 MiB of memory, but the quota .* is 8192 MiB"):
         decide(fold([BOUGHT]), submission("a1", 16, per_task_mb=1024))
 
 
@@ -182,7 +182,7 @@ def test_an_executor_that_is_to_stop_is_not_said_to_run_any_more() -> None:
 
 @pytest.mark.parametrize("command", [StartedExecutor(executor="a1.7"), ended("a1.7"), ended("a1")])
 def test_an_executor_that_the_log_does_not_grant_is_refused(command: StartedExecutor | EndedExecutor) -> None:
-    with pytest.raises(UnknownExecutor, match=r"^the log grants no executor"):
+    with pytest.raises(UnknownExecutor, match=r"^no executor"):
         decide(fold(RUNNING), command)
 
 

@@ -39,9 +39,9 @@ def test_a_company_is_registered_once() -> None:
 @pytest.mark.parametrize(
     ("quota", "sentence"),
     [
-        ({"cores": 64}, "a quota of amounts needs both cores and memory"),
-        ({"memory_mb": 4096}, "a quota of amounts needs both cores and memory"),
-        ({"cores": 64, "memory_mb": 4096, "part": "1/2"}, "a quota is either amounts of cores and memory or a part"),
+        ({"cores": 64}, "a quota in amounts needs both --cores and --memory"),
+        ({"memory_mb": 4096}, "a quota in amounts needs both --cores and --memory"),
+        ({"cores": 64, "memory_mb": 4096, "part": "1/2"}, "a quota is either --cores with --memory, or --part"),
         ({"cores": 3, "memory_mb": 4096}, "a quota's cores must be between 4 and"),
         ({"cores": 4, "memory_mb": 2047}, "a quota's memory, in MiB, must be between 2048 and"),
         ({"part": "0%"}, "a part of the cluster must be above 0% and at most 100%, not '0%'"),
@@ -135,6 +135,6 @@ def test_settings_that_stay_as_they_are_change_nothing() -> None:
 
 def test_a_refused_setting_takes_the_others_of_its_command_with_it() -> None:
     with pytest.raises(
-        InvalidSetting, match=r"^placement cannot be 'heap': it is one of spread, pack, classic-spread, classic-pack$"
+        InvalidSetting, match=r"^placement cannot be 'heap': use one of spread, pack, classic-spread, classic-pack$"
     ):
         decide(fold([]), ConfigureCluster(settings={"default_cores": 4, "placement": "heap"}))

@@ -134,7 +134,7 @@ class TestScale:
         cluster = cluster_of(offer("w1", 64))
         cluster.company("initech", 16, 32 * GIB)
         cluster.submit("a1", 4, company="initech")
-        with pytest.raises(QuotaExceeded, match=r"requests 20 cores but the quota .* is 16 cores"):
+        with pytest.raises(QuotaExceeded, match=r"requests 20 cores, but the quota .* is 16 cores"):
             cluster.turn(scale("a1", 5))
 
     def test_more_than_the_quota_leaves_beside_other_apps_is_refused(self) -> None:
@@ -163,7 +163,7 @@ class TestScale:
         ("command", "sentence"),
         [
             (scale("a1", -1), "executors must be between 0 and"),
-            (scale("a1", None, {"h": 1}), "hosts can be preferred only for a number of executors"),
+            (scale("a1", None, {"h": 1}), "hosts can be preferred only with a number of executors"),
             (scale("a1", 2, {"h": -1}), "tasks that prefer h must be between 0 and"),
             (scale("a1", 2, {"": 1}), "a preferred host must not be empty"),
             (scale("a1", 2, {"h": 1}, preferring_tasks=-1), "tasks with a preference must be between 0 and"),
@@ -210,10 +210,10 @@ class TestLocality:
         others = {"w1": "/r1", "w2": "/r1", "w3": "/r2"}
         rack = others.pop(there.worker)
         mates = [(worker, "rack") for worker, its in others.items() if its == rack]
-        moments = [cluster.state.next_moment(since)]
+        moments = [cluster.state.timers.next(since)]
         assert wait(cluster, 2999) == []
         assert reached(wait(cluster, 3000)) == mates
-        moments.append(cluster.state.next_moment(since + 5000))
+        moments.append(cluster.state.timers.next(since + 5000))
         assert wait(cluster, 7999 - (cluster.state.at - since)) == []
         rest = reached(wait(cluster, 8000 - (cluster.state.at - since)))
         assert rest == [(worker, "any") for worker in sorted(others, reverse=True) if (worker, "rack") not in mates]
@@ -237,7 +237,7 @@ class TestLocality:
         assert cluster.state.apps["a1"].wanted
         events = cluster.turn(scale("a1", 3))
         assert {locality for _, locality in reached(events)} == {None}
-        assert cluster.state.apps["a1"].wanted == []
+        assert cluster.state.apps["a1"].wanted == ()
 
     def test_an_executor_that_is_lost_is_asked_for_again_near_the_tasks(self) -> None:
         cluster = cluster_of(offer("w1", 8, host="h1"), offer("w2", 8, host="h1"), offer("w3", 8, host="h3"), **WAITS)
@@ -255,7 +255,7 @@ class TestElastic:
         cluster.turn(elastic("e", 1, 20, tasks=1000))
         steps = [len(cluster.state.executors)]
         for _ in range(6):
-            moment = cluster.state.next_moment(cluster.state.at)
+            moment = cluster.state.timers.next(cluster.state.at)
             if moment is None:
                 break
             wait(cluster, moment - cluster.state.at)
@@ -276,7 +276,7 @@ class TestElastic:
         for _ in range(5):
             wait(cluster, 1000)
         assert len(cluster.state.executors) == 3
-        assert cluster.state.next_moment(cluster.state.at) is None
+        assert cluster.state.timers.next(cluster.state.at) is None
 
     def test_the_demand_falls_with_the_backlog_and_growth_starts_over(self) -> None:
         cluster = cluster_of(offer("w1", 64))
@@ -301,7 +301,7 @@ class TestElastic:
             cluster.turn(ReportBacklog(executor=f"e.{n}", waiting=0, running=4, idle=True))
         idle = cluster.state.executors["e.1"].idle_since
         assert idle is not None
-        moment = cluster.state.next_moment(cluster.state.at)
+        moment = cluster.state.timers.next(cluster.state.at)
         assert moment == idle + 60_000
         assert wait(cluster, 59_000 - (cluster.state.at - idle)) == []
         (revoked,) = wait(cluster, moment - cluster.state.at)
@@ -352,10 +352,10 @@ class TestElastic:
     @pytest.mark.parametrize(
         ("more", "sentence"),
         [
-            ({"cores": 8}, "leave out cores"),
-            ({"executor_limit": 3}, "leave out cores"),
-            ({"sizing": "one-per-worker"}, "executors of one size"),
-            ({"sizing": "computed"}, "its sizing is fixed, not 'computed'"),
+            ({"cores": 8}, "leave out --cores"),
+            ({"executor_limit": 3}, "leave out --cores"),
+            ({"sizing": "one-per-worker"}, "have one size"),
+            ({"sizing": "computed"}, "its sizing must be fixed, not 'computed'"),
         ],
     )
     def test_what_contradicts_it_is_refused(self, more: dict[str, Any], sentence: str) -> None:
@@ -366,7 +366,7 @@ class TestElastic:
     @pytest.mark.parametrize(("least", "most"), [(3, 2), (0, 0), (-1, 2)])
     def test_bounds_that_make_no_sense_are_refused(self, least: int, most: int) -> None:
         cluster = cluster_of(offer("w1", 16))
-        with pytest.raises(InvalidCommand, match="executors of an elastic app must be between"):
+        with pytest.raises(InvalidCommand, match=r"(?:MIN|MAX) of --elastic must be between"):
             cluster.turn(elastic("e", least, most))
 
     def test_its_demand_can_be_stated_within_its_bounds_only(self) -> None:

@@ -87,20 +87,20 @@ def test_workers_drain_come_back_are_lost_and_are_removed() -> None:
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("submit", "command 1: an operation is an object with an \"op\", not 'submit'"),
-        ({}, 'command 1: an operation is an object with an "op", not {}'),
-        ({"op": "explode"}, "command 1: no operation is called 'explode'; there are company, worker, submit"),
-        ({"op": 7}, "command 1: no operation is called 7"),
+        ("submit", "command 1: an operation must be an object with an \"op\", not 'submit'"),
+        ({}, 'command 1: an operation must be an object with an "op", not {}'),
+        ({"op": "explode"}, "command 1: no operation is named 'explode'; the operations are company, worker, submit"),
+        ({"op": 7}, "command 1: no operation is named 7"),
         ({"op": "company"}, "command 1: company: company cannot be read: it is missing"),
         ({**COMPANY, "cores": "many"}, "command 1: company: cores cannot be read: expected int | null, got str"),
         ({**COMPANY, "colour": "red"}, "command 1: company: colour cannot be read: there is no such value"),
-        ({"op": "turn"}, 'command 1: a turn is an object {"op": "turn", "commands": […]}'),
-        ({"op": "turn", "commands": "abc"}, "command 1: a turn is an object"),
+        ({"op": "turn"}, 'command 1: a turn must be an object {"op": "turn", "commands": […]}'),
+        ({"op": "turn", "commands": "abc"}, "command 1: a turn must be an object"),
         ({"op": "turn", "commands": [COMPANY, COMPANY]}, "command 1: company 'acme' is registered already"),
         (SUBMIT, "command 1: no company 'acme' is registered"),
         ({"op": "finish"}, "command 1: no app 'None' is known"),
-        ({**COMPANY, "at": -1}, 'command 1: "at" is a time in ms that never goes back, at least 0 here, not -1'),
-        ({**COMPANY, "at": "noon"}, 'command 1: "at" is a time in ms that never goes back'),
+        ({**COMPANY, "at": -1}, 'command 1: "at" must be a time in ms, at least 0 here, not -1'),
+        ({**COMPANY, "at": "noon"}, 'command 1: "at" must be a time in ms'),
         ({"op": "settings", "placement": "heap"}, "command 1: placement cannot be 'heap'"),
     ],
 )
@@ -117,19 +117,19 @@ def test_the_number_is_that_of_the_command_in_the_scenario() -> None:
 
 @pytest.mark.parametrize("scenario", [[], None, {}, {"commands": {}}, {"commands": None}])
 def test_what_is_no_scenario_is_refused(scenario: dict[str, Any]) -> None:
-    with pytest.raises(InvalidCommand, match=r"^a scenario is an object"):
+    with pytest.raises(InvalidCommand, match=r"^a scenario must be an object"):
         run_scenario(scenario)
 
 
 def test_settings_that_are_no_settings_are_refused() -> None:
-    with pytest.raises(InvalidCommand, match=r'^"settings" is an object'):
+    with pytest.raises(InvalidCommand, match=r'^"settings" must be an object'):
         run_scenario({"settings": [], "commands": []})
-    with pytest.raises(InvalidSetting, match=r"^no setting is called 'colour'"):
+    with pytest.raises(InvalidSetting, match=r"^no setting is named 'colour'"):
         run(colour="red")
 
 
 def test_time_never_goes_back() -> None:
-    with pytest.raises(InvalidCommand, match=r"^command 2: \"at\" is a time in ms that never goes back, at least 500"):
+    with pytest.raises(InvalidCommand, match=r"^command 2: \"at\" must be a time in ms, at least 500"):
         run({**COMPANY, "at": 500}, {**WORKER, "at": 499})
 
 

@@ -44,12 +44,12 @@ def test_a_name_may_hold_whatever_can_be_shown(value: str) -> None:
         ("", "the user must not be empty"),
         ("x" * 129, "the user must have at most 128 characters, not 129"),
         ("x" * 100_000, "the user must have at most 128 characters, not 100000"),
-        ("a\nb", "the user must not hold control characters: 'a\\nb'"),
-        ("a\x1b[2J", "the user must not hold control characters: 'a\\x1b[2J'"),
-        ("a\u202eb", "the user must not hold control characters: 'a\\u202eb'"),
-        ("a\udcff", "the user must not hold control characters: 'a\\udcff'"),
-        (" a", "the user must not start or end with a blank: ' a'"),
-        ("a ", "the user must not start or end with a blank: 'a '"),
+        ("a\nb", "the user must not contain control characters: 'a\\nb'"),
+        ("a\x1b[2J", "the user must not contain control characters: 'a\\x1b[2J'"),
+        ("a\u202eb", "the user must not contain control characters: 'a\\u202eb'"),
+        ("a\udcff", "the user must not contain control characters: 'a\\udcff'"),
+        (" a", "the user must not start or end with a space: ' a'"),
+        ("a ", "the user must not start or end with a space: 'a '"),
     ],
 )
 def test_a_name_that_cannot_be_shown_is_refused(value: str, sentence: str) -> None:
@@ -74,13 +74,13 @@ def test_a_program_may_be_anything_that_a_worker_could_run() -> None:
 @pytest.mark.parametrize(
     ("command", "env", "cwd", "sentence"),
     [
-        ((), (), None, "an app needs a command to run"),
-        (("", "a"), (), None, "an app needs a command to run"),
-        (("x" * 128 * 1024,), (), None, "the command and its variables take 131073 bytes; at most 131072 are allowed"),
+        ((), (), None, "an app needs a command"),
+        (("", "a"), (), None, "an app needs a command"),
+        (("x" * 128 * 1024,), (), None, "the command and its variables take 131073 bytes; the limit is 131072"),
         (("true",), ("X" * 128 * 1024,), None, "the command and its variables take 131078 bytes"),
         (("é" * 64 * 1024,), (), None, "the command and its variables take 131073 bytes"),
-        (("true", "a\0"), (), None, "the command and its folder must not hold NUL characters"),
-        (("true",), (), "/a\0", "the command and its folder must not hold NUL characters"),
+        (("true", "a\0"), (), None, "the command and its folder must not contain NUL characters"),
+        (("true",), (), "/a\0", "the command and its folder must not contain NUL characters"),
         (("true",), ("",), None, "'' cannot be the name of an environment variable"),
         (("true",), ("A=B",), None, "'A=B' cannot be the name of an environment variable"),
         (("true",), ("A\0",), None, "'A\\x00' cannot be the name of an environment variable"),
@@ -131,7 +131,7 @@ def test_a_part_is_above_nothing_and_at_most_the_whole(text: str) -> None:
 
 
 def test_a_part_is_at_most_as_fine_as_a_millionth() -> None:
-    with pytest.raises(InvalidCommand, match=r"may be as fine as a millionth"):
+    with pytest.raises(InvalidCommand, match=r"at most a millionth"):
         read_part("1/1000001")
 
 
@@ -158,8 +158,8 @@ def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: di
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"max_cores": 4}, "no setting is called 'max_cores'; there are min_executor_cores, "),
-        ({"x" * 1000: 4}, "no setting is called 'xxx"),
+        ({"max_cores": 4}, "no setting is named 'max_cores'; the settings are min_executor_cores, "),
+        ({"x" * 1000: 4}, "no setting is named 'xxx"),
         (
             {"max_executor_cores": 12},
             "max_executor_cores must be min_executor_cores times a power of two, not 12 with 4",
@@ -171,7 +171,7 @@ def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: di
         ({"max_executor_cores": 2}, "max_executor_cores must be min_executor_cores times a power of two, not 2 with 4"),
         ({"max_executor_cores": 0}, "max_executor_cores must be min_executor_cores times a power of two, not 0 with 4"),
         ({"max_executor_cores": 1 << 17}, "max_executor_cores must be at most 65536, not 131072"),
-        ({"min_executor_cores": 5, "max_executor_cores": 5}, "min_executor_cores must be even, not 5"),
+        ({"min_executor_cores": 5, "max_executor_cores": 5}, "min_executor_cores must be an even number, not 5"),
         ({"min_executor_cores": 0}, "min_executor_cores must be at least 2, not 0"),
         ({"min_executor_memory_mb": 2000}, "min_executor_memory_mb must be a multiple of 256 MiB, not 2000"),
         ({"min_executor_memory_mb": 0}, "min_executor_memory_mb must be at least 256, not 0"),
@@ -185,19 +185,19 @@ def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: di
         ({"retained_apps": -1}, "retained_apps must be at least 0, not -1"),
         ({"half_life_s": 0}, "half_life_s must be at least 1, not 0"),
         ({"quota_patience_s": -1}, "quota_patience_s must be at least 0, not -1"),
-        ({"quota_patience_s": "long"}, "quota_patience_s cannot be 'long': it is a whole number"),
+        ({"quota_patience_s": "long"}, "quota_patience_s cannot be 'long': use a whole number"),
         ({"worker_timeout_s": 1 << 31}, "worker_timeout_s must be at most 1073741824, not 2147483648"),
-        ({"default_cores": "8"}, "default_cores cannot be '8': it is a whole number"),
-        ({"default_cores": 8.0}, "default_cores cannot be 8.0: it is a whole number"),
-        ({"default_cores": True}, "default_cores cannot be True: it is a whole number"),
-        ({"default_cores": None}, "default_cores cannot be None: it is a whole number"),
-        ({"placement": 1}, "placement cannot be 1: it is one of spread, pack"),
-        ({"placement": "heap"}, "placement cannot be 'heap': it is one of spread, pack"),
-        ({"worker_selection": ""}, "worker_selection cannot be '': it is one of cores-free-desc, "),
-        ({"occupancy": "used"}, "occupancy cannot be 'used': it is one of requested, granted"),
-        ({"company_policy": "lottery"}, "company_policy cannot be 'lottery': it is one of dominant-share"),
-        ({"user_policy": "lottery"}, "user_policy cannot be 'lottery': it is one of longest-wait"),
-        ({"app_policy": "lifo"}, "app_policy cannot be 'lifo': it is one of fifo, sql-first"),
+        ({"default_cores": "8"}, "default_cores cannot be '8': use a whole number"),
+        ({"default_cores": 8.0}, "default_cores cannot be 8.0: use a whole number"),
+        ({"default_cores": True}, "default_cores cannot be True: use a whole number"),
+        ({"default_cores": None}, "default_cores cannot be None: use a whole number"),
+        ({"placement": 1}, "placement cannot be 1: use one of spread, pack"),
+        ({"placement": "heap"}, "placement cannot be 'heap': use one of spread, pack"),
+        ({"worker_selection": ""}, "worker_selection cannot be '': use one of cores-free-desc, "),
+        ({"occupancy": "used"}, "occupancy cannot be 'used': use one of requested, granted"),
+        ({"company_policy": "lottery"}, "company_policy cannot be 'lottery': use one of dominant-share"),
+        ({"user_policy": "lottery"}, "user_policy cannot be 'lottery': use one of longest-wait"),
+        ({"app_policy": "lifo"}, "app_policy cannot be 'lifo': use one of fifo, sql-first"),
     ],
 )
 def test_a_setting_that_breaks_a_check_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
@@ -228,9 +228,9 @@ def test_settings_about_drivers_and_admission_are_read_and_checked() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"admission": "closed"}, "admission cannot be 'closed': it is one of fair, open"),
-        ({"spread_out_drivers": "yes"}, "spread_out_drivers cannot be 'yes': it is true or false"),
-        ({"max_drivers": "few"}, "max_drivers cannot be 'few': it is a whole number or none"),
+        ({"admission": "closed"}, "admission cannot be 'closed': use one of fair, open"),
+        ({"spread_out_drivers": "yes"}, "spread_out_drivers cannot be 'yes': use true or false"),
+        ({"max_drivers": "few"}, "max_drivers cannot be 'few': use a whole number or none"),
         ({"max_drivers": -1}, "max_drivers must be at least 0, not -1"),
         (
             {"max_driver_share": "most"},
@@ -238,7 +238,7 @@ def test_settings_about_drivers_and_admission_are_read_and_checked() -> None:
         ),
         (
             {"max_driver_share": None},
-            "max_driver_share cannot be None: it is a part of the cluster, like 1/2 or 50%",
+            "max_driver_share cannot be None: use a part of the cluster, such as 1/2 or 50%",
         ),
         (
             {"max_driver_share": "2/1"},
@@ -246,7 +246,7 @@ def test_settings_about_drivers_and_admission_are_read_and_checked() -> None:
         ),
         (
             {"placement": "classic"},
-            "placement cannot be 'classic': it is one of spread, pack, classic-spread, classic-pack",
+            "placement cannot be 'classic': use one of spread, pack, classic-spread, classic-pack",
         ),
     ],
 )

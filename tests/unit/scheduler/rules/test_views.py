@@ -147,9 +147,9 @@ def test_the_cluster_is_shown_in_a_few_numbers() -> None:
 
 
 def test_a_view_that_does_not_exist_or_is_asked_wrongly_is_refused() -> None:
-    with pytest.raises(InvalidCommand, match=r"^no view is called 'secrets'; there are apps, app, "):
+    with pytest.raises(InvalidCommand, match=r"^no view is named 'secrets'; the views are apps, app, "):
         look(busy().state, "secrets", {})
-    with pytest.raises(InvalidCommand, match=r"^the view 'apps' cannot be asked that way"):
+    with pytest.raises(InvalidCommand, match=r"^the view 'apps' does not take these arguments"):
         look(busy().state, "apps", {"colour": "red"})
 
 

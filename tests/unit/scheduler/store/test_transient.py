@@ -17,14 +17,23 @@ from scheduler.store.transient import BACK_OFF_S, in_words, is_there, passes
     ("answer", "words"),
     [
         ("LOADING Redis is loading the dataset in memory", "the store is still reading its data from disk (Redis"),
-        ("READONLY You can't write against a read only replica.", "the server is a replica, not the store's primary"),
+        (
+            "READONLY You can't write against a read only replica.",
+            "the server is a replica, not the store's primary",
+        ),
         ("MASTERDOWN Link with MASTER is down", "the server is a replica that has lost its primary"),
-        ("NOREPLICAS Not enough good replicas to write.", "fewer replicas than its min-replicas-to-write asks for"),
+        (
+            "NOREPLICAS Not enough good replicas to write.",
+            "fewer replicas than its setting min-replicas-to-write requires",
+        ),
         (
             "OOM command not allowed when used memory > 'maxmemory'.",
-            "out of memory and refuses to write: raise its max",
+            "out of memory and refuses writes: raise its max",
         ),
-        ("MISCONF Errors writing to the AOF file: No space left", "the store cannot write to its disk: make room"),
+        (
+            "MISCONF Errors writing to the AOF file: No space left",
+            "the store cannot write to its disk: free disk space",
+        ),
         ("UNBLOCKED force unblock from blocking operation", "the server has become a replica"),
     ],
 )
@@ -47,7 +56,7 @@ def test_a_server_that_does_not_answer_is_away_and_a_wrong_command_is_no_outage(
     assert in_words(gone) == "the store does not answer (Connection refused)"
     wrong = ResponseError("WRONGTYPE Operation against a key")
     assert not passes(wrong)
-    assert in_words(wrong) == "the store does not answer as it should: WRONGTYPE Operation against a key"
+    assert in_words(wrong) == "unexpected answer from the store: WRONGTYPE Operation against a key"
     piped = ResponseError("Command # 1 (SET a b) of pipeline caused error: MISCONF Errors writing to the AOF file")
     assert passes(piped)
 
@@ -62,6 +71,7 @@ def test_an_outage_is_said_once_however_long_it_is_and_its_end_once() -> None:
         outage.is_over()
         assert not outage
         outage.goes_on(StoreConnectionError("gone again"))
-    assert [entry["event"] for entry in logged] == ["the store is away", "the store is back", "the store is away"]
+    away, back = "the store is unavailable", "the store is available again"
+    assert [entry["event"] for entry in logged] == [away, back, away]
     assert {entry["master"] for entry in logged} == {"m1"}
     assert pauses == [*BACK_OFF_S, *(BACK_OFF_S[-1],) * 3]

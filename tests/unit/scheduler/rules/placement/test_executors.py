@@ -1,4 +1,4 @@
-"""On which workers executors of one size go."""
+"""On which workers have one size go."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ def test_a_decommissioned_worker_is_left_at_once_and_nothing_is_placed_in_that_t
     ]
     assert cluster.turn(DecommissionWorker(worker="w1")) == []
     assert allocated(cluster.turn(fixed("a2", 1, 1))) == [("w3", 2, 1024), ("w3", 1, 1024)]
-    with pytest.raises(InvalidCommand, match="worker 'w1' was decommissioned for good; remove it"):
+    with pytest.raises(InvalidCommand, match="worker 'w1' was decommissioned; run `fairlog remove w1`"):
         cluster.turn(UndrainWorker(worker="w1"))
     assert cluster.turn(RemoveWorker(worker="w1")) == [WorkerRemoved(worker="w1", reason="removed")]
 
@@ -315,25 +315,25 @@ ONLY_WHERE_OPEN = (
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        (asked(sizing="large"), "the sizing is one of computed, fixed, one-per-worker, not 'large'"),
-        (asked(sizing="fixed"), "fixed executors need their cores: --executor-cores N"),
+        (asked(sizing="large"), "the sizing must be computed, fixed or one-per-worker, not 'large'"),
+        (asked(sizing="fixed"), "fixed executors need a number of cores; add --executor-cores N"),
         (
             asked(sizing="one-per-worker", executor_cores=1),
-            "with one executor per worker its cores grow: leave out the executor's cores",
+            "executors of the sizing one-per-worker grow by cores; leave out --executor-cores",
         ),
         (
             growing(sizing="computed"),
-            "computed executors get their size from the scheduler: leave out what one has",
+            "the scheduler sizes computed executors; leave out --executor-cores and --executor-memory",
         ),
         (asked(executor_cores=0), "an executor's cores must be between 1 and 1000000, not 0"),
         (growing(memory_mb=0), "an executor's memory, in MiB, must be between 1 and 1073741824, not 0"),
-        (asked(executor_limit=-1), "the most executors must be between 0 and 1000000, not -1"),
+        (asked(executor_limit=-1), "the maximum number of executors must be between 0 and 1000000, not -1"),
         (
             fixed(cores="unlimited", tasks=1),
             ONLY_WHERE_OPEN,
         ),
-        (asked(supervise=True), "a driver's cores, memory and supervision need a driver: submit --driver"),
-        (asked(driver_cores=1), "a driver's cores, memory and supervision need a driver: submit --driver"),
+        (asked(supervise=True), "--driver-cores, --driver-memory and --supervise need --driver; add it"),
+        (asked(driver_cores=1), "--driver-cores, --driver-memory and --supervise need --driver; add it"),
         (asked(driver=True, driver_cores=0), "the driver's cores must be between 1 and 1000000, not 0"),
         (
             asked(driver=True, driver_memory_mb=0),

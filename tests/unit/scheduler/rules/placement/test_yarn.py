@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.model.events import Locations
 from scheduler.rules.placement.yarn import (
     ANYWHERE,
     DEFAULT_RACK,
     Preferences,
-    Request,
     expected_host_counts,
     locality_of_requested_executors,
     split_pending_requests,
@@ -41,9 +41,9 @@ def test_the_worked_example_asks_for_three_six_and_three_after_those_that_go_any
     requests = locality_of_requested_executors(18, {"h1": 4, "h2": 4, "h3": 3, "h4": 1}, {})
     assert requests == [
         *[ANYWHERE] * 6,
-        *[Request(("h1", "h2", "h3", "h4"), (DEFAULT_RACK,))] * 3,
-        *[Request(("h1", "h2", "h3"), (DEFAULT_RACK,))] * 6,
-        *[Request(("h1", "h2"), (DEFAULT_RACK,))] * 3,
+        *[Locations(("h1", "h2", "h3", "h4"), (DEFAULT_RACK,))] * 3,
+        *[Locations(("h1", "h2", "h3"), (DEFAULT_RACK,))] * 6,
+        *[Locations(("h1", "h2"), (DEFAULT_RACK,))] * 3,
     ]
 
 
@@ -78,7 +78,7 @@ def test_the_racks_of_a_request_are_those_of_its_hosts_each_named_once() -> None
     (request,) = locality_of_requested_executors(
         1, {"h1": 1, "h2": 1, "h3": 1}, {"h1": "/r2", "h2": "/r1", "h3": "/r2"}
     )
-    assert request == Request(("h1", "h2", "h3"), ("/r1", "/r2"))
+    assert request == Locations(("h1", "h2", "h3"), ("/r1", "/r2"))
 
 
 @given(st.integers(0, 200), COUNTS)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.events import ClusterConfigured
+from scheduler.model.events import ClusterConfigured, Locations, Wanted
 from scheduler.rules.entities import Worker
 from scheduler.rules.placement.delay import served_by
-from scheduler.rules.placement.yarn import ANYWHERE, Preferences, Request, Wanted, rethought, without_one
+from scheduler.rules.placement.yarn import ANYWHERE, Preferences, rethought, without_one
 from scheduler.rules.topology import Topology
 
 RACKS = {"h1": "/r1", "h2": "/r1", "h3": "/r2"}
-H1 = Request(("h1",), ("/r1",))
-H2 = Request(("h2",), ("/r1",))
-H12 = Request(("h1", "h2"), ("/r1",))
+H1 = Locations(("h1",), ("/r1",))
+H2 = Locations(("h2",), ("/r1",))
+H12 = Locations(("h1", "h2"), ("/r1",))
 HOSTS = ("h1", "h2", "h3", "x")
 
 
@@ -81,7 +81,7 @@ def test_an_executor_serves_the_oldest_request_that_it_is_near_enough_to() -> No
 
 
 def test_an_executor_elsewhere_does_not_serve_a_request_that_insists_on_its_host() -> None:
-    nobody_there = Request(("h7",), ("/r7",))
+    nobody_there = Locations(("h7",), ("/r7",))
     pending = [Wanted(H1, 1, 10), Wanted(nobody_there, 1, 20)]
     assert serves(pending, "h4", "/r2", 30) == 1
     assert serves(pending, "h2", "/r1", 30) == 1
@@ -90,14 +90,14 @@ def test_an_executor_elsewhere_does_not_serve_a_request_that_insists_on_its_host
 
 
 def test_a_worker_without_a_rack_is_in_nobodys_rack() -> None:
-    pending = [Wanted(Request(("h5",), ("",)), 1, 0), Wanted(ANYWHERE, 1, 0)]
+    pending = [Wanted(Locations(("h5",), ("",)), 1, 0), Wanted(ANYWHERE, 1, 0)]
     assert serves(pending, "h9", "", 200) == 1
 
 
 WANTED = st.builds(
     Wanted,
     st.lists(st.sampled_from(HOSTS), max_size=3, unique=True).map(
-        lambda hosts: Request(tuple(sorted(hosts)), ("/r1",)) if hosts else ANYWHERE
+        lambda hosts: Locations(tuple(sorted(hosts)), ("/r1",)) if hosts else ANYWHERE
     ),
     st.integers(1, 5),
     st.integers(0, 99),
@@ -112,4 +112,4 @@ def test_there_are_as_many_requests_as_executors_are_lacking_and_none_prefers_on
     assert sum(wanted.number for wanted in after) == lacking
     assert all(wanted.number > 0 for wanted in after)
     if lacking >= sum(wanted.number for wanted in pending):
-        assert all(set(wanted.request.hosts or by_host) & by_host.keys() or not by_host for wanted in after)
+        assert all(set(wanted.locations.hosts or by_host) & by_host.keys() or not by_host for wanted in after)

@@ -1,0 +1,373 @@
+# ruff: noqa: PLR0911 - a check is one condition after the other
+"""What must hold before an event is folded: one function for each type of event, which reads the facts only.
+
+Each answers None, or the number of the rule that the event breaks and the reason. They are asked before anything is
+changed, by whoever folds: the master, a standby, the audit and a snapshot's reader alike. Whether an event had to come
+is not asked here: that is the audit's question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import (
+    AppAdmitted,
+    AppChanged,
+    AppRegistered,
+    AppRemoved,
+    ClusterConfigured,
+    CompanyChanged,
+    CompanyRegistered,
+    CompanyRemoved,
+    DriverAllocated,
+    DriverRemoved,
+    Event,
+    ExecutorAllocated,
+    ExecutorChanged,
+    ExecutorRemoved,
+    ExecutorRevoked,
+    ExecutorsRequested,
+    MasterElected,
+    RoomReserved,
+    WorkerChanged,
+    WorkerRegistered,
+    WorkerRemoved,
+)
+from scheduler.model.ids import driver_id, executor_id
+from scheduler.rules.admission.queue import AppQueue
+from scheduler.rules.entities import Allocation, App, Company, Worker
+from scheduler.rules.validate import changed_settings, read_part
+
+Broken = tuple[str, str] | None
+"""(number of the rule, reason), None if the event can be folded."""
+
+
+class Facts(Protocol):
+    """What of the state the preconditions look at."""
+
+    at: int
+    companies: dict[str, Company]
+    workers: dict[str, Worker]
+    apps: dict[str, App]
+    executors: dict[str, Allocation]
+    drivers: dict[str, Allocation]
+    queue: AppQueue
+
+
+def _master_elected(_: Facts, event: MasterElected) -> Broken:
+    return None if event.master else ("T2", "a master has a name")
+
+
+def _cluster_configured(_: Facts, event: ClusterConfigured) -> Broken:
+    try:
+        changed_settings(event, {"max_driver_share": event.max_driver_share})
+    except CommandRejected as error:
+        return "Settings", str(error)
+    return None
+
+
+def _company_registered(state: Facts, event: CompanyRegistered) -> Broken:
+    if event.company in state.companies:
+        return "C2", f"company {event.company!r} is registered already"
+    return _quota(event)
+
+
+def _company_changed(state: Facts, event: CompanyChanged) -> Broken:
+    if event.company not in state.companies:
+        return "C2", f"company {event.company!r} is not registered"
+    return _quota(event)
+
+
+def _quota(event: CompanyRegistered) -> Broken:
+    cores, memory_mb = event.cores, event.memory_mb
+    if (cores is None) != (memory_mb is None) or (cores is not None and event.part is not None):
+        return "C2", "a quota is amounts of cores and memory, a part of the cluster, or neither"
+    if cores is not None and memory_mb is not None and (cores < 0 or memory_mb < 0):
+        return "C2", f"a quota of {cores} cores and {memory_mb} MiB is negative"
+    if event.part is not None:
+        try:
+            if "/" not in event.part:
+                return "C2", f"a quota's part is n/d, not {event.part!r}"
+            read_part(event.part)
+        except CommandRejected as error:
+            return "C2", str(error)
+    return None
+
+
+def _company_removed(state: Facts, event: CompanyRemoved) -> Broken:
+    company = state.companies.get(event.company)
+    if company is None:
+        return "C2", f"company {event.company!r} is not registered"
+    return ("C2", f"company {event.company!r} still has {company.apps} apps") if company.apps else None
+
+
+def _worker_registered(state: Facts, event: WorkerRegistered) -> Broken:
+    if event.worker in state.workers:
+        return "W1", f"worker {event.worker!r} is registered already"
+    if event.cores < 1 or event.memory_mb < 1:
+        return "W1", f"worker {event.worker!r} offers {event.cores} cores and {event.memory_mb} MiB"
+    return None
+
+
+_NEXT_STATUS = {
+    "alive": {"alive", "draining", "leaving", "decommissioned"},
+    "draining": {"alive", "draining", "leaving", "decommissioned"},
+    "leaving": {"alive", "leaving", "decommissioned"},
+    "decommissioned": {"decommissioned", "leaving"},
+}
+"""A worker's status -> those that it may have next (semantics W3, W6)."""
+
+
+def _worker_changed(state: Facts, event: WorkerChanged) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None:
+        return "W3", f"worker {event.worker!r} is not registered"
+    if event.status not in _NEXT_STATUS[worker.status]:
+        return "W3", f"worker {event.worker!r} is {worker.status} and cannot become {event.status}"
+    if worker.decommissioned and (event.status == "alive" or worker.status == "leaving" != event.status):
+        return "W6", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
+    if event.cores < max(1, worker.cores - worker.free_cores):
+        return "W1", f"worker {event.worker!r} is granted more than {event.cores} cores"
+    if event.memory_mb < max(1, worker.memory_mb - worker.free_memory_mb):
+        return "W1", f"worker {event.worker!r} is granted more than {event.memory_mb} MiB"
+    return None
+
+
+def _worker_removed(state: Facts, event: WorkerRemoved) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None:
+        return "W3", f"worker {event.worker!r} is not registered"
+    if worker.executors or worker.drivers:
+        return "W3", f"worker {event.worker!r} still holds {len(worker.executors) + len(worker.drivers)} allocations"
+    return ("W2", f"worker {event.worker!r} was last seen at {event.last_seen}") if event.last_seen < 0 else None
+
+
+def _app_registered(state: Facts, event: AppRegistered) -> Broken:
+    if event.app in state.apps:
+        return "A1", f"app {event.app!r} is known already"
+    if event.company not in state.companies:
+        return "A1", f"company {event.company!r} is not registered"
+    if event.cores < 0 or event.tasks < 0:
+        return "A1", f"app {event.app!r} asks for {event.cores} cores and {event.tasks} tasks"
+    if event.requested_cores < event.driver_cores or event.requested_memory_mb < event.driver_memory_mb:
+        return "A2", f"app {event.app!r} requests less than its driver has"
+    if event.driver:
+        if event.driver_cores < 1 or event.driver_memory_mb < 1:
+            return "D1", f"the driver of app {event.app!r} asks for nothing"
+    elif event.driver_cores or event.driver_memory_mb:
+        return "D1", f"app {event.app!r} has no driver to hold {event.driver_cores} cores"
+    if event.sizing == "computed" and event.executor_limit is None and event.elastic is None and not event.unlimited:
+        return _as_computed(event)
+    return _as_asked(event)
+
+
+def _as_computed(event: AppRegistered) -> Broken:
+    if event.executor_cores is not None or event.executor_memory_mb is not None:
+        return "S5", f"the scheduler sizes the executors of app {event.app!r}"
+    if event.memory_per_task_mb is not None and event.memory_per_task_mb < 1:
+        return "A2", f"a task of app {event.app!r} has {event.memory_per_task_mb} MiB"
+    return None
+
+
+def _as_asked(event: AppRegistered) -> Broken:
+    cores, memory_mb = event.executor_cores, event.executor_memory_mb
+    if event.executor_limit is not None and event.executor_limit < 0:
+        return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
+    if event.sizing == "computed":
+        if event.unlimited or event.elastic is not None:
+            return "S5", f"app {event.app!r} does not size its executors"
+        return _as_computed(event)
+    if memory_mb is None or memory_mb < 1:
+        return "S5", f"the executors of app {event.app!r} have {memory_mb} MiB"
+    if (cores is None) != (event.sizing == "one-per-worker") or (cores is not None and cores < 1):
+        return "S5", f"{event.sizing} executors of app {event.app!r} have {cores} cores"
+    if event.elastic is not None:
+        least, most, backlog, step = event.elastic
+        if cores is None or not 0 <= least <= backlog <= most or step < 1 or event.executor_limit is None:
+            return "L6", f"app {event.app!r} cannot be elastic between {least} and {most} executors"
+    return None
+
+
+def _room_reserved(state: Facts, event: RoomReserved) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.admitted or app.ended is not None:
+        return "C7", f"app {event.app!r} is not pending"
+    if not state.queue.companies[app.spec.company].limit.is_held(app.queued):
+        return "C7", f"app {event.app!r} is not held back by its company's quota, or has its room reserved"
+    return None
+
+
+def _app_admitted(state: Facts, event: AppAdmitted) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.admitted or app.ended is not None:
+        return "A3", f"app {event.app!r} is not pending"
+    if app.spec.company != event.company or app.spec.user != event.user:
+        return "A3", f"app {event.app!r} is of user {app.spec.user!r} of company {app.spec.company!r}"
+    return None
+
+
+def _granted(state: Facts, app: App | None, event: ExecutorAllocated | DriverAllocated) -> Broken:
+    """What every grant of a worker to an app needs: an admitted app, a live worker with room, an amount."""
+    if app is None or not app.admitted or app.ended is not None:
+        return "P6", f"app {event.app!r} is not in waitingApps"
+    worker = state.workers.get(event.worker)
+    if worker is None or worker.status != "alive":
+        return "P1", f"worker {event.worker!r} is not live"
+    if not 0 <= event.cores <= worker.free_cores or not 0 <= event.memory_mb <= worker.free_memory_mb:
+        free = f"{worker.free_cores} cores and {worker.free_memory_mb} MiB"
+        return "P1", f"worker {event.worker!r} has {free} free, no room for {event.cores} and {event.memory_mb}"
+    return None
+
+
+def _executor_allocated(state: Facts, event: ExecutorAllocated) -> Broken:
+    app = state.apps.get(event.app)
+    broken = _granted(state, app, event)
+    if broken is not None or app is None:
+        return broken
+    if event.executor != executor_id(event.app, app.next_executor):
+        return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
+    if not app.plain and app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+        return "D1", f"the driver of app {event.app!r} does not run"
+    cores, memory_mb = event.requested or (app.requested_cores, app.requested_memory_mb)
+    if cores < app.requested_cores or memory_mb < app.requested_memory_mb:
+        return "O4", f"a grant does not lower the request of app {event.app!r}"
+    if app.granted_cores + app.done_cores + event.cores > cores or app.granted_memory_mb + event.memory_mb > memory_mb:
+        return "A2", f"app {event.app!r} requests {cores} cores and {memory_mb} MiB, and would be granted more"
+    return None
+
+
+def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
+    app = state.apps.get(event.app)
+    broken = _granted(state, app, event)
+    if broken is not None or app is None:
+        return broken
+    if not app.spec.driver or app.driver is not None:
+        return "D1", f"no driver of app {event.app!r} waits for a worker"
+    if event.driver != driver_id(event.app, app.next_driver):
+        return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.next_driver)!r}"
+    if (event.cores, event.memory_mb) != (app.spec.driver_cores, app.spec.driver_memory_mb):
+        return (
+            "D1",
+            f"the driver of app {event.app!r} has {app.spec.driver_cores} cores, {app.spec.driver_memory_mb} MiB",
+        )
+    if app.granted_cores + event.cores > app.requested_cores:
+        return "A2", f"app {event.app!r} requests {app.requested_cores} cores"
+    if app.granted_memory_mb + event.memory_mb > app.requested_memory_mb:
+        return "A2", f"app {event.app!r} requests {app.requested_memory_mb} MiB"
+    return None
+
+
+def _executor(state: Facts, event: ExecutorRemoved | ExecutorRevoked, rule: str) -> Broken:
+    """Whoever tells of an executor knows whose it is and where."""
+    held = state.executors.get(event.executor)
+    if held is None:
+        return rule, f"no executor {event.executor!r} is granted"
+    if held.app != event.app or held.worker != event.worker:
+        return rule, f"executor {held.id!r} is granted to app {held.app!r} on worker {held.worker!r}"
+    return None
+
+
+def _executor_changed(state: Facts, event: ExecutorChanged) -> Broken:
+    held = state.executors.get(event.executor)
+    if held is None:
+        return "W4", f"no executor {event.executor!r} is granted"
+    if held.status == "stopping":
+        return "A5", f"executor {event.executor!r} was told to stop"
+    if event.idle and not state.apps[held.app].elastic:
+        return "L6", f"the app of executor {event.executor!r} is not elastic"
+    if held.status != "starting" and event.idle == (held.idle_since is not None):
+        return "W4", f"executor {event.executor!r} is {'idle' if event.idle else 'running'} already"
+    return None
+
+
+def _executor_revoked(state: Facts, event: ExecutorRevoked) -> Broken:
+    broken = _executor(state, event, "A5")
+    if broken is None and state.executors[event.executor].status == "stopping":
+        return "A5", f"executor {event.executor!r} was told to stop already"
+    return broken
+
+
+def _executor_removed(state: Facts, event: ExecutorRemoved) -> Broken:
+    broken = _executor(state, event, "A5")
+    if broken is None and event.done and state.apps[event.app].spec.sizing != "computed":
+        return "S6", f"app {event.app!r} sizes its executors: nothing is done with"
+    return broken
+
+
+def _driver_removed(state: Facts, event: DriverRemoved) -> Broken:
+    held = state.drivers.get(event.driver)
+    if held is None:
+        return "D3", f"no driver {event.driver!r} is granted"
+    if held.app != event.app or held.worker != event.worker:
+        return "D3", f"driver {held.id!r} is granted to app {held.app!r} on worker {held.worker!r}"
+    return None
+
+
+def _app_changed(state: Facts, event: AppChanged) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None:
+        return "O4", f"app {event.app!r} is not known or has ended"
+    if event.done_cores < 0 or event.requested_cores < app.granted_cores + event.done_cores:
+        return "O4", f"app {event.app!r} holds {app.granted_cores} cores, more than it would request"
+    if event.requested_memory_mb < app.granted_memory_mb:
+        return "O4", f"app {event.app!r} holds {app.granted_memory_mb} MiB, more than it would request"
+    if (
+        (event.executor_limit or 0) < 0
+        or event.preferring_tasks < 0
+        or min(event.preferred_hosts.values(), default=0) < 0
+    ):
+        return "P5", f"app {event.app!r} cannot have a negative number of executors or tasks"
+    unit = event.executor_cores, event.executor_memory_mb
+    if app.unit is not None:
+        if unit != app.unit:
+            return "S5", f"the executors of app {event.app!r} have {app.unit.cores} cores and {app.unit.memory_mb} MiB"
+    elif unit != (None, None) and (app.spec.sizing != "computed" or (unit[0] or 0) < 1 or (unit[1] or 0) < 1):
+        return "S5", f"the executors of app {event.app!r} cannot have {unit[0]} cores and {unit[1]} MiB"
+    if event.preferred_hosts and unit == (None, None):
+        return "L1", f"app {event.app!r} prefers hosts without executors of one size"
+    if event.next_step < 1 or (event.backlog_executors is not None) != app.elastic:
+        return "L6", f"app {event.app!r} asks for {event.next_step} executors next, {event.backlog_executors} in all"
+    return None
+
+
+def _executors_requested(state: Facts, event: ExecutorsRequested) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or not app.admitted or app.ended is not None:
+        return "L1", f"app {event.app!r} is not in waitingApps"
+    if app.unit is None and event.pending:
+        return "L1", f"app {event.app!r} has no executors of one size to request"
+    if any(wanted.number < 1 or wanted.since > state.at for wanted in event.pending):
+        return "L1", f"app {event.app!r} requests no executors, or from a time that has not come"
+    return None
+
+
+def _app_removed(state: Facts, event: AppRemoved) -> Broken:
+    app = state.apps.get(event.app)
+    return ("A5", f"app {event.app!r} is not known or has ended") if app is None or app.ended is not None else None
+
+
+PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
+    MasterElected: _master_elected,
+    ClusterConfigured: _cluster_configured,
+    CompanyRegistered: _company_registered,
+    CompanyChanged: _company_changed,
+    CompanyRemoved: _company_removed,
+    WorkerRegistered: _worker_registered,
+    WorkerChanged: _worker_changed,
+    WorkerRemoved: _worker_removed,
+    AppRegistered: _app_registered,
+    RoomReserved: _room_reserved,
+    AppAdmitted: _app_admitted,
+    DriverAllocated: _driver_allocated,
+    DriverRemoved: _driver_removed,
+    ExecutorAllocated: _executor_allocated,
+    ExecutorChanged: _executor_changed,
+    ExecutorRevoked: _executor_revoked,
+    ExecutorRemoved: _executor_removed,
+    AppChanged: _app_changed,
+    ExecutorsRequested: _executors_requested,
+    AppRemoved: _app_removed,
+}
+"""Type of event -> what must hold before it is folded."""

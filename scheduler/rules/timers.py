@@ -1,0 +1,62 @@
+"""Everything that waits for a time, in one table of (when, what, for whom) (semantics T1).
+
+The table is an index: what stands in it follows from the facts, and whoever changes a fact sets anew what waits
+because of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+What = Literal["delay", "growth", "idle", "reservation"]
+"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room (C7)."""
+
+
+class Timer(NamedTuple):
+    """At `when` (ms) something is due for an app, or for a company; `order` ranks what is due at the same time."""
+
+    when: int
+    order: int
+    whom: str
+    what: What
+
+
+class Timers:
+    """The table, in the order of time."""
+
+    def __init__(self) -> None:
+        self.table: list[Timer] = []
+        self._of: dict[tuple[str, int], tuple[Timer, ...]] = {}
+
+    def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
+        """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
+
+        Apps have their position of admission for `order`; a company has 0, which no app has.
+        """
+        key = whom, order
+        before = self._of.get(key, ())
+        after = tuple(Timer(when, order, whom, what) for when, what in due)
+        if before == after:
+            return
+        for timer in before:
+            del self.table[bisect_left(self.table, timer)]
+        for timer in after:
+            insort(self.table, timer)
+        if after:
+            self._of[key] = after
+        else:
+            del self._of[key]
+
+    def next(self, after: int) -> int | None:
+        """The first time (ms), later than `after`, at which something is due; None if nothing is."""
+        index = bisect_left(self.table, (after + 1,))
+        return self.table[index].when if index < len(self.table) else None
+
+    def due(self, at: int, *what: What) -> list[str]:
+        """For whom one of these is due by `at` (ms), each once, in their order."""
+        past = self.table[: bisect_left(self.table, (at + 1,))]
+        return list(
+            dict.fromkeys(whom for _, whom in sorted((one.order, one.whom) for one in past if one.what in what))
+        )
