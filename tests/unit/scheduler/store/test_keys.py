@@ -32,7 +32,7 @@ def test_no_two_keys_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a}b", "a:b", "-a", "x" * 64, "a\n", "é"])
 def test_a_cluster_cannot_have_a_name_that_breaks_keys(name: str) -> None:
-    with pytest.raises(InvalidCommand, match=r"the cluster's name must be 1 to 63 letters"):
+    with pytest.raises(InvalidCommand, match=r"a cluster's name has 1 to 63 letters"):
         Keys(name)
 
 
