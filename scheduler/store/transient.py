@@ -24,14 +24,8 @@ _IN_WORDS: Mapping[str, str] = {
     "READONLY": "the server is a replica, not the store's primary",
     "MASTERDOWN": "the server is a replica that has lost its primary",
     "NOREPLICAS": "the store has fewer replicas than its setting min-replicas-to-write requires",
-<<<<<<< HEAD
-    "OOM": (
-        "the store is out of memory and refuses writes: raise its maxmemory, or archive old entries: `fairlog archive`"
-    ),
-=======
     "OOM": "the store is out of memory and refuses writes: raise its maxmemory, or archive old entries with "
     "`fairlog archive`",
->>>>>>> main
     "MISCONF": "the store cannot write to its disk: free disk space or check the store's log",
     "UNBLOCKED": "the server has become a replica",
     "CLUSTERDOWN": "the store is down",
