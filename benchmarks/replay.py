@@ -73,7 +73,7 @@ class History:
         self._number = 0
         self._started: deque[str] = deque()
 
-    def records(self, until: int) -> Iterator[list[Record]]:
+    def records(self, until: int) -> Iterator[Record]:
         """The records turn by turn, until the log has at least `until`."""
         if not self.state.head:
             yield self._turn(ConfigureCluster(settings={"retained_apps": self._retained}))
@@ -105,24 +105,22 @@ class History:
             command=("python", "-m", "report", "--day", str(self._number)),
         )
 
-    def _turn(self, *commands: Command) -> list[Record]:
+    def _turn(self, *commands: Command) -> Record:
         turn = Turn(self.state, self.state.at + MS_PER_TURN)
         for number, command in enumerate(commands):
             turn.take(command, f"{turn.first:x}-{number}")
         turn.settle()
         self._started += [event.executor for event, _ in turn.entries if isinstance(event, ExecutorAllocated)]
-        seq, digest = self.position
-        records = encode_turn(turn.entries, first=seq + 1, at=turn.at, turn=turn.first, previous=digest)
-        if records:
-            self.position = Position(records[-1].seq, records[-1].digest)
-        return records
+        record = encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest)
+        self.position = Position(record.last, record.digest)
+        return record
 
 
 def write(log: EventLog, history: History, until: int) -> None:
     """Extend the log by whole turns of the history to at least `until` entries."""
     after = history.position
-    for records in history.records(until):
-        log.commit(after, records)
+    for record in history.records(until):
+        log.commit(after, record)
         after = history.position
 
 

@@ -32,7 +32,7 @@ from recovery.failover.master import run_master
 from scheduler.model.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.service.client import Client
 from scheduler.store.connection import connect
-from scheduler.store.inflight import UnderWay
+from scheduler.store.inflight import InFlight
 
 WORKERS, WORKER_CORES, WORKER_MEMORY_MB = 100, 64, 262_144
 COMPANIES, USERS_PER_COMPANY = 8, 10
@@ -95,7 +95,7 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
             next_heartbeat = time.monotonic() + 1
             now: Any = client.store.time()
             client.store.zadd(client.keys.heartbeats, {worker_id(number): now[0] * 1000 for number in range(WORKERS)})
-        [answer] = UnderWay(client.store, [("XREAD", *PAGE, "STREAMS", client.keys.log, last)]).answers()
+        [answer] = InFlight(client.store, [("XREAD", *PAGE, "STREAMS", client.keys.log, last)]).answers()
         reports: list[EndedExecutor | EndApp] = []
         for entry, fields in answer[client.keys.log.encode()] if answer else ():
             last = entry

@@ -24,6 +24,7 @@ from scheduler.model.commands import (
     EndApp,
     EndedDriver,
     EndedExecutor,
+    Private,
     RegisterCompany,
     RegisterWorker,
     SubmitApp,
@@ -117,9 +118,8 @@ class _Observed(Turn):
         if fact is not None:
             self.record(fact, cause)
 
-    def fold(self, event: Event, cause: str = "") -> None:
-        """Fold the event and take note of it."""
-        super().fold(event, cause)
+    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+        super().fold(event, cause, private)
         self._world.meter.observe(self.state, event)
         if decision_of(event, cause) is not None:
             self._world.decisions.append((self.at, event))

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-import msgspec
 import structlog
 from redis.exceptions import RedisError
 
@@ -40,8 +39,10 @@ from scheduler.service.client import Client
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.program_log import log_to_stderr, masked
+from scheduler.store.codec import told
 from scheduler.store.connection import connect
 from scheduler.store.doorbell import DoorbellWorker, forget_queue
+from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from workers.executor import ExecutorSpec
@@ -78,8 +79,8 @@ _REPEAT_S = 5
 _SILENCE_S = 2
 """How long an executor may be gone without a note: its nursery is killing what it left behind."""
 _REGISTER_S = 5
-_PAGE, _PAGES = 1_000, 50
-"""How far back in the log the agent looks for why its worker is out."""
+_PAGES = 50
+"""How many pages of the log the agent looks back through for why its worker is out."""
 _log = structlog.get_logger()
 
 
@@ -327,16 +328,12 @@ class Agent:
 
         It offers itself again when it is started again, not by itself.
         """
-        newest = "+"
-        for _ in range(_PAGES):
-            entries: Any = self._store.xrevrange(self._keys.log, max=newest, count=_PAGE)
-            for entry, fields in entries:
-                newest = f"({entry.decode()}"
-                if fields[b"type"] == b"WorkerRemoved":
-                    event = msgspec.json.decode(fields[b"data"], type=WorkerRemoved)
-                    if event.worker == self.offer.worker:
-                        _log.warning("the worker is out of the cluster", worker=event.worker, reason=event.reason)
-                        return event.reason == "removed"
+        for record in EventLog(self._store, self._keys).backwards(_PAGES):
+            for fact in reversed(told(record)) if b"WorkerRemoved" in record.events else ():
+                event = fact.event
+                if isinstance(event, WorkerRemoved) and event.worker == self.offer.worker:
+                    _log.warning("the worker is out of the cluster", worker=event.worker, reason=event.reason)
+                    return event.reason == "removed"
         return False
 
     def _start_executor(self, grant: Grant) -> None:

@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def position_of(log: EventLog, seq: int) -> Position:
-    """The position of entry `seq`, from which reading goes on behind it; the log's end if it is not that long."""
-    return GENESIS if seq <= 0 else log.at(seq) or log.head()
+    """Where the last turn ends that has ended by position `seq`, from which reading goes on; at most the log's end."""
+    return log.before(seq)
 
 
 def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[Record | None]:
-    """The records behind `after` as they are committed, for ever; None whenever none came for `wait_s`.
+    """The turns behind `after` as they are committed, for ever; None whenever none came for `wait_s`.
 
     Where a store that failed over has lost some of them, that is said, and what has come in their place follows.
 
@@ -70,7 +70,7 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
             after = kept
             continue
         for record in records:
-            after = Position(record.seq, record.digest)
+            after = Position(record.last, record.digest)
             seen.append(after)
             yield record
         patiently(wait)

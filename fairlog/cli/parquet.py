@@ -20,13 +20,13 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.ids import app_of
 
 if TYPE_CHECKING:
-    from scheduler.store.codec import Record
+    from scheduler.store.codec import Line
 
 ROWS = 50_000
 """How many rows are written together."""
 TEXT = (
     *("company", "user", "app", "executor", "driver", "worker", "node", "host", "rack", "master"),
-    *("name", "kind", "sizing", "status", "reason", "detail", "locality"),
+    *("kind", "sizing", "status", "reason", "detail", "locality"),
 )
 WHOLE = (
     *("cores", "memory_mb", "requested_cores", "requested_memory_mb", "memory_per_task_mb", "tasks", "done_cores"),
@@ -41,10 +41,10 @@ def check_extra() -> None:
         raise InvalidCommand("--parquet needs pyarrow: pip install 'fairlog[parquet]'")
 
 
-def write(path: Path, records: Iterable[Record]) -> int:
-    """Write the records to the file `path`, which is there only once it is whole; how many there were.
+def write(path: Path, lines: Iterable[Line]) -> int:
+    """Write the events to the file `path`, which is there only once it is whole; how many there were.
 
-    Raises: OSError from the file, and what reading `records` raises.
+    Raises: OSError from the file, and what reading `lines` raises.
     """
     import pyarrow as pa  # noqa: PLC0415 (takes half a second, and is an extra)
     from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 (likewise)
@@ -54,7 +54,6 @@ def write(path: Path, records: Iterable[Record]) -> int:
         [
             pa.field("seq", pa.int64(), nullable=False),
             pa.field("type", word, nullable=False),
-            pa.field("v", pa.int32(), nullable=False),
             pa.field("at", pa.timestamp("ms", tz="UTC"), nullable=False),
             pa.field("turn", pa.int64(), nullable=False),
             pa.field("cause", pa.string()),
@@ -63,24 +62,26 @@ def write(path: Path, records: Iterable[Record]) -> int:
             *(pa.field(name, pa.bool_()) for name in TRUTH),
             pa.field("share", pa.float64()),
             pa.field("data", pa.string(), nullable=False),
-            pa.field("digest", pa.string(), nullable=False),
+            pa.field("digest", pa.string()),
         ]
     )
-    left, rows = iter(records), 0
+    left, rows = iter(lines), 0
     with whole_file(path) as draft, ParquetWriter(draft, schema, compression="zstd") as file:
-        while page := [_row(record) for record in islice(left, ROWS)]:
+        while page := [_row(line) for line in islice(left, ROWS)]:
             file.write_table(pa.Table.from_pylist(page, schema))
             rows += len(page)
     return rows
 
 
-def _row(record: Record) -> dict[str, Any]:
-    """The record's fields and those of its event; of the app that an executor is of, if that is all it says."""
-    said: dict[str, Any] = json.loads(record.data)
+def _row(line: Line) -> dict[str, Any]:
+    """The line's fields and those of its event; of the app that an executor is of, if that is all it says."""
+    said = dict(line.data)
     if "app" not in said and "executor" in said:
         said["app"] = app_of(said["executor"])
     if said.get("driver") in {True, False}:
         said["has_driver"] = said.pop("driver")
     if "share" in said:
         said["share"] = float(Fraction(said["share"]))
-    return {**said, **record._asdict(), "cause": record.cause or None}
+    data = json.dumps(line.data, separators=(",", ":"), ensure_ascii=False)
+    place = {name: getattr(line, name) for name in ("seq", "type", "at", "turn", "digest")}
+    return {**said, **place, "cause": line.cause or None, "data": data}

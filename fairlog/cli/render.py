@@ -13,7 +13,7 @@ import click
 from msgspec import structs
 
 if TYPE_CHECKING:
-    from scheduler.store.codec import Record
+    from scheduler.store.codec import Line
 
 T = TypeVar("T")
 _COUNT_EVERY = 1_000
@@ -123,30 +123,29 @@ def duration(milliseconds: int | None) -> str:
     return f"{minutes}m{int(seconds) % 60:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
 
 
-def log_line(record: Record) -> str:
+def log_line(line: Line) -> str:
     """One event in one line: position, time, type, and what is not empty of its data.
 
     A 0 or a False is shown where it is not what the event says by default.
     """
     from scheduler.model.events import EVENT_TYPES  # noqa: PLC0415 - other answers need not wait for the models
 
-    model = EVENT_TYPES.get(record.type)
-    usual = {} if model is None else {field.name: field.default for field in structs.fields(model)}
-    said = record.as_json()["data"]
+    model = EVENT_TYPES[line.type]
+    usual = {field.name: field.default for field in structs.fields(model)}
     parts = [
         f"{name}={words(value)}"
-        for name, value in said.items()
+        for name, value in line.data.items()
         if value or (isinstance(value, int) and usual.get(name, value) != value)
     ]
-    return f"{record.seq:>7}  {moment(record.at)}  {record.type:<18} {' '.join(parts)}".rstrip()
+    return f"{line.seq:>7}  {moment(line.at)}  {line.type:<18} {' '.join(parts)}".rstrip()
 
 
-def log_json(record: Record) -> str:
+def log_json(line: Line) -> str:
     """One event as an object on one line, its data's keys in stored order.
 
     In ASCII: some characters of Unicode end a line for those who read lines.
     """
-    return json.dumps(record.as_json(), separators=(",", ":"))
+    return json.dumps(line.as_json(), separators=(",", ":"))
 
 
 def words(value: object) -> str:

@@ -9,12 +9,13 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from fairlog.cli.session import Session, until
 from fairlog.cli.target import Place
-from recovery.replay.chain import chained, read_export, read_lines
+from recovery.replay.chain import read_export
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
-from scheduler.store.codec import Fact, Record, told
+from scheduler.store.codec import Fact, Record, check, read_lines
+from scheduler.store.eventlog import GENESIS, Position
 
 if TYPE_CHECKING:
     import click
@@ -76,12 +77,20 @@ def facts_of(file: IO[bytes]) -> Iterator[Fact]:
 
     Raises: BadExport naming the file and the position that cannot be trusted, or saying that it holds nothing.
     """
-    return _trusted(file, (entry if isinstance(entry, Fact) else told(entry) for entry in chained(read_export(file))))
+    return _trusted(file, read_export(file))
 
 
 def exported(file: IO[bytes]) -> Iterator[Record]:
-    """The entries of such a file as they are written, verified likewise. Raises: BadExport as `facts_of`."""
-    return _trusted(file, (entry for entry in chained(read_lines(file)) if isinstance(entry, Record)))
+    """The turns that such a file tells of, verified likewise. Raises: BadExport as `facts_of`."""
+    return _trusted(file, _chained(read_lines(file)))
+
+
+def _chained(records: Iterator[Record]) -> Iterator[Record]:
+    after = GENESIS
+    for record in records:
+        check(record, *after)
+        yield record
+        after = Position(record.last, record.digest)
 
 
 def _trusted(file: IO[bytes], entries: Iterator[T]) -> Iterator[T]:

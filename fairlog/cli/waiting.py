@@ -12,12 +12,14 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.follow import follow, patiently, position_of
+from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
+from scheduler.store.codec import told
 from scheduler.store.task_queue import Progress, Worklist
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.store.codec import Record
+    from scheduler.model.events import Event
 
 _LOOK_S = 0.2
 _LINE_EVERY_S = 5.0
@@ -40,38 +42,39 @@ def wait_for(session: Session, app: str, seq: int) -> int:
     """
     try:
         with _display(app) as display:
-            began_at, end = _watch(session, app, seq, display)
+            began_at, end, ended_at = _watch(session, app, seq, display)
     except KeyboardInterrupt:
         click.echo(f"{app} keeps running; `fairlog kill {app}` ends it", err=True)
         raise
-    return _say_end(app, end, end.at - began_at)
+    return _say_end(app, end, ended_at - began_at)
 
 
-def _watch(session: Session, app: str, seq: int, display: _Display) -> tuple[int, Record]:
-    """When the app was registered, and the record of its end, once there is one."""
+def _watch(session: Session, app: str, seq: int, display: _Display) -> tuple[int, AppRemoved, int]:
+    """When the app was registered, and how and when it ended, once it has."""
     work = Worklist(session.store, session.cluster)
     state, began_at = "pending", 0
     for record in follow(session.log, position_of(session.log, seq - 1), wait_s=_LOOK_S):
         if record is None:
             display.show(state, patiently(lambda: work.progress(app)))
-        elif app in record.data and _is_about(record, app):
-            began_at = began_at or record.at
-            if record.type == "AppRemoved":
-                return began_at, record
-            state = _STATES.get(record.type, state)
+            continue
+        for fact in told(record) if app.encode() in record.events else ():
+            if not _is_about(fact.event, app):
+                continue
+            began_at = began_at or fact.at
+            if isinstance(fact.event, AppRemoved):
+                return began_at, fact.event, fact.at
+            state = _STATES.get(fact.type, state)
     raise AssertionError("following the log never ends by itself")
 
 
-def _is_about(record: Record, app: str) -> bool:
-    said = record.as_json()["data"]
-    return bool(said.get("app", app_of(said.get("executor", ""))) == app)
+def _is_about(event: Event, app: str) -> bool:
+    return bool(getattr(event, "app", app_of(getattr(event, "executor", ""))) == app)
 
 
-def _say_end(app: str, record: Record, took_ms: int) -> int:
-    said = record.as_json()["data"]
-    why = f": {' '.join(said['detail'].split())}" if said["detail"] else ""
-    click.echo(f"{app} {said['reason']} after {render.duration(took_ms)}{why}", err=True)
-    return 0 if said["reason"] == "finished" else 1
+def _say_end(app: str, end: AppRemoved, took_ms: int) -> int:
+    why = f": {' '.join(end.detail.split())}" if end.detail else ""
+    click.echo(f"{app} {end.reason} after {render.duration(took_ms)}{why}", err=True)
+    return 0 if end.reason == "finished" else 1
 
 
 @contextmanager

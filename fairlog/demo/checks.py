@@ -18,7 +18,7 @@ from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
-from scheduler.store.codec import Record, decode
+from scheduler.store.codec import Fact
 
 VIEWS: Sequence[tuple[str, dict[str, Any]]] = (
     ("apps", {"everything": True}),
@@ -44,25 +44,25 @@ class Story:
     admissions: int = 0
 
 
-def read_story(records: Sequence[Record]) -> Story:
-    """Fold the log, checking every position and every admission.
+def read_story(facts: Sequence[Fact]) -> Story:
+    """The story of the log, each position and each admission of it checked.
 
     Raises: Broken naming the position and the violation; InvariantViolated if a ledger does not add up.
     """
     story, since = Story(), dict[str, int]()
-    for record in records:
-        event = decode(record)
+    for fact in facts:
+        event = fact.event
         if isinstance(event, AppAdmitted):
-            check_admission(story.state, event, record.seq)
+            check_admission(story.state, event, fact.seq)
             story.admissions += 1
         if isinstance(event, ExecutorRemoved):
             cores = story.state.executors[event.executor].cores
-            story.core_ms[event.app] = story.core_ms.get(event.app, 0) + cores * (record.at - since[event.executor])
-        fold(story.state, record)
+            story.core_ms[event.app] = story.core_ms.get(event.app, 0) + cores * (fact.at - since[event.executor])
+        fold(story.state, fact)
         if isinstance(event, ExecutorAllocated):
-            since[event.executor] = record.at
+            since[event.executor] = fact.at
             story.executors[event.app] = story.executors.get(event.app, 0) + 1
-        check_workers(story.state, record.seq)
+        check_workers(story.state, fact.seq)
         check(story.state)
         story.positions += 1
     return story
@@ -95,30 +95,29 @@ def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int) -> Non
         )
 
 
-def check_acknowledged(records: Sequence[Record], receipts: Sequence[Receipt]) -> None:
-    """Raises: Broken unless the log holds each command at the position in its receipt."""
+def check_acknowledged(facts: Sequence[Fact], receipts: Sequence[Receipt]) -> None:
+    """Raises: Broken unless the log holds each command where its client was told that it is."""
     for receipt in receipts:
-        found = records[receipt.seq - 1] if 0 < receipt.seq <= len(records) else None
+        found = facts[receipt.seq - 1] if 0 < receipt.seq <= len(facts) else None
         if found is None or found.cause != receipt.command_id:
             raise Broken(f"command {receipt.command_id} was acknowledged, but is not at log position {receipt.seq}")
 
 
-def takeover_ms(records: Sequence[Record], head: int, killed_ms: int) -> int:
-    """Milliseconds from `killed_ms` to the first election of another master after log position `head`.
+def takeover_ms(facts: Sequence[Fact], head: int, killed_ms: int) -> int:
+    """How long after `killed_ms` another master was elected, the log having ended at `head`.
 
     Raises: Broken if there was none.
     """
-    before = [record for record in records[:head] if record.type == "MasterElected"]
-    for record in records[head:]:
-        if record.type == "MasterElected" and (not before or record.data != before[-1].data):
-            return record.at - killed_ms
-    raise Broken(f"no other master was elected after log position {head}, where the active master was killed")
+    before = [fact for fact in facts[:head] if fact.type == "MasterElected"]
+    for fact in facts[head:]:
+        if fact.type == "MasterElected" and (not before or fact.event != before[-1].event):
+            return fact.at - killed_ms
+    raise Broken(f"no other master was elected after log position {head}, where the serving one was killed")
 
 
-def died_with(records: Sequence[Record], worker: str, head: int) -> list[str]:
-    """The executors of `worker` removed after log position `head` for any reason but their own exit."""
-    events = [decode(record) for record in records[head:]]
-    removed = [event for event in events if isinstance(event, ExecutorRemoved)]
+def died_with(facts: Sequence[Fact], worker: str, head: int) -> list[str]:
+    """The executors of `worker` that ended, but not by themselves, after log position `head`."""
+    removed = [fact.event for fact in facts[head:] if isinstance(fact.event, ExecutorRemoved)]
     return [event.executor for event in removed if event.worker == worker and event.reason != "exited"]
 
 

@@ -37,7 +37,7 @@ from fairlog.local.up import Plan, Tree
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.service.client import Client, Receipt
-from scheduler.store.codec import Record
+from scheduler.store.codec import Fact
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
@@ -87,15 +87,15 @@ def run_demo() -> int:
             log = EventLog(store, Keys(plan.cluster))
             kills = Kills(tree, log, len(orders), click.echo)
             _watch(tree, Client(store, plan.cluster, timeout_s=_ANSWER_S), orders, kills)
-            records = list(log.read())
-            story = read_story(records)
+            facts = list(log.facts())
+            story = read_story(facts)
             check_end(story, [order.app for order in orders], client.view)
-            check_acknowledged(records, receipts)
+            check_acknowledged(facts, receipts)
             _print_story(story, orders)
             _print_results(Worklist(store, plan.cluster), orders)
             _print_checks(story, orders)
-            _print_survived(records, kills, receipts)
-    click.echo(f"Done after {time.monotonic() - started_s:.0f} s. The cluster was stopped and its files were deleted.")
+            _print_survived(facts, kills, receipts)
+    click.echo(f"Done after {time.monotonic() - started_s:.0f} s; everything was stopped and removed.")
     return 0
 
 
@@ -217,7 +217,7 @@ def _print_story(story: Story, orders: Sequence[Order]) -> None:
                 f"{number}.",
                 app.spec.app,
                 app.spec.user,
-                app.spec.name,
+                app.name,
                 app.requested_cores,
                 story.executors.get(app.spec.app, 0),
                 render.duration(app.admitted_at - app.submitted_at),
@@ -281,14 +281,14 @@ def _print_checks(story: Story, orders: Sequence[Order]) -> None:
         click.echo(f"  ok  {sentence}")
 
 
-def _print_survived(records: Sequence[Record], kills: Kills, receipts: Sequence[Receipt]) -> None:
-    """Print what followed the two kills.
+def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Receipt]) -> None:
+    """What became of the master and the worker that were killed.
 
     Raises: Broken if no other master took over, or all apps ended before the kills.
     """
     master, worker = kills.done()
-    after = render.duration(takeover_ms(records, master.head, master.at_ms))
-    died = len(died_with(records, worker.name, worker.head))
+    after = render.duration(takeover_ms(facts, master.head, master.at_ms))
+    died = len(died_with(facts, worker.name, worker.head))
     held = (
         f"all {len(receipts)} acknowledged commands are in the log at the positions in their receipts",
         f"{master.name} was killed while active; another master took over {after} later",

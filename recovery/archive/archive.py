@@ -10,8 +10,8 @@ on behind it.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from recovery.archive.files import DRAFT, Unreachable, make_folder, names, needed, remove
@@ -20,7 +20,6 @@ from recovery.replay import snapshot
 from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import FairlogError, InvalidSetting, UnreadableRecord
 from scheduler.rules.validate import check_archive_url
-from scheduler.store.codec import Raw
 from scheduler.store.eventlog import GENESIS, PAGE, EventLog, Position
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if (redis.call('LINDEX', archive, -1) or '') ~= ARGV[1] then return 'others were
 local first = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
 local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local ends = redis.call('XRANGE', log, ARGV[3], ARGV[3])[1]
-if not first or first[1] ~= ARGV[2] then return 'the log does not begin with the segment any more' end
+if not first or first[2][2] ~= ARGV[2] then return 'the log does not begin with the segment any more' end
 if not ends or ends[2][#ends[2]] ~= ARGV[4] then return 'the log has another entry where the segment ends' end
 if last[1] == ARGV[3] then return 'the last entry of the log is never moved' end
 if redis.call('EXISTS', snapshot) == 0 then return 'the snapshot that covers the segment is gone' end
@@ -49,7 +48,7 @@ redis.call('XTRIM', log, 'MINID', ARGV[5])
 return ''
 """
 """KEYS: log, archive, a snapshot behind the segment. ARGV: the last segment listed so far (or empty), the new
-segment's first and last id, its last digest, the first id to keep, the new segment."""
+segment's first position, its last id and digest, the first id to keep, the new segment."""
 
 
 class CannotArchive(FairlogError):
@@ -66,14 +65,14 @@ class Archive:
         self._store = store
         self._keys = keys
         self._elsewhere = elsewhere
-        self._kept: tuple[Segment, list[bytes]] | None = None
+        self._kept: tuple[Segment, list[Record]] | None = None
 
     def segments(self) -> list[Segment]:
         """The segments, in order and without gaps from the first entry on."""
         return listed(self._store, self._keys)
 
-    def page(self, seq: int) -> Sequence[Raw]:
-        """The entries right behind position `seq`, some thousand of them at most; none if they are not archived.
+    def page(self, seq: int) -> Sequence[Record]:
+        """The turns from the one on that holds the position behind `seq`, some hundred at most; none if not archived.
 
         Raises: UnreadableRecord naming the segment and its positions if it is missing or damaged.
         """
@@ -82,10 +81,10 @@ class Archive:
             if found is None:
                 return ()
             found = found.under(self._elsewhere)
-            self._kept = found, get(found)
-        segment, lines = self._kept
-        begin = seq + 1 - segment.first
-        return entries(segment, lines[begin : begin + PAGE], seq + 1)
+            self._kept = found, entries(found, get(found))
+        _, records = self._kept
+        begin = bisect_left(records, seq + 1, key=lambda record: record.last)
+        return records[begin : begin + PAGE]
 
 
 def open_log(store: Redis, keys: Keys, *, replicas: int = 0, elsewhere: str = "") -> EventLog:
@@ -130,7 +129,7 @@ def archive(
     bound = log.head().seq - max(1, retain)
     if bound <= archived_to(log.store, log.keys).seq:
         return
-    bound = _last_of_turn(log, bound)
+    bound = log.before(bound).seq
     folder = f"{url.rstrip('/')}/{log.keys.cluster}"
     while _position(known := cast("bytes | None", log.store.lindex(log.keys.archive, -1))).seq < bound:
         try:
@@ -164,30 +163,24 @@ def _trim(log: EventLog, known: bytes, segment: Segment, said: bytes, behind: in
     script = log.store.register_script(TRIM_LUA)
     answer: Any = script(
         keys=[log.keys.log, log.keys.archive, log.keys.snapshot(behind)],
-        args=[known, f"{segment.first}-0", f"{segment.last}-0", segment.digest, f"{segment.last + 1}-0", said],
+        args=[known, segment.first, f"{segment.last}-0", segment.digest, f"{segment.last + 1}-0", said],
     )
     if answer:
         raise CannotArchive(f"entries {segment.first} to {segment.last} stay in the store: {answer.decode()}")
 
 
-def _last_of_turn(log: EventLog, seq: int) -> int:
-    """Where the last turn ends that has ended by position `seq`, which is not the log's last; 0 if none has."""
-    before = log.at(seq)
-    return 0 if before is None else next(iter(log.read(before, to=seq + 1))).turn - 1
-
-
 def _batches(records: Iterable[Record], there: Container[str]) -> Iterator[list[Record]]:
-    """The records in the order they came, as many whole turns at a time as make a segment.
+    """The records in the order they came, as many at a time as make a segment.
 
     A segment that is among the files `there` already was written by one that was interrupted: it is made again.
     """
     batch: list[Record] = []
     size = 0
-    for _, turn in groupby(records, key=lambda record: record.turn):
-        added = list(turn)
-        batch += added
-        size += sum(len(record.data) for record in added)
-        if len(batch) >= SEGMENT_EVENTS or size >= SEGMENT_BYTES or segment_name(batch) in there:
+    for record in records:
+        batch.append(record)
+        size += len(record.events) + len(record.commands) + len(record.private)
+        many = record.last - batch[0].first >= SEGMENT_EVENTS - 1
+        if many or size >= SEGMENT_BYTES or segment_name(batch) in there:
             yield batch
             batch, size = [], 0
     if batch:

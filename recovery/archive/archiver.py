@@ -112,8 +112,10 @@ def run(log: EventLog, parent: int, url: str, retain: int) -> None:
 
 def _claimed(log: EventLog, records: Iterable[Record], parent: int) -> Iterator[Record]:
     """The records, while the claim is renewed; ends the process once its parent is gone."""
+    due = 0
     for record in records:
-        if record.seq % CLAIM_EVERY == 0:
+        if record.last >= due:
+            due = record.last + CLAIM_EVERY
             log.store.set(log.keys.archiving, os.getpid(), ex=CLAIMED_S)
             if os.getppid() != parent:
                 sys.exit()

@@ -5,7 +5,7 @@ the position where it ends when a backup begins is consistent, whatever goes on 
 copied again, unless that is asked for: the file lists the segments, and they have to be there when it is restored.
 The last snapshot comes along, so that the restored cluster is as quickly at work as the lost one would have been.
 
-The file is gzip over JSON lines: a header, then an entry of the log a line, with its digest, then the parts of the
+The file is gzip over JSON lines: a header, then a turn of the log a line, then the parts of the
 snapshot in base64. Everything restored appears at once, when all of it was read and found good, so no master ever
 serves half of a log.
 """
@@ -27,15 +27,17 @@ from recovery.archive.segment import Segment, check
 from recovery.replay import snapshot as snapshots
 from recovery.replay.snapshot import BadSnapshot, Snapshot
 from scheduler.model.errors import FairlogError, UnreadableRecord
-from scheduler.store.codec import FIELDS, Record, read_record
+from scheduler.store import codec
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 if TYPE_CHECKING:
     from redis.client import Pipeline
 
-FORMATS = ("fairlog backup 1", "fairlog backup 2")
-"""What a header may call its file; the first is that of the versions that knew neither snapshot nor archive."""
-PAGE = 5_000
+    from scheduler.store.codec import Record
+
+FORMAT = "fairlog backup 3"
+"""What a header calls its file: those before held a log of schema 1."""
+PAGE = 500
 DRAFT_KEPT_S = 3_600
 """What a restore that died has left in the store is gone after that time."""
 
@@ -116,10 +118,9 @@ def backup(log: EventLog, url: str, *, whole: bool = False, elsewhere: str = "",
             "archive": [segment._asdict() for segment in segments],
             "snapshot": taken and taken[0]._asdict(),
         }
-        _write_line(file, {"format": FORMATS[-1], **said})
+        _write_line(file, {"format": FORMAT, **said})
         for record in watched(log.read(header.after, to=seq)):
-            fields = record._asdict()
-            _write_line(file, [fields[name] for name in FIELDS])
+            file.write(codec.entry_line(record))
             at = record.at
         for part in taken[1] if taken else ():
             _write_line(file, b64encode(part).decode())
@@ -176,9 +177,9 @@ def _copy_entries(file: IO[bytes], url: str, header: Header, to: tuple[EventLog,
     position, at = header.after, 0
     pipe = log.store.pipeline(transaction=False)
     for record in watched(_records(file, url, header)):
-        pipe.xadd(draft, dict(zip(FIELDS, record[1:], strict=True)), id=f"{record.seq}-0")
-        position, at = Position(record.seq, record.digest), record.at
-        if record.seq % PAGE == 0:
+        pipe.xadd(draft, codec.stored(record), id=f"{record.last}-0")  # type: ignore[arg-type]  # str is one of theirs
+        position, at = Position(record.last, record.digest), record.at
+        if len(pipe) >= PAGE:
             _flush(pipe, draft)
     if position != (header.seq, header.digest):
         raise BadBackup(
@@ -213,13 +214,13 @@ def _flush(pipe: Pipeline, draft: str) -> None:
 def _header(file: IO[bytes], url: str) -> Header:
     try:
         said = json.loads(file.readline())
-        if said.pop("format") in FORMATS:
+        if said.pop("format") == FORMAT:
             said["archive"] = [Segment(**each) for each in said.get("archive", ())]
             said["snapshot"] = Snapshot(**said["snapshot"]) if said.get("snapshot") else None
             return Header(**said)
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, zlib.error):
         pass
-    raise BadBackup(f"{url} is not a backup that this version reads: its first line is not a {FORMATS[-1]!r} header")
+    raise BadBackup(f"{url} is not a backup that this version reads: its first line is not a {FORMAT!r} header")
 
 
 def _records(file: IO[bytes], url: str, header: Header) -> Iterator[Record]:
@@ -227,9 +228,9 @@ def _records(file: IO[bytes], url: str, header: Header) -> Iterator[Record]:
     seq, digest = header.after
     try:
         while seq < header.seq and (line := file.readline()):
-            fields = dict(zip(FIELDS, json.loads(line), strict=True))
-            record = read_record(seq + 1, {name: str(value) for name, value in fields.items()}, digest)
-            seq, digest = record.seq, record.digest
+            record = codec.read_entry(line, seq + 1)
+            codec.check(record, seq, digest)
+            seq, digest = record.last, record.digest
             yield record
     except (ValueError, TypeError, EOFError, gzip.BadGzipFile, zlib.error, UnreadableRecord) as error:
         raise BadBackup(f"{url} cannot be read after log position {seq}: {error}; use another backup") from error

@@ -1,6 +1,6 @@
 """A log from elsewhere made the log of a cluster that has none: all of it or nothing, whenever it is interrupted.
 
-The entries are gathered in a draft, a stream that expires, and folded on the way: what no master could serve from is
+The turns are gathered in a draft, a stream that expires, and folded on the way: what no master could serve from is
 refused. One script, at the end, gives the draft the log's name if there is still no log. A draft that was left behind
 by somebody who died is noticed and thrown away by the next one, as is one of somebody who is slower: the last wins.
 """
@@ -16,13 +16,13 @@ from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import FIELDS
+from scheduler.store.codec import facts, stored
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Record
 
-PAGE = 1_000
+PAGE = 100
 KEPT_S = 3_600
 """How long a draft is kept that nobody adds to."""
 
@@ -60,8 +60,7 @@ def left_behind(log: EventLog) -> int | None:
 def adopt(log: EventLog, records: Iterable[Record]) -> Position:
     """Make `records`, chained from the first entry on, the log of a cluster that has none; where it ends.
 
-    The next master to be elected rebuilds from it and brings grants and heartbeats in line. Records cut off in
-    the middle of a turn are a log as well: that master decides what the turn has left open, and an audit says where.
+    The next master to be elected rebuilds from it and brings grants and heartbeats in line.
 
     Raises: NotAdopted if the cluster has a log or gets one meanwhile; UnreadableRecord or InvariantViolated naming the
     entry that cannot be understood or contradicts the others; what reading `records` raises. Nothing was changed then.
@@ -92,10 +91,10 @@ def _gather(log: EventLog, draft: str, records: Iterable[Record]) -> Position:
     while page := list(islice(left, PAGE)):
         with log.store.pipeline(transaction=True) as together:
             for record in page:
-                fold(state, record)
-                fields = dict(zip(FIELDS, record[1:], strict=True))
-                together.xadd(draft, fields, id=f"{record.seq}-0", nomkstream=position != GENESIS)  # type: ignore[arg-type]  # str is one of theirs
-                position = Position(record.seq, record.digest)
+                for fact in facts([record], *position):
+                    fold(state, fact)
+                together.xadd(draft, stored(record), id=f"{record.last}-0", nomkstream=position != GENESIS)  # type: ignore[arg-type]  # str is one of theirs
+                position = Position(record.last, record.digest)
             together.expire(draft, KEPT_S)
             together.expire(log.keys.draft, KEPT_S)
             if None in together.execute():

@@ -1,4 +1,4 @@
-"""Segments: parts of the log in files that are never changed, as lines that `fairlog audit` reads, compressed by zstd.
+"""Segments: parts of the log in files that are never changed, a turn a line (`codec.entry_line`), compressed by zstd.
 
 A segment's name says its first and last position and how the digest at its end begins, so that segments of two logs,
 or of a tail that was lost and written anew, never get into each other's way. What else has to be known to
@@ -7,26 +7,19 @@ trust one (`Segment`) lies in the store.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.archive.files import Unreachable, needed, opened, written
 from scheduler.model.errors import UnreadableRecord
-from scheduler.store.codec import Raw
+from scheduler.store import codec
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Record
 
 SUFFIX = ".jsonl.zst"
 _LEVEL = 6
-_quoted = json.JSONEncoder(ensure_ascii=False).encode
-_ENTRY = re.compile(
-    rb'\{"seq":(\d+),"type":"([^"\\]*)","v":(\d+),"at":(\d+),"turn":(\d+),"cause":"(?P<cause>(?:[^"\\]|\\.)*)",'
-    rb'"data":(\{.*\}),"digest":"([0-9a-f]*)"\}'
-)
 
 
 class Segment(NamedTuple):
@@ -63,14 +56,14 @@ class Segment(NamedTuple):
 
 def segment_name(records: Sequence[Record]) -> str:
     """The name of the file that holds these records."""
-    return _name(records[0].seq, records[-1].seq, records[-1].digest)
+    return _name(records[0].first, records[-1].last, records[-1].digest)
 
 
 def segment_of(records: Sequence[Record], before: str, folder: str) -> tuple[Segment, bytes]:
     """The segment that holds these records, which follow the entry with the digest `before`, and its lines."""
-    lines = b"".join(map(_line, records))
+    lines = b"".join(map(codec.entry_line, records))
     first, last = records[0], records[-1]
-    return Segment(folder, first.seq, last.seq, before, last.digest, len(lines), _checksum(lines)), lines
+    return Segment(folder, first.first, last.last, before, last.digest, len(lines), _checksum(lines)), lines
 
 
 def put(segment: Segment, lines: bytes) -> None:
@@ -82,7 +75,7 @@ def put(segment: Segment, lines: bytes) -> None:
 
 
 def get(segment: Segment) -> list[bytes]:
-    """The lines of the segment, an entry each.
+    """The lines of the segment, a turn each.
 
     Raises: UnreadableRecord naming the segment and its positions if the file is missing or not what was put there.
     """
@@ -103,19 +96,18 @@ def get(segment: Segment) -> list[bytes]:
     return lines[:-1].split(b"\n")
 
 
-def entries(segment: Segment, lines: Iterable[bytes], first: int) -> list[Raw]:
-    """The entries on these lines, the first of them at the position `first`, as the store would give them."""
-    page: list[Raw] = []
-    for seq, line in enumerate(lines, start=first):
-        found = _ENTRY.fullmatch(line)
-        if found is None or int(found[1]) != seq:
-            raise _unreadable(segment, f"{segment.url} holds something else where entry {seq} should be")
-        if b"\\" in found["cause"]:
-            number, name, *numbers, cause, data, digest = found.groups()
-            page.append((number, name, *numbers, json.loads(b'"%b"' % cause).encode(), data, digest))
-        else:
-            page.append(found.groups())
-    return page
+def entries(segment: Segment, lines: Iterable[bytes]) -> list[Record]:
+    """The turns on these lines of the segment. Raises: UnreadableRecord naming the segment and its positions."""
+    found: list[Record] = []
+    seq = segment.first - 1
+    for line in lines:
+        try:
+            record = codec.read_entry(line, seq + 1)
+        except UnreadableRecord as error:
+            raise _unreadable(segment, f"{segment.url} holds something else at {seq + 1}: {error.why}") from error
+        found.append(record)
+        seq = record.last
+    return found
 
 
 def check(segment: Segment, lines: bytes | None = None) -> None:
@@ -126,23 +118,15 @@ def check(segment: Segment, lines: bytes | None = None) -> None:
     found = get(segment)
     if lines is not None and found != lines[:-1].split(b"\n"):
         raise _unreadable(segment, f"{segment.url} holds other entries than were written")
-    previous = segment.before.encode()
-    for raw in entries(segment, found, segment.first):
-        due = blake2b(b"\n".join((previous, *raw[:-1])), digest_size=16).hexdigest().encode()
-        if due != raw[-1]:
-            raise _unreadable(segment, f"{segment.url} breaks the chain of digests at {raw[0].decode()}")
-        previous = due
-    if len(found) != segment.last - segment.first + 1 or previous.decode() != segment.digest:
+    seq, digest = segment.first - 1, segment.before
+    for record in entries(segment, found):
+        try:
+            codec.check(record, seq, digest)
+        except UnreadableRecord as error:
+            raise _unreadable(segment, f"{segment.url} breaks the chain of digests: {error.why}") from error
+        seq, digest = record.last, record.digest
+    if (seq, digest) != (segment.last, segment.digest):
         raise _unreadable(segment, f"{segment.url} does not end with the entry that it should")
-
-
-def _line(record: Record) -> bytes:
-    """The record as `fairlog log --json` has it, its data exactly as stored."""
-    seq, name, v, at, turn, cause, data, digest = record
-    return (
-        f'{{"seq":{seq},"type":"{name}","v":{v},"at":{at},"turn":{turn},'
-        f'"cause":{_quoted(cause)},"data":{data},"digest":"{digest}"}}\n'
-    ).encode()
 
 
 def _name(first: int, last: int, digest: str) -> str:

@@ -78,9 +78,11 @@ class Follower:
         """Fold the log to its end, also while it grows; why that cannot be done, None if it was."""
         while True:
             try:
+                due = self.position.seq + PROGRESS_EVERY
                 for fact in self.log.facts(self.position):
                     self._fold(fact)
-                    if progress is not None and fact.seq % PROGRESS_EVERY == 0:
+                    if progress is not None and fact.digest and fact.seq >= due:
+                        due = fact.seq + PROGRESS_EVERY
                         progress(fact.seq)
                 head = self.log.head()
             except UnreadableRecord as unreadable:

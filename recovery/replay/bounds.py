@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from scheduler.store.codec import Fact, Record
+    from scheduler.store.codec import Fact, Line
 
-E = TypeVar("E", "Fact", "Record")
+E = TypeVar("E", "Fact", "Line")
 
 
 class Bound(NamedTuple):
@@ -21,11 +21,11 @@ class Bound(NamedTuple):
     def __str__(self) -> str:
         return str(self.seq or 1) if self.at is None else datetime.fromtimestamp(self.at / 1000, UTC).isoformat()
 
-    def reached(self, record: Fact | Record) -> bool:
+    def reached(self, record: Fact | Line) -> bool:
         """Whether a span that begins here has begun with this entry."""
         return record.at >= self.at if self.at is not None else record.seq >= (self.seq or 1)
 
-    def passed(self, record: Fact | Record) -> bool:
+    def passed(self, record: Fact | Line) -> bool:
         """Whether a span that ends here has ended before this entry."""
         return (self.seq is not None and record.seq > self.seq) or (self.at is not None and record.at > self.at)
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from recovery.replay.snapshot import latest
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import Fact, decode
+from scheduler.store.codec import Fact
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 if TYPE_CHECKING:
     from scheduler.model.events import Event
-    from scheduler.store.codec import Record
 
 PROGRESS_EVERY = 5_000
 
@@ -34,21 +33,23 @@ def rebuild(
     with unhindered():
         found = None if whole else latest(log, to=to)
         state, position = found or (ClusterState(), GENESIS)
+        due = position.seq + PROGRESS_EVERY
         for fact in log.facts(position, to=to):
             fold(state, fact)
-            if progress is not None and fact.seq % PROGRESS_EVERY == 0:
+            if progress is not None and fact.seq >= due:
+                due = fact.seq + PROGRESS_EVERY
                 progress(fact.seq)
         check(state)
     return state, position if fact is None else Position(fact.seq, fact.digest)
 
 
-def fold(state: ClusterState, entry: Fact | Record) -> Event:
-    """The event that the next entry of the log holds, folded into `state`.
+def fold(state: ClusterState, fact: Fact) -> Event:
+    """The event that comes next in the log, folded into `state`.
 
-    Raises: UnreadableRecord if it cannot be understood, InvariantViolated if it contradicts what came before.
+    Raises: InvariantViolated if it contradicts what came before.
     """
-    event = entry.event if isinstance(entry, Fact) else decode(entry)
-    state.apply(event, at=entry.at, cause=entry.cause)
+    event = fact.event
+    state.apply(event, at=fact.at, cause=fact.cause, private=fact.private)
     return event
 
 

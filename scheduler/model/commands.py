@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from scheduler.model.errors import InvalidCommand
 
@@ -237,6 +238,44 @@ Command = (
     | ReportBacklog
     | EndedDriver
 )
+
+
+class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """What of a submission no decision depends on and others need not see: `env` holds names of variables.
+
+    It is kept beside the log's events under a commitment, and may be withheld.
+    """
+
+    name: str = ""
+    command: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    cwd: str | None = None
+
+
+class Taken(NamedTuple):
+    """A command that a turn took: it caused `number` of the turn's events, from the one on that has `begin` before it.
+
+    `by` is who sent it, "" for nobody in particular.
+    """
+
+    begin: int
+    number: int
+    id: str
+    by: str
+    command: Command
+
+
+def private_of(command: Command) -> Private | None:
+    """The private part of the command as it was received, None if such a command has none."""
+    if not isinstance(command, SubmitApp):
+        return None
+    return Private(command.name, command.command, command.env, command.cwd)
+
+
+def without_private(command: SubmitApp) -> SubmitApp:
+    """The submission as everybody may see it."""
+    return replace(command, name="", command=(), env=(), cwd=None)
+
 
 _DECODER: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _ENCODER = msgspec.json.Encoder()

@@ -147,6 +147,7 @@ class UnreadableRecord(FairlogError):
     def __init__(self, seq: int, why: str) -> None:
         super().__init__(f"log position {seq}: {why}")
         self.seq = seq
+        self.why = why
 
 
 class InvariantViolated(FairlogError):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.json import Encoder
 
+from scheduler.model.commands import Private
 from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _to_json = Encoder().encode
+_WITHHELD = Private()
 
 
 def grant_for(  # noqa: C901 - a field after the other
@@ -39,22 +41,22 @@ def grant_for(  # noqa: C901 - a field after the other
     Every grant is written by a commit and most are read elsewhere: no model is made of it here, and what most
     apps do not state is left out.
     """
-    spec = app.spec
+    spec, private = app.spec, app.private or _WITHHELD
     grant: dict[str, Any] = {
         "executor": executor,
         "app": spec.app,
         "company": spec.company,
         "user": spec.user,
-        "name": spec.name,
+        "name": app.name,
         "cores": cores,
         "memory_mb": memory_mb,
         "tasks": spec.tasks,
-        "command": spec.command,
+        "command": private.command,
     }
-    if spec.env:
-        grant["env"] = spec.env
-    if spec.cwd is not None:
-        grant["cwd"] = spec.cwd
+    if private.env:
+        grant["env"] = private.env
+    if private.cwd is not None:
+        grant["cwd"] = private.cwd
     if spec.retries:
         grant["retries"] = spec.retries
     if spec.time_limit_s is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from scheduler.model.commands import Private
 from scheduler.model.events import AppRegistered, CompanyRegistered, Locality, Wanted, WorkerStatus
 from scheduler.model.resources import UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
@@ -105,11 +106,18 @@ class App:
     failures: int = 0
     next_executor: int = 0
     next_driver: int = 0
+    private: Private | None = None
+    """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
     executors: dict[str, Allocation] = field(default_factory=dict)
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+
+    @property
+    def name(self) -> str:
+        """What it is called: its id, if it has no name or that is withheld."""
+        return (self.private and self.private.name) or self.spec.app
 
     @property
     def state(self) -> AppState:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
+from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
     AppAdmitted,
@@ -102,8 +103,10 @@ class ClusterState:
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
 
-    def apply(self, event: Event, *, at: int, cause: str = "") -> None:
+    def apply(self, event: Event, *, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
+
+        `private` is the private part of that command, None if it has none or it is withheld.
 
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
@@ -119,6 +122,8 @@ class ClusterState:
         if cause:
             self._remember(cause)
         self._folds[kind](self, event)
+        if private is not None and kind is AppRegistered:
+            self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
 
     def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
         """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
@@ -183,7 +188,10 @@ class ClusterState:
         return company.usage.until(self.at, company.balance, self.queue.basis.half_life_ms)
 
     def digest(self) -> str:
-        """Hex of BLAKE2b-128 over every fact of the state: equal states have equal digests, whatever led there."""
+        """Hex of BLAKE2b-128 over every fact of the state: equal states have equal digests, whatever led there.
+
+        What is private is no part of it: a log that withholds it leads to the same state.
+        """
         text = json.dumps(self.dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -594,7 +602,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
-_APP_LINKS = ("spec", "queued", "accounts", "usage", "executors", "driver")
+_APP_LINKS = ("spec", "private", "queued", "accounts", "usage", "executors", "driver")
 
 
 def _app_facts(app: App) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from scheduler.rules.validate import (
     MAX_TASKS,
     check_identifier,
     check_name,
-    check_program,
     check_range,
     shorten,
 )
@@ -40,8 +39,6 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         raise DuplicateApp(command.app)
     if command.user not in company.users:
         check_name("the user", command.user)
-    if command.name:
-        check_name("the app's name", command.name)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
@@ -55,7 +52,6 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_range("retries", command.retries, 0, 1000)
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
-    check_program(command.command, command.env, command.cwd)
     request = request_of(
         state,
         cores=cores,
@@ -72,16 +68,12 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         app=command.app,
         company=command.company,
         user=command.user,
-        name=command.name or command.app,
         kind="batch" if command.kind == "batch" else "sql",
         cores=cores,
         requested_cores=request.cores,
         memory_per_task_mb=command.memory_per_task_mb,
         requested_memory_mb=request.memory_mb,
         tasks=tasks,
-        command=command.command,
-        env=command.env,
-        cwd=command.cwd,
         retries=command.retries,
         time_limit_s=command.time_limit_s,
         **more,

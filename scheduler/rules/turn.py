@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from scheduler.model.commands import Command, DecommissionWorker
+from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
@@ -71,19 +71,26 @@ class Turn:
         self.at = max(at, state.at)
         self.first = state.head + 1
         self.entries: list[Entry] = []
+        self.commands: list[Taken] = []
+        """The commands behind the events, in their order; one that caused nothing is left out."""
         self._taken = self._decommissions = 0
         self._begun = False
 
-    def take(self, command: Command, cause: str = "") -> list[Event]:
-        """Fold what `command` causes and return it (semantics T2).
+    def take(self, command: Command, cause: str = "", by: str = "") -> list[Event]:
+        """Fold what `command` of the id `cause` causes and return it; `by` is who sent it (semantics T2).
 
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
         events = decide(self.state, command)
         self._taken += 1
         self._decommissions += isinstance(command, DecommissionWorker)
-        for event in events:
-            self.record(event, cause)
+        if events:
+            self._begin()
+            offset = len(self.entries)
+            private = private_of(command)
+            for event in events:
+                self.record(event, cause, private)
+            self.commands.append(tuple.__new__(Taken, (offset, len(self.entries) - offset, cause, by, command)))
         return events
 
     def settle(self) -> None:
@@ -97,14 +104,14 @@ class Turn:
         for event in decisions(self.state, self.at):
             self.fold(event)
 
-    def record(self, event: Event, cause: str = "") -> None:
+    def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold an event that came in, and what follows from it; an election comes before all else."""
         if type(event) is not MasterElected:
             self._begin()
         if type(event) is ExecutorAllocated:
             event = with_request(self.state, event)
         for each in consequences(self.state, [event], self.at):
-            self.fold(each, cause)
+            self.fold(each, cause, private)
 
     def _begin(self) -> None:
         """Reserve room for those who were held back for too long, before the turn changes anything (semantics C7)."""
@@ -113,9 +120,9 @@ class Turn:
             for event in reservations(self.state, self.at):
                 self.fold(event)
 
-    def fold(self, event: Event, cause: str = "") -> None:
+    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold this event and nothing else."""
-        self.state.apply(event, at=self.at, cause=cause)
+        self.state.apply(event, at=self.at, cause=cause, private=private)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import ValidationError, convert
 from msgspec.structs import asdict, replace
 
+from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.admission.app import APP_POLICIES
@@ -87,8 +88,14 @@ def check_range(what: str, value: int, lowest: int, highest: int) -> None:
         raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {value}")
 
 
-def check_program(command: tuple[str, ...], env: tuple[str, ...], cwd: str | None) -> None:
-    """Raises: InvalidCommand unless a worker could run `command` with variables named `env` in `cwd`."""
+def check_private(private: Private) -> None:
+    """Raises: InvalidCommand unless the app can be called that, and a worker could run its command.
+
+    It is asked of a command as it comes in, never by `decide`: no decision depends on what may be withheld.
+    """
+    if private.name:
+        check_name("the app's name", private.name)
+    command, env, cwd = private.command, private.env, private.cwd
     if not command or not command[0]:
         raise InvalidCommand("an app needs a command; add it as `-- CMD ARG…`")
     parts = (*command, *env)
@@ -163,7 +170,7 @@ def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
         if name not in known:
             raise InvalidSetting(f"no setting is named {shorten(name)}; the settings are {', '.join(known)}")
         try:
-            convert({name: value}, ClusterConfigured)
+            convert([ClusterConfigured.__name__, *{**known, name: value}.values()], ClusterConfigured)
         except ValidationError:
             raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, known[name])}") from None
 

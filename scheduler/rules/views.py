@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.resources import Quota, Share
 from scheduler.rules.entities import Allocation, App
@@ -28,14 +29,14 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
     found = state.apps.get(app)
     if found is None:
         raise UnknownApp(app)
-    spec = found.spec
+    spec, private = found.spec, found.private or Private()
     return {
         **_app(found),
         "cores": spec.cores,
         "memoryPerTask": spec.memory_per_task_mb,
-        "command": list(spec.command),
-        "env": list(spec.env),
-        "cwd": spec.cwd,
+        "command": list(private.command),
+        "env": list(private.env),
+        "cwd": private.cwd,
         "retries": spec.retries,
         "timeLimit": spec.time_limit_s,
         "doneCores": found.done_cores,
@@ -166,7 +167,7 @@ def _app(app: App) -> dict[str, Any]:
         "app": spec.app,
         "company": spec.company,
         "user": spec.user,
-        "name": spec.name,
+        "name": app.name,
         "kind": spec.kind,
         "state": app.state,
         "tasks": spec.tasks,

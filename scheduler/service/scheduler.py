@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from rq.utils import as_text
 
-from scheduler.model.commands import LoseWorker, read_command
+from scheduler.model.commands import Command, LoseWorker, private_of, read_command
 from scheduler.model.errors import (
     CommandRejected,
     Deposed,
@@ -47,12 +47,13 @@ from scheduler.model.ids import number_of
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from scheduler.rules.validate import check_private
 from scheduler.rules.views import look
 from scheduler.store.codec import Record, encode_turn
 from scheduler.store.connection import clock_ms
 from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.store.eventlog import GENESIS, CommitUnderWay, EventLog, Position
-from scheduler.store.inflight import StoreCommand, UnderWay
+from scheduler.store.eventlog import GENESIS, CommitInFlight, EventLog, Position
+from scheduler.store.inflight import InFlight, StoreCommand
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import BACK_OFF_S, passes
 
@@ -106,7 +107,7 @@ class _Look(NamedTuple):
 class _Decided(NamedTuple):
     """A turn that was decided: what is committed, and what follows once it is."""
 
-    records: list[Record]
+    record: Record | None
     position: Position
     """Where the log ends once it is committed."""
     taken: str
@@ -136,14 +137,14 @@ class Scheduler:
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.position = GENESIS
-        self._under_way: tuple[_Decided, CommitUnderWay] | None = None
+        self._in_flight: tuple[_Decided, CommitInFlight] | None = None
         self._sent_s = 0.0
         """When it was sent (monotonic)."""
         self._taken = ""
         """The last inbox entry that a turn has taken, though perhaps not yet committed."""
         self._read_ahead: _Look | None = None
         """What the next turn takes, read before the store was given a long commit to work on."""
-        self._telling: tuple[UnderWay, list[str]] | None = None
+        self._telling: tuple[InFlight, list[str]] | None = None
         """What the last turn caused outside of the log, sent and not answered yet, and the apps it closes."""
         self._sound = True
         """Whether the state is what the log, with the commit under way, tells."""
@@ -173,9 +174,10 @@ class Scheduler:
             if not self.state.configured:
                 turn.record(ClusterConfigured())
             turn.settle()
-            records, position = _records(turn, self.position)
+            record = self._record(turn)
+            position = Position(record.last, record.digest)
             try:
-                self._commit_election(records, position, stored)
+                self._commit_election(record, position, stored)
                 break
             except StaleLog:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
@@ -183,14 +185,12 @@ class Scheduler:
             raise StaleLog("the log kept moving while this master tried to be elected")
         self._watch_anew(self._store_time_ms())
         self._reconcile_tasks(open_apps)
-        UnderWay(self.store, [*self._settle_commands(position), *self._ring_commands(self.state.workers)]).answers()
+        InFlight(self.store, [*self._settle_commands(position), *self._ring_commands(self.state.workers)]).answers()
         _log.info("serving", master=self.master, head=self.state.head, workers=len(self.state.workers))
 
-    def _commit_election(
-        self, records: Sequence[Record], position: Position, stored: Mapping[str, Iterable[str]]
-    ) -> None:
+    def _commit_election(self, record: Record, position: Position, stored: Mapping[str, Iterable[str]]) -> None:
         try:
-            self.log.commit(self.position, records, changes=self._every_grant(stored))
+            self.log.commit(self.position, record, changes=self._every_grant(stored))
         except (StoreConnectionError, StoreTimeoutError):
             if not self._was_committed(position):
                 raise
@@ -224,7 +224,7 @@ class Scheduler:
 
         Raises: Deposed if another master was elected.
         """
-        if self._under_way is None and self.log.head() != self.position:
+        if self._in_flight is None and self.log.head() != self.position:
             self._fold_again_as_master()
 
     def put_down(self) -> tuple[ClusterState, Position]:
@@ -274,7 +274,7 @@ class Scheduler:
         if self.log.replicas and self.position.seq > self._settled:
             with suppress(NotReplicated):
                 if self.log.ends_with(self.position):
-                    UnderWay(self.store, self._settle_commands(self.position)).answers()
+                    InFlight(self.store, self._settle_commands(self.position)).answers()
 
     def _settles_at(self) -> int:
         """The log position that replicas must have before what was just granted is started; 0 without replicas."""
@@ -304,7 +304,7 @@ class Scheduler:
     def _look(self) -> _Look:
         behind = f"({self._taken}" if self._taken else "-"
         due_ms = self._looked_at_ms - self._worker_timeout_ms()
-        asked = UnderWay(
+        asked = InFlight(
             self.store,
             [
                 ("XRANGE", self.keys.inbox, behind, "+", "COUNT", BATCH),
@@ -354,7 +354,7 @@ class Scheduler:
             if message.kind == "view" or message.id in self.state.commands or message.id in refusals:
                 continue
             try:
-                turn.take(read_command(message.body), message.id)
+                turn.take(_received(message.body), message.id)
             except CommandRejected as refusal:
                 refusals[message.id] = refusal
         turn.settle()
@@ -378,14 +378,18 @@ class Scheduler:
                         put_back.setdefault(event.app, []).append(event.executor)
                 case AppRemoved() | DriverRemoved():
                     touched[event.app] = None
-                case AppRegistered() if event.env:
+                case AppRegistered() if self._has_variables(event.app):
                     with_secrets.append(event.app)
                 case _:
                     pass
-        records, position = _records(turn, self.position)
+        record = self._record(turn) if turn.entries else None
+        position = self.position if record is None else Position(record.last, record.digest)
         changes = changed_grants((event for event, _ in turn.entries), self.state, settled_at=self._settles_at())
         over = [name for name in touched if self._is_over(name)]
-        return _Decided(records, position, taken, changes, answers, put_back, over, with_secrets)
+        return _Decided(record, position, taken, changes, answers, put_back, over, with_secrets)
+
+    def _record(self, turn: Turn) -> Record:
+        return encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest)
 
     def _begin(self, decided: _Decided) -> None:
         """Send the commit: append the events and take their messages out of the inbox, all at once."""
@@ -393,12 +397,12 @@ class Scheduler:
         keep_from = _next_entry(decided.taken) if decided.taken else ""
         commit = self.log.begin_commit(
             self.position,
-            decided.records,
+            decided.record,
             keep_inbox_from=keep_from,
             changes=decided.changes,
             returned=[self.worklist.returned(app, gone) for app, gone in decided.put_back.items()],
         )
-        self._under_way = decided, commit
+        self._in_flight = decided, commit
         self._sent_s = time.monotonic()
         self.position = decided.position
         self._sound = True
@@ -411,16 +415,16 @@ class Scheduler:
 
     def _finish(self) -> None:
         """Wait for the commit under way, if there is one, and tell everybody concerned."""
-        if self._under_way is None:
+        if self._in_flight is None:
             return
-        decided, commit = self._under_way
-        self._under_way = None
+        decided, commit = self._in_flight
+        self._in_flight = None
         sound, self._sound = self._sound, False
         try:
             commit.finish()
         except (StoreConnectionError, StoreTimeoutError) as error:
             _log.warning("a commit got no answer", head=decided.position.seq, error=str(error))
-            if not decided.records or not self._was_committed(decided.position):
+            if decided.record is None or not self._was_committed(decided.position):
                 raise StaleLog("a commit that got no answer did not take place") from error
         if time.monotonic() - self._sent_s > ASLEEP_S and self.log.head() != decided.position:
             raise StaleLog("another master wrote while this one heard nothing")
@@ -457,7 +461,7 @@ class Scheduler:
             commands.append(self.worklist.close_command(decided.over))
         self._hear_back()
         if commands:
-            self._telling = UnderWay(self.store, commands), decided.over
+            self._telling = InFlight(self.store, commands), decided.over
 
     def _hear_back(self) -> None:
         """Wait until the store has carried out what the last turn caused, and clear away what is over."""
@@ -491,10 +495,10 @@ class Scheduler:
         """A command that makes a turn raise goes to the dead letters and leaves the inbox (a view likewise)."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
         self.store.xadd(self.keys.dead, {"id": message.id, "command": message.body, "traceback": trace})
-        self.log.commit(self.position, [], keep_inbox_from=_next_entry(message.entry.decode()))
+        self.log.commit(self.position, None, keep_inbox_from=_next_entry(message.entry.decode()))
         if message.reply_to:
             failure = InternalError("the command made the master fail; it lies in the dead letters for its operator")
-            UnderWay(
+            InFlight(
                 self.store, _answer_commands(self.keys, {message.reply_to: [self._answer(message, failure)]})
             ).answers()
 
@@ -543,9 +547,9 @@ class Scheduler:
         self._sound = True
 
     def _fold_again(self) -> None:
-        if self._under_way is not None:
-            self._under_way[1].abandon()
-            self._under_way = None
+        if self._in_flight is not None:
+            self._in_flight[1].abandon()
+            self._in_flight = None
         if self._telling is not None:
             self._telling[0].abandon()
             self._telling = None
@@ -561,7 +565,7 @@ class Scheduler:
         """
         members: Any = self.store.zrange(self.keys.heartbeats, 0, -1)
         workers = [as_text(member) for member in members]
-        fields = UnderWay(self.store, [("HKEYS", self.keys.grants(worker)) for worker in workers]).answers()
+        fields = InFlight(self.store, [("HKEYS", self.keys.grants(worker)) for worker in workers]).answers()
         return {worker: [as_text(name) for name in names] for worker, names in zip(workers, fields, strict=True)}
 
     def _every_grant(self, stored: Mapping[str, Iterable[str]]) -> GrantChanges:
@@ -581,7 +585,7 @@ class Scheduler:
         if this log granted it and took it back.
         """
         living = [app for name in open_apps if (app := self.state.apps.get(name)) is not None and app.ended is None]
-        begun = UnderWay(self.store, [("HVALS", self.keys.begun(app.spec.app)) for app in living]).answers()
+        begun = InFlight(self.store, [("HVALS", self.keys.begun(app.spec.app)) for app in living]).answers()
         for app, holders in zip(living, begun, strict=True):
             gone = sorted({as_text(value) for value in holders} - app.executors.keys())
             granted_once = [executor for executor in gone if number_of(executor) < app.next_executor]
@@ -593,9 +597,13 @@ class Scheduler:
 
     def _with_secrets(self) -> list[str]:
         """The ended apps for which values are still put aside."""
-        ended = [app.spec.app for app in self.state.apps.values() if app.ended is not None and app.spec.env]
-        kept = UnderWay(self.store, [("EXISTS", self.keys.secrets(name)) for name in ended]).answers()
+        ended = [name for name, app in self.state.apps.items() if app.ended is not None and self._has_variables(name)]
+        kept = InFlight(self.store, [("EXISTS", self.keys.secrets(name)) for name in ended]).answers()
         return [name for name, there in zip(ended, kept, strict=True) if there]
+
+    def _has_variables(self, app: str) -> bool:
+        found = self.state.apps.get(app)
+        return found is not None and found.private is not None and bool(found.private.env)
 
     def _is_over(self, name: str) -> bool:
         """Whether nothing of the app will run any more; one that the state has forgotten is over."""
@@ -612,9 +620,16 @@ class Scheduler:
         return clock_ms(self.store.time())
 
 
-def _records(turn: Turn, after: Position) -> tuple[list[Record], Position]:
-    records = encode_turn(turn.entries, first=after.seq + 1, at=turn.at, turn=turn.first, previous=after.digest)
-    return records, Position(records[-1].seq, records[-1].digest) if records else after
+def _received(body: bytes) -> Command:
+    """The command as it came in. Raises: InvalidCommand if it cannot be read, or what is private of it makes no sense.
+
+    Neither is logged: there is no command then, or none that could be decided without its private part.
+    """
+    command = read_command(body)
+    private = private_of(command)
+    if private is not None:
+        check_private(private)
+    return command
 
 
 def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:

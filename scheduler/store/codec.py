@@ -1,151 +1,81 @@
-"""An entry of the log, written and read: the one place that knows its form and its digest.
+"""The log's form: how a turn is stored, told and printed, and the digests that chain one turn to the next.
 
-The chain is recomputed over the very bytes that are stored, and `data` goes as it is to the model of its type. What
-is not as it should be, or was written by an older program, takes the long way by `read_record` and `decode`, which
-know what to say.
+An entry of the log is a turn. Its position in the stream is that of its last event, and its fields are
+
+    first     the position of its first event
+    at        its time in ms
+    events    a JSON array of its events, each an array: the type's name, then the values of its fields
+    commands  a JSON array of the commands that caused events, each an array: the number of its first event in the
+              turn (from 0), how many it caused, its id, who sent it, the command without its private part, and the
+              commitment to that part, "" if such a command has none
+    private   "" or a JSON array of the private parts that are not withheld, each an array: the number of its command
+              (from 0), the salt, and the private part
+    digest    hex of BLAKE2b-256 over the digest of the turn before, its first and last position, its time, `events`
+              and `commands`
+
+A digest is taken over fields in their order, each written as its length in bytes in decimal, a colon, and its bytes;
+numbers in decimal. So no two sequences of fields are written alike. A commitment is such a digest over the salt and
+the JSON of the private part: the chain covers what is withheld without showing it. The digest before the first turn
+is 64 zeros.
+
+In a file a line is an event (`lines_of`), as `fairlog log --json` prints it, or a whole entry (`entry_line`), as
+archives and backups keep it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.json import Decoder
+from msgspec import Raw, Struct
+from msgspec.json import Decoder, Encoder
 
+from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event
 
-GENESIS_DIGEST = "0" * 32
-
-
-Upcast = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-UPCASTS: dict[tuple[str, int], Upcast] = {}
-"""(type, version) -> a function from that version's data to the next one's."""
-
-
-FIELDS = ("type", "v", "at", "turn", "cause", "data", "digest")
+GENESIS_DIGEST = "0" * 64
+FIELDS = ("first", "at", "events", "commands", "private", "digest")
 """The fields of a stream entry, in their order."""
+
+_to_json = Encoder().encode
+_empty_digest = blake2b(digest_size=32).copy
+"""An empty BLAKE2b-256 to go on with: a copy is made in half the time that a new one takes."""
 
 
 class Record(NamedTuple):
-    """One entry of the log as it is stored. `at` is in ms, `turn` the seq of the first event of its turn."""
+    """A turn as it is stored: its first and last position, its time in ms, and the other fields as they are."""
 
-    seq: int
-    type: str
-    v: int
+    first: int
+    last: int
     at: int
-    turn: int
-    cause: str
-    data: str
+    events: bytes
+    commands: bytes
+    private: bytes
     digest: str
-
-    def as_json(self) -> dict[str, Any]:
-        """The entry as `fairlog log --json` prints it, `data` as an object with its keys in stored order."""
-        return {**self._asdict(), "data": json.loads(self.data)}
-
-
-def encode(event: Event, *, seq: int, at: int, turn: int, cause: str, previous: str) -> Record:
-    """The record that stores `event` at `seq`, chained to the entry with digest `previous`."""
-    return encode_turn([(event, cause)], first=seq, at=at, turn=turn, previous=previous)[0]
-
-
-_to_json = msgspec.json.Encoder().encode
-
-
-new_digest = blake2b(digest_size=16).copy
-"""An empty BLAKE2b-128 to go on with: a copy is made in half the time that a new one takes."""
-
-
-def encode_turn(entries: Iterable[tuple[Event, str]], *, first: int, at: int, turn: int, previous: str) -> list[Record]:
-    """The records of a turn, the first at position `first`, of events and the commands that caused them; as `encode`.
-
-    The digests are those of `chain_digest`, written out here because every event of a busy master passes.
-    """
-    records: list[Record] = []
-    when = f"{at}\n{turn}"
-    for seq, (event, cause) in enumerate(entries, first):
-        model = type(event)
-        name, v = model.__name__, model.v
-        data = _to_json(event).decode()
-        text = f"{previous}\n{seq}\n{name}\n{v}\n{when}\n{cause}\n{data}"
-        digest = new_digest()
-        digest.update(text.encode())
-        previous = digest.hexdigest()
-        records.append(tuple.__new__(Record, (seq, name, v, at, turn, cause, data, previous)))
-    return records
-
-
-def chain_digest(
-    previous: str, seq: int, name: str, v: int | str, at: int | str, turn: int | str, cause: str, data: str
-) -> str:
-    """Hex of BLAKE2b-128 over the previous digest and the entry's fields, joined with newlines (schema 1)."""
-    text = f"{previous}\n{seq}\n{name}\n{v}\n{at}\n{turn}\n{cause}\n{data}"
-    return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def decode(record: Record) -> Event:
-    """The event that `record` holds, brought up to today's version.
-
-    Raises: UnreadableRecord if its type is unknown, its version newer than this program, or its data malformed.
-    """
-    model = EVENT_TYPES.get(record.type)
-    if model is None:
-        raise UnreadableRecord(record.seq, f"an event of the unknown type {record.type!r}")
-    if record.v > model.v:
-        raise UnreadableRecord(
-            record.seq,
-            f"{record.type} version {record.v} was written by a newer program; this one reads up to {model.v}",
-        )
-    try:
-        if record.v == model.v:
-            return msgspec.json.decode(record.data, type=model)
-        data: dict[str, Any] = json.loads(record.data)
-        for version in range(record.v, model.v):
-            data = UPCASTS[record.type, version](data)
-        return msgspec.convert(data, model)
-    except (ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise UnreadableRecord(record.seq, f"{record.type} holds data that cannot be read: {reason}") from error
-
-
-def read_record(seq: int, fields: Mapping[str, str], previous: str) -> Record:
-    """The record of a stream entry, its place in the chain checked.
-
-    Raises: UnreadableRecord if a field is missing, foreign or misshapen, or the digest does not follow from `previous`.
-    """
-    if tuple(fields) != FIELDS:
-        raise UnreadableRecord(seq, f"the entry has the fields {', '.join(fields)} instead of {', '.join(FIELDS)}")
-    name, v, at, turn, cause, data, digest = fields.values()
-    due = chain_digest(previous, seq, name, v, at, turn, cause, data)
-    if digest != due:
-        raise UnreadableRecord(seq, f"the digest is {digest} where the chain gives {due}: the entry was altered")
-    try:
-        return Record(seq, name, int(v), int(at), int(turn), cause, data, digest)
-    except ValueError as error:
-        raise UnreadableRecord(seq, f"the entry has a number that is none: {error}") from error
-
-
-Raw = tuple[bytes, ...]
-"""What lies at a position: its seq and the values of the seven `FIELDS`, or of other fields, with their names."""
-
-
-_NAMES = [name.encode() for name in FIELDS]
 
 
 class Fact(NamedTuple):
-    """An entry whose place in the chain was verified. `at` is in ms, `turn` the seq of the first event of its turn."""
+    """An event of the log, its place in the chain verified: `at` in ms, `turn` the position of its turn's first event.
+
+    `digest` is its turn's on the last event of the turn, "" on the others. On the first event that a command caused
+    stand the `command` without its private part, who sent it, the private part (None if withheld), and how many
+    events it caused. `cause` is the command's id; the master's own commands have the id "".
+    """
 
     seq: int
     at: int
     turn: int
     cause: str
     event: Event
-    digest: str
+    digest: str = ""
+    command: Command | None = None
+    by: str = ""
+    private: Private | None = None
+    caused: int = 0
 
     @property
     def type(self) -> str:
@@ -153,80 +83,398 @@ class Fact(NamedTuple):
         return type(self.event).__name__
 
 
-class _Readers(dict[bytes, tuple[bytes, Callable[[bytes], Event]]]):
-    """By the name of a type, its version and what makes an event of its data, from when the first one is read."""
+class _Logged(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A command of a turn, as it is stored."""
 
-    def __missing__(self, name: bytes) -> tuple[bytes, Callable[[bytes], Event]]:
-        model = EVENT_TYPES[name.decode()]
-        self[name] = b"%d" % model.v, Decoder(model).decode
-        return self[name]
-
-
-_READERS = _Readers()
-
-
-def raws(page: Iterable[Sequence[Any]]) -> list[Raw]:
-    """The entries of a stream, in which names and values of fields come by turns."""
-    return [
-        (entry_id[:-2], *flat[1::2]) if flat[::2] == _NAMES else (entry_id[:-2], *flat)  # ids are <seq>-0
-        for entry_id, flat in page
-    ]
+    begin: int
+    number: int
+    id: str
+    by: str
+    command: Command
+    commit: str
 
 
-def facts(entries: Iterable[Raw], seq: int, digest: str) -> Iterator[Fact]:
-    """What the entries tell that follow the one at `seq`, which has this `digest`.
+class _Open(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A private part that is not withheld, as it is stored."""
 
-    Raises: UnreadableRecord at a gap, and at an entry that was altered, is misshapen or cannot be understood.
+    number: int
+    salt: str
+    private: Private
+
+
+_events_of = Decoder(list[Event]).decode
+_commands_of = Decoder(list[_Logged]).decode
+_privates_of = Decoder(list[_Open]).decode
+_plain = Decoder().decode
+
+
+def digest_of(*fields: bytes) -> str:
+    """Hex of BLAKE2b-256 over the fields, each behind its length."""
+    digest = _empty_digest()
+    digest.update(b"".join([b"%d:%b" % (len(field), field) for field in fields]))
+    return digest.hexdigest()
+
+
+def chained(previous: str, first: int, last: int, at: int, events: bytes, commands: bytes) -> str:
+    """The digest of a turn behind the one with the digest `previous`."""
+    return digest_of(previous.encode(), b"%d" % first, b"%d" % last, b"%d" % at, events, commands)
+
+
+def commitment(salt: str, private: Private) -> str:
+    """What the chain covers in the place of a private part."""
+    return digest_of(salt.encode(), _to_json(private))
+
+
+def new_salt() -> str:
+    """128 random bits, so that nobody can guess a private part and prove it by its commitment."""
+    return os.urandom(16).hex()
+
+
+def encode_turn(
+    entries: Iterable[tuple[Event, str]],
+    commands: Iterable[Taken] = (),
+    *,
+    first: int,
+    at: int,
+    previous: str,
+    salt: Callable[[], str] | None = None,
+) -> Record:
+    """The record of a turn, the first of its events at position `first`, behind the turn with the digest `previous`.
+
+    `entries` are its events, each with the id of the command that caused it; `commands` are these.
     """
-    made, previous = tuple.__new__, digest.encode()
-    at = turn = 0
-    at_read = turn_read = b""
-    for raw in entries:
-        seq += 1
-        fact: Fact | None = None
-        try:
-            number, name, v, at_text, turn_text, cause, data, stored = raw
-            text = b"\n".join((previous, number, name, v, at_text, turn_text, cause, data))
-            chained = new_digest()
-            chained.update(text)
-            digest = chained.hexdigest()
-            version, event_of = _READERS[name]
-            if digest.encode() == stored and number == b"%d" % seq and v == version:
-                if at_text != at_read:
-                    at, at_read = int(at_text), at_text
-                if turn_text != turn_read:
-                    turn, turn_read = int(turn_text), turn_text
-                fact = made(Fact, (seq, at, turn, cause.decode(), event_of(data), digest))
-        except (ValueError, KeyError):
-            pass
-        if fact is None:
-            fact = told(record(raw, seq, previous.decode()))
-        previous = stored
-        yield fact
+    told = [event for event, _ in entries]
+    events = _to_json(told)
+    logged: list[tuple[int, int, str, str, Command, str]] = []
+    private: list[tuple[int, str, Private]] = []
+    for begin, number, identity, by, command in commands:
+        commit = ""
+        if type(command) is SubmitApp and (part := private_of(command)) is not None:
+            drawn = new_salt() if salt is None else salt()
+            private.append((len(logged), drawn, part))
+            command, commit = without_private(command), commitment(drawn, part)  # noqa: PLW2901
+        logged.append((begin, number, identity, by, command, commit))
+    stated = _to_json(logged)
+    last = first + len(told) - 1
+    digest = chained(previous, first, last, at, events, stated)
+    return Record(first, last, at, events, stated, _to_json(private) if private else b"", digest)
 
 
-def told(written: Record) -> Fact:
-    """What a record tells. Raises: UnreadableRecord if it cannot be understood."""
-    seq, _, _, at, turn, cause, _, digest = written
-    return Fact(seq, at, turn, cause, decode(written), digest)
+def record_of(raw: Sequence[Any]) -> Record:
+    """The stream entry, an id and its fields and values by turns, as a record; nothing of it is verified yet.
 
-
-def record(raw: Raw, seq: int, previous: str) -> Record:
-    """The entry as a record, verified to follow at `seq` from the one with the digest `previous`.
-
-    Raises: UnreadableRecord if another one lies there, or it was altered or is misshapen.
+    Raises: UnreadableRecord if it is of another schema, or misshapen.
     """
-    number, *rest = raw
-    if number != b"%d" % seq:
-        found = number.decode(errors="replace")
-        raise UnreadableRecord(seq, f"the entry is missing; the next one in the log is {found}")
-    return read_record(seq, fields(rest), previous)
-
-
-def fields(rest: Sequence[bytes]) -> dict[str, str]:
-    """What lies at a position, by name; nothing if it is no text."""
+    entry_id, flat = raw
     try:
-        texts = [text.decode() for text in rest]
-    except UnicodeDecodeError:
-        return {}
-    return dict(zip(FIELDS, texts, strict=True) if len(rest) == len(FIELDS) else zip(*[iter(texts)] * 2, strict=True))
+        last = _number(entry_id[:-2])  # ids are <seq>-0
+        if flat[::2] != _NAMES:
+            names = [name.decode(errors="replace") for name in flat[::2]]
+            if "type" in names:
+                raise UnreadableRecord(last, OLD_SCHEMA)
+            raise UnreadableRecord(last, f"the entry has the fields {', '.join(names)} instead of {', '.join(FIELDS)}")
+        first, at, events, commands, private, digest = flat[1::2]
+        return Record(_number(first), last, _number(at), events, commands, private, digest.decode())
+    except ValueError as error:
+        where = int(entry_id.partition(b"-")[0])
+        raise UnreadableRecord(where, f"the entry has a number or text that is none: {error}") from error
+
+
+def _number(text: bytes) -> int:
+    """The number that is written like that. Raises: ValueError if it is written otherwise."""
+    number = int(text)
+    if b"%d" % number != text:
+        raise ValueError(f"{number} is not written as {text.decode(errors='replace')}")
+    return number
+
+
+_NAMES = [name.encode() for name in FIELDS]
+OLD_SCHEMA = "the log is of schema 1, which this version does not read; fairlog 0.1 is the last one that does"
+
+
+def stored(record: Record) -> dict[str, str | int | bytes]:
+    """The fields of the record's stream entry, by name."""
+    first, _, at, events, commands, private, digest = record
+    return dict(zip(FIELDS, (first, at, events, commands, private, digest), strict=True))
+
+
+def check(record: Record, seq: int, digest: str) -> None:
+    """Pass if the record follows the one that ends at `seq` with this `digest`.
+
+    Raises: UnreadableRecord if another one lies there, or it was altered.
+    """
+    first, last, at, events, commands, _, stated = record
+    if first != seq + 1:
+        if first <= seq:
+            raise UnreadableRecord(seq + 1, f"entry {first} stands here once more")
+        raise UnreadableRecord(seq + 1, f"the entry is missing; the next one in the log is {first}")
+    due = chained(digest, first, last, at, events, commands)
+    if stated != due:
+        why = f"{_altered(first, last)}: the digest is {stated} where the chain gives {due}"
+        raise UnreadableRecord(first, why)
+
+
+def _named(first: int, last: int) -> str:
+    return f"entries {first} to {last}" if last > first else f"entry {first}"
+
+
+def _altered(first: int, last: int) -> str:
+    return f"{_named(first, last)} {'were' if last > first else 'was'} altered"
+
+
+def facts(records: Iterable[Record], seq: int, digest: str) -> Iterator[Fact]:
+    """What the records tell that follow position `seq`, where the turn with this `digest` ends.
+
+    Raises: UnreadableRecord at a gap, and at a turn that was altered, is misshapen or cannot be understood.
+    """
+    for record in records:
+        check(record, seq, digest)
+        yield from told(record)
+        seq, digest = record.last, record.digest
+
+
+def told(record: Record) -> list[Fact]:
+    """What a record tells, whose place in the chain was verified.
+
+    Raises: UnreadableRecord if it cannot be understood, or a private part is not the one that was committed to.
+    """
+    first, last, at, written, stated, opened, digest = record
+    try:
+        events = _events_of(written)
+        logged = _commands_of(stated) if stated != b"[]" else ()
+        private = _opened(record, logged) if opened else {}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _complaint(record, error) from error
+    if len(events) != last - first + 1:
+        raise UnreadableRecord(first, f"the turn holds {len(events)} events for the positions {first} to {last}")
+    make = tuple.__new__
+    found = [make(Fact, (seq, at, first, "", event, "", None, "", None, 0)) for seq, event in enumerate(events, first)]
+    free = 0
+    for number, each in enumerate(logged):
+        begin, cause = each.begin, each.id
+        end = begin + each.number
+        if begin < free or not begin < end <= len(events):
+            raise UnreadableRecord(first, f"command {number} of the turn does not say which events it caused")
+        part = private.get(number) if private else None
+        found[begin] = make(
+            Fact, (first + begin, at, first, cause, events[begin], "", each.command, each.by, part, each.number)
+        )
+        for index in range(begin + 1, end):
+            found[index] = make(Fact, (first + index, at, first, cause, events[index], "", None, "", None, 0))
+        free = end
+    found[-1] = found[-1]._replace(digest=digest)
+    return found
+
+
+def _opened(record: Record, logged: Sequence[_Logged]) -> dict[int, Private]:
+    """The private parts that are not withheld, by the number of their command."""
+    parts = _privates_of(record.private)
+    for number, salt, private in ((part.number, part.salt, part.private) for part in parts):
+        if not 0 <= number < len(logged) or logged[number].commit != commitment(salt, private):
+            raise _altered_private(record)
+    if _to_json(parts) != record.private or len({part.number for part in parts}) != len(parts):
+        raise _altered_private(record)
+    return {part.number: part.private for part in parts}
+
+
+def _altered_private(record: Record) -> UnreadableRecord:
+    first, last = record.first, record.last
+    what = f"what is private of {_named(first, last)} was altered: it is not what the chain commits to"
+    return UnreadableRecord(first, what)
+
+
+def _complaint(record: Record, error: Exception) -> UnreadableRecord:
+    """What of the turn cannot be understood, as exactly as it can be told."""
+    first = record.first
+    try:
+        for seq, raw in enumerate(msgspec.json.decode(record.events, type=list[Raw]), start=first):
+            name = next(iter(_plain(raw)), "")
+            if name not in EVENT_TYPES:
+                return UnreadableRecord(seq, f"an event of the unknown type {name!r}")
+            try:
+                msgspec.json.decode(raw, type=EVENT_TYPES[name])
+            except msgspec.DecodeError as reason:
+                return UnreadableRecord(seq, f"{name} holds data that cannot be read: {_words(reason)}")
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+        return UnreadableRecord(first, f"the turn's events cannot be read: {_words(error)}")
+    try:
+        _commands_of(record.commands)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return UnreadableRecord(first, f"the turn's commands cannot be read: {_words(error)}")
+    return _altered_private(record)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+class Line(NamedTuple):
+    """An event as a line of a file: `data` by the names of its fields, as far as values are stored; the rest as `Fact`.
+
+    `command`, `events` (how many it caused), `by`, `commit` and `private` are None where they do not stand.
+    """
+
+    seq: int
+    type: str
+    at: int
+    turn: int
+    cause: str
+    data: dict[str, Any]
+    command: dict[str, Any] | None = None
+    events: int | None = None
+    by: str | None = None
+    commit: str | None = None
+    private: dict[str, Any] | None = None
+    digest: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What stands on the line."""
+        return {name: value for name, value in zip(self._fields, self, strict=True) if value is not None}
+
+
+def lines_of(record: Record, *, public: bool = False) -> list[Line]:
+    """The lines of a turn whose place in the chain was verified; `public`, without what is private.
+
+    Raises: UnreadableRecord if it cannot be understood.
+    """
+    lines: list[Line] = []
+    written = _plain(record.events)
+    for fact, (name, *values) in zip(told(record), written, strict=True):
+        data = dict(zip(EVENT_TYPES[name].__struct_fields__, values, strict=False))
+        lines.append(Line(fact.seq, name, fact.at, fact.turn, fact.cause, data, digest=fact.digest or None))
+    private = {number: {"salt": salt, **part} for number, salt, part in _plain(record.private or b"[]")}
+    for number, (offset, count, _, by, command, commit) in enumerate(_plain(record.commands)):
+        lines[offset] = lines[offset]._replace(
+            command=command, events=count, by=by, commit=commit, private=None if public else private.get(number)
+        )
+    return lines
+
+
+class _Written(Struct, forbid_unknown_fields=True, gc=False):
+    """A line of a file."""
+
+    seq: int
+    type: str
+    at: int
+    turn: int
+    cause: str
+    data: dict[str, Any]
+    command: dict[str, Any] | None = None
+    events: int | None = None
+    by: str | None = None
+    commit: str | None = None
+    private: dict[str, Any] | None = None
+    digest: str | None = None
+
+
+class _Whole(Struct, forbid_unknown_fields=True, gc=False):
+    """A line of a file that is a whole entry."""
+
+    first: int
+    last: int
+    at: int
+    events: Raw
+    commands: Raw
+    private: Raw
+    digest: str
+
+
+_written_of = Decoder(_Written).decode
+_whole_of = Decoder(_Whole).decode
+_WHOLE = b'{"first":'
+
+
+def entry_line(record: Record) -> bytes:
+    """The record as one line, byte for byte what is stored."""
+    first, last, at, events, commands, private, digest = record
+    return b'{"first":%d,"last":%d,"at":%d,"events":%b,"commands":%b,"private":%b,"digest":"%b"}\n' % (
+        *(first, last, at, events, commands),
+        private or b"[]",
+        digest.encode(),
+    )
+
+
+def read_entry(line: bytes, seq: int) -> Record:
+    """The record of such a line, expected at position `seq`. Raises: UnreadableRecord if it is none."""
+    try:
+        found = _whole_of(line)
+        private = bytes(found.private)
+        parts = bytes(found.events), bytes(found.commands), b"" if private == b"[]" else private
+        return Record(found.first, found.last, found.at, *parts, found.digest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableRecord(seq, f"a line that is no entry of the log: {_words(error)}") from error
+
+
+def read_lines(file: Iterable[bytes], seq: int = 0) -> Iterator[Record]:
+    """The turns that the lines of a file tell, which follow position `seq`; their digests are not verified yet.
+
+    Raises: UnreadableRecord at a line that is none, or is not in its place.
+    """
+    turn: list[_Written] = []
+    for line in file:
+        if line.startswith(_WHOLE) and not turn:
+            record = read_entry(line, seq + 1)
+            yield record
+            seq = record.last
+        elif not line.isspace():
+            written = _line(line, seq + 1)
+            if turn and written.turn != turn[0].seq and written.turn == written.seq:
+                raise UnreadableRecord(seq, f"the digest of {_named(turn[0].seq, seq)} is missing")
+            turn.append(written)
+            seq = written.seq
+            if written.digest is not None:
+                yield _rebuilt(turn)
+                turn = []
+    if turn:
+        raise UnreadableRecord(seq + 1, f"the file ends within the turn that begins with entry {turn[0].seq}")
+
+
+def _line(line: bytes, due: int) -> _Written:
+    """The line of the event that is due at that position."""
+    try:
+        written = _written_of(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        old = b'"v":' in line and b'"digest":' in line
+        raise UnreadableRecord(due, OLD_SCHEMA if old else f"a line that is no entry: {_words(error)}") from error
+    if written.seq < due:
+        raise UnreadableRecord(due, f"entry {written.seq} stands here once more")
+    if written.seq > due:
+        raise UnreadableRecord(due, f"the entry is missing; the next one in the log is {written.seq}")
+    if written.type not in EVENT_TYPES:
+        raise UnreadableRecord(due, f"an event of the unknown type {written.type!r}")
+    return written
+
+
+def _rebuilt(turn: Sequence[_Written]) -> Record:
+    """The record that these lines were made from; what none can have been made from is refused."""
+    first, last, at = turn[0].seq, turn[-1].seq, turn[0].at
+    events: list[list[Any]] = []
+    commands: list[tuple[Any, ...]] = []
+    private: list[tuple[Any, ...]] = []
+    cause, left, sound = "", 0, True
+    for number, line in enumerate(turn):
+        if line.command is not None:
+            sound = sound and left == 0 and line.events is not None and line.by is not None and line.commit is not None
+            if line.private is not None:
+                private.append(_part(len(commands), line.private))
+            commands.append((number, line.events, line.cause, line.by, line.command, line.commit))
+            cause, left = line.cause, line.events or 0
+        elif (line.events, line.by, line.commit, line.private) != (None, None, None, None):
+            sound = False
+        names = EVENT_TYPES[line.type].__struct_fields__
+        sound = sound and tuple(line.data) == names[: len(line.data)]
+        sound = sound and (line.turn, line.at, line.cause) == (first, at, cause if left else "")
+        left -= left > 0
+        events.append([line.type, *line.data.values()])
+    if not sound:
+        was = "were" if last > first else "was"
+        raise UnreadableRecord(
+            first, f"{_named(first, last)} {was} altered: the lines of the turn contradict each other"
+        )
+    opened = _to_json(private) if private else b""
+    return Record(first, last, at, _to_json(events), _to_json(commands), opened, turn[-1].digest or "")
+
+
+def _part(number: int, said: dict[str, Any]) -> tuple[int, Any, dict[str, Any]]:
+    rest = dict(said)
+    return number, rest.pop("salt", None), rest

@@ -1,4 +1,4 @@
-"""The log: one Redis stream that a turn is appended to if, and only if, its writer has folded all of it.
+"""The log: one Redis stream, an entry a turn, that is appended to only by a master that has folded all of it.
 
 The commit is one Lua script. It compares the stream's last entry with the position and the digest
 that the master folded last, before the first write, because Lua does not roll back; so a master that
@@ -8,16 +8,15 @@ was deposed, paused or partitioned cannot append, and finds out at its next comm
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from scheduler.model.errors import NotReplicated, StaleLog, UnreadableRecord
-from scheduler.store.codec import GENESIS_DIGEST, Fact, Raw, Record, facts, raws, record
-from scheduler.store.inflight import UnderWay
-from scheduler.store.replication import Primacy
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, facts, record_of, stored
+from scheduler.store.inflight import InFlight
+from scheduler.store.replication import Replication
 from scheduler.store.task_queue_lua import RETURN
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from scheduler.model.grants import GrantChanges
     from scheduler.store.keys import Keys
 
-PAGE = 500
-"""How many entries are read at a time: so few that they are still in the processor's cache when they are folded."""
+PAGE = 200
+"""How many entries, turns of some events to some thousand, are read at a time."""
 _IN_STEP_S = 0.02
 """How often the replicas are looked at while they get in step with a primary that was started again."""
 REPLICATED_WITHIN_S = 10
@@ -42,11 +41,11 @@ local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local id, digest = '0-0', ARGV[3]
 if last then id = last[1]; digest = last[2][#last[2]] end
 if id ~= ARGV[1] or digest ~= ARGV[2] then return {0, id, digest} end
-local at = 8
-for _ = 1, tonumber(ARGV[5]) do
-  redis.call('XADD', log, ARGV[at], 'type', ARGV[at+1], 'v', ARGV[at+2], 'at', ARGV[6], 'turn', ARGV[7],
-    'cause', ARGV[at+3], 'data', ARGV[at+4], 'digest', ARGV[at+5])
-  at = at + 6
+local at = 6
+if ARGV[5] ~= '' then
+  redis.call('XADD', log, ARGV[5], 'first', ARGV[6], 'at', ARGV[7], 'events', ARGV[8], 'commands', ARGV[9],
+    'private', ARGV[10], 'digest', ARGV[11])
+  at = 12
 end
 if ARGV[4] ~= '' then redis.call('XTRIM', inbox, 'MINID', ARGV[4]) end
 local key = 5
@@ -69,14 +68,14 @@ return {1}
 """
 )
 """KEYS: log, inbox, heartbeats, agents, then the grants key of each change. ARGV: expected last id, expected
-last digest, digest of an empty log, first inbox id to keep (or empty), number of events, their time and turn,
-the events' id and other fields, then changes of the grants and heartbeats: what, how many arguments, these."""
+last digest, digest of an empty log, first inbox id to keep (or empty), id of the turn's entry (or empty) and its
+fields, then changes of the grants and heartbeats: what, how many arguments, these."""
 UNPACKED = 1_000
 """How many arguments a change has at most: Lua's stack holds some thousands."""
 
 
 class Position(NamedTuple):
-    """A place in the log: the last entry's seq (0 = empty) and digest."""
+    """Where a turn ends in the log: the position of its last event (0 = the log is empty) and its digest."""
 
     seq: int
     digest: str
@@ -92,15 +91,19 @@ class Bell(NamedTuple):
 GENESIS = Position(0, GENESIS_DIGEST)
 Returned = tuple[str, ...]
 """Of an app: its queue, the keys of its tasks and of those begun, its jobs' prefix, and whose begun tasks come back."""
-Archived = Callable[[int], Sequence[Raw]]
-"""The entries right behind a position that were moved out of the store, some of them; none if none were."""
+Archived = Callable[[int], Sequence[Record]]
+"""The turns moved out of the store, from the one on that holds the position behind a given one: some, or none."""
 
 
-class CommitUnderWay:
+class CommitInFlight:
     """A commit that was sent and not answered yet."""
 
     def __init__(
-        self, sent: UnderWay, arguments: Sequence[str | int], after: Position, reached: Callable[[UnderWay], None]
+        self,
+        sent: InFlight,
+        arguments: Sequence[str | int | bytes],
+        after: Position,
+        reached: Callable[[InFlight], None],
     ) -> None:
         self._sent = sent
         self._arguments = arguments
@@ -140,7 +143,7 @@ class EventLog:
         self.keys = keys
         self.replicas = replicas
         self._archived = archived
-        self._primacy = Primacy(store)
+        self._replication = Replication(store)
         self._commit: Script = store.register_script(COMMIT_LUA)
 
     def head(self) -> Position:
@@ -152,129 +155,158 @@ class EventLog:
         if not entries:
             return GENESIS
         entry_id, fields = entries[0]
-        return Position(_seq(entry_id), _digest(fields))
+        return Position(_seq(entry_id), fields.get(b"digest", b"").decode(errors="replace"))
 
     def commit(
         self,
         after: Position,
-        records: Sequence[Record],
+        record: Record | None,
         *,
         keep_inbox_from: str = "",
         changes: GrantChanges | None = None,
     ) -> None:
-        """Append `records`, of one turn, behind `after`, trim the inbox and change the grants: all of it or nothing.
+        """Append the turn behind `after`, if there is one, trim the inbox, change the grants: all of it or nothing.
 
         Raises: StaleLog if the log does not end at `after`; redis-py's errors if the outcome is unknown.
         """
-        self.begin_commit(after, records, keep_inbox_from=keep_inbox_from, changes=changes).finish()
+        self.begin_commit(after, record, keep_inbox_from=keep_inbox_from, changes=changes).finish()
 
     def begin_commit(
         self,
         after: Position,
-        records: Sequence[Record],
+        record: Record | None,
         *,
         keep_inbox_from: str = "",
         changes: GrantChanges | None = None,
         returned: Iterable[Returned] = (),
-    ) -> CommitUnderWay:
+    ) -> CommitInFlight:
         """Send the same commit, and leave waiting for its answer to the caller. Raises nothing yet.
 
         With it begun tasks come back that are `returned`: whoever is granted by this turn finds them.
         """
         keys: list[str] = [self.keys.log, self.keys.inbox, self.keys.heartbeats, self.keys.agents]
-        at, turn = (records[0].at, records[0].turn) if records else (0, 0)
-        arguments: list[str | int] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST, keep_inbox_from]
-        arguments += [len(records), at, turn]
-        for seq, name, v, _, _, cause, data, digest in records:
-            arguments += (f"{seq}-0", name, v, cause, data, digest)
+        arguments: list[str | int | bytes] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST, keep_inbox_from]
+        arguments += ("",) if record is None else (f"{record.last}-0", *stored(record).values())
         if changes is not None:
             self._append_changes(changes, keys, arguments)
         for queue, *rest_of in returned:
             keys.append(queue)
             arguments += ("back", len(rest_of), *rest_of)
         rest = (len(keys), *keys, *arguments)
-        sent = UnderWay(self.store, [("EVALSHA", self._commit.sha, *rest)])
-        return CommitUnderWay(sent, rest, after, self._await_replicas)
+        sent = InFlight(self.store, [("EVALSHA", self._commit.sha, *rest)])
+        return CommitInFlight(sent, rest, after, self._await_replicas)
 
     def facts(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Fact]:
-        """What the entries behind `after` tell, up to position `to`, each checked to follow from the one before.
+        """What the log tells behind `after`, up to position `to`, each turn checked to follow from the one before.
 
         Raises: UnreadableRecord at a gap, an altered, misshapen or unknown entry, or a tail that was cut off.
         """
-        return facts(self._checked(after, to), *after)
+        for fact in facts(self._checked(after, to), *after):
+            if to is not None and fact.seq > to:
+                return
+            yield fact
 
     def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
-        """The same entries as they are written; what their events say is not looked at. Raises: as `facts`."""
-        seq, digest = after
-        for raw in self._checked(after, to):
-            seq += 1
-            found = record(raw, seq, digest)
-            digest = found.digest
-            yield found
+        """The same turns as they are stored, the one that holds `to` whole; what their events say is not looked at.
+
+        Raises: as `facts`.
+        """
+        for record in self._checked(after, to):
+            check(record, *after)
+            yield record
+            after = Position(record.last, record.digest)
 
     def follow(self, after: Position, *, wait_ms: int, bell: Bell | None = None) -> list[Fact]:
-        """What the next entries behind `after` tell; waits for the first one or the bell, but no longer than that.
+        """What the next turns behind `after` tell; waits for the first one or the bell, but no longer than that.
 
         None within that time may also mean that the log ends before `after`, as one does that lost its tail.
         Raises: as `facts`.
         """
         keys, lasts = zip((self.keys.log, f"{after.seq}-0"), *([bell] if bell else []), strict=True)
-        asked = UnderWay(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", *keys, *lasts)])
+        asked = InFlight(self.store, [("XREAD", "COUNT", PAGE, "BLOCK", wait_ms, "STREAMS", *keys, *lasts)])
         (answer,) = asked.answers()
         page = dict(answer or ()).get(self.keys.log.encode())
-        return list(facts(self._filled(after.seq, raws(page)), *after)) if page else []
+        if not page:
+            return []
+        older = self._archived_before(page, after.seq)
+        return list(facts(next(older, ()) or map(record_of, page), *after))
 
     def at(self, seq: int) -> Position | None:
-        """The position of entry `seq`, which is not checked; None if the log has no such entry."""
-        page = next(self._pages(b"%d" % (seq - 1), seq), ()) if seq > 0 else ()
-        return Position(seq, page[0][-1].decode(errors="replace")) if page and page[0][0] == b"%d" % seq else None
+        """The position of the turn that ends at `seq`, which is not checked; None if no turn of the log does."""
+        found = self._turn_of(seq)
+        return Position(seq, found.digest) if found is not None and found.last == seq else None
 
-    def entries(self) -> Iterator[Raw]:
-        """Every entry as it lies there, nothing checked."""
-        return chain.from_iterable(self._pages(b"0"))
+    def before(self, seq: int) -> Position:
+        """Where the last turn ends that has ended by position `seq`; it is not checked."""
+        found = self._turn_of(seq)
+        if found is None:
+            return self.head() if seq > 0 else GENESIS
+        return Position(seq, found.digest) if found.last == seq else self.at(found.first - 1) or GENESIS
 
-    def _checked(self, after: Position, to: int | None) -> Iterator[Raw]:
-        """The entries behind `after` up to `to`, or all there are if the tail behind them was not cut off."""
-        last = b"%d" % after.seq
-        for page in self._pages(last, to):
-            yield from page
-            last = page[-1][0]
-        if to is None or int(last) < to:
-            self.check_tail(int(last))
+    def _turn_of(self, seq: int) -> Record | None:
+        """The turn that holds position `seq`; None if the log has no such position."""
+        if seq <= 0:
+            return None
+        entries: Any = InFlight(self.store, [("XRANGE", self.keys.log, f"{seq}-0", "+", "COUNT", 1)]).answers()[0]
+        found = record_of(entries[0]) if entries else None
+        if found is None or found.first > seq:
+            found = next(iter(self._archived(seq - 1)), None)
+        return found if found is not None and found.first <= seq <= found.last else None
 
-    def _pages(self, last: bytes, to: int | None = None) -> Iterator[Sequence[Raw]]:
-        """The entries behind position `last`; while the caller works on a page, the store looks for the next one.
+    def entries(self) -> Iterator[Record]:
+        """Every turn as it lies there, nothing checked. Raises: UnreadableRecord at what is none."""
+        return self._pages(0)
+
+    def backwards(self, pages: int) -> Iterator[Record]:
+        """The newest turns that lie in the store, so many pages of them, the last one first; nothing is checked."""
+        end = "+"
+        for _ in range(pages):
+            (page,) = InFlight(self.store, [("XREVRANGE", self.keys.log, end, "-", "COUNT", PAGE)]).answers()
+            yield from map(record_of, page)
+            if not page:
+                return
+            end = f"({page[-1][0].decode()}"
+
+    def _checked(self, after: Position, to: int | None) -> Iterator[Record]:
+        """The turns behind `after` up to the one that holds `to`, or all if the tail behind them was not cut off."""
+        last = after.seq
+        for record in self._pages(last):
+            if to is not None and record.first > to:
+                return
+            yield record
+            last = record.last
+            if to is not None and last >= to:
+                return
+        self.check_tail(last)
+
+    def _pages(self, last: int) -> Iterator[Record]:
+        """The turns behind position `last`; while the caller works on a page, the store looks for the next one.
 
         Where the store has none right behind, those that were archived come first.
         """
-        end = "+" if to is None else f"{to}-0"
-        under_way: UnderWay | None = self._ask(last, end)
+        in_flight: InFlight | None = self._ask(last)
         try:
-            while under_way is not None:
-                (found,) = under_way.answers()
-                page = raws(found)
-                under_way = self._ask(page[-1][0], end) if len(page) == PAGE else None
-                yield from self._archived_before(page, _seq(last), to)
+            while in_flight is not None:
+                (page,) = in_flight.answers()
+                in_flight = self._ask(_seq(page[-1][0])) if len(page) == PAGE else None
+                for older in self._archived_before(page, last):
+                    yield from older
+                yield from map(record_of, page)
                 if page:
-                    last = page[-1][0]
-                    yield page
+                    last = _seq(page[-1][0])
         finally:
-            if under_way is not None:
-                under_way.abandon()
+            if in_flight is not None:
+                in_flight.abandon()
 
-    def _archived_before(self, page: Sequence[Raw], last: int, to: int | None) -> Iterator[Sequence[Raw]]:
-        """What was archived of the entries behind `last`, up to `to`, that the store's next `page` lacks."""
-        until = _seq(page[0][0]) - 1 if page else to or 0
+    def _archived_before(self, page: Sequence[Any], last: int) -> Iterator[Sequence[Record]]:
+        """What was archived of the turns behind `last` that the store's next `page` lacks."""
+        until = record_of(page[0]).first - 1 if page else 0
         while last < until and (older := self._archived(last)):
-            yield older[: until - last]
-            last += len(older)
+            yield [record for record in older if record.last <= until]
+            last = older[-1].last
 
-    def _filled(self, seq: int, page: Sequence[Raw]) -> Sequence[Raw]:
-        """The page if it goes on right behind `seq`; otherwise what was archived there, if anything was."""
-        return next(self._archived_before(page, seq, None), page)
-
-    def _ask(self, last: bytes, end: str) -> UnderWay:
-        return UnderWay(self.store, [("XRANGE", self.keys.log, b"(%b-0" % last, end, "COUNT", PAGE)])
+    def _ask(self, last: int) -> InFlight:
+        return InFlight(self.store, [("XRANGE", self.keys.log, f"({last}-0", "+", "COUNT", PAGE)])
 
     def check_tail(self, seq: int) -> None:
         """Pass if `seq` is the last entry there ever was: the stream remembers the last id that it gave.
@@ -301,13 +333,13 @@ class EventLog:
         if self.head() != position:
             return False
         if self.replicas:
-            sent = UnderWay(self.store, [("SET", self.keys.probe, position.seq)])
+            sent = InFlight(self.store, [("SET", self.keys.probe, position.seq)])
             sent.read()
             self._await_replicas(sent)
             sent.release()
         return True
 
-    def _await_replicas(self, sent: UnderWay) -> None:
+    def _await_replicas(self, sent: InFlight) -> None:
         """Return once the replicas have on disk what was written over the connection of `sent`, to the primary.
 
         A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
@@ -330,14 +362,14 @@ class EventLog:
         sent.abandon()
         raise NotReplicated(reached, self.replicas)
 
-    def _are_in_step(self, sent: UnderWay) -> bool:
+    def _are_in_step(self, sent: InFlight) -> bool:
         """Whether the live replicas are in step with the primary, waited for a second. Raises: as `confirm`."""
         deadline_s = time.monotonic() + 1
-        while not (in_step := self._primacy.confirm(sent)) and time.monotonic() < deadline_s:
+        while not (in_step := self._replication.confirm(sent)) and time.monotonic() < deadline_s:
             time.sleep(_IN_STEP_S)
         return in_step
 
-    def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int]) -> None:
+    def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int | bytes]) -> None:
         for what, workers in (("leave", changes.left), ("join", changes.joined)):
             for worker in workers:
                 keys.append(self.keys.grants(worker))
@@ -356,10 +388,6 @@ class EventLog:
                     part = names[start : start + UNPACKED]
                     keys.append(key)
                     arguments += (what, len(part), *part)
-
-
-def _digest(fields: Mapping[bytes, bytes]) -> str:
-    return fields.get(b"digest", b"").decode(errors="replace")
 
 
 def _seq(entry_id: bytes | str) -> int:

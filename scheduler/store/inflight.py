@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 StoreCommand = tuple[str | int | bytes, ...]
 
 
-class UnderWay:
+class InFlight:
     """`commands`, sent in their order over a connection of their own. No error shows before an answer is read.
 
     An error of the connection leaves unknown what became of the commands.

@@ -26,7 +26,7 @@ from redis.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.store.inflight import UnderWay
+    from scheduler.store.inflight import InFlight
 
 _ASK_S = 1.0
 _REST = 10
@@ -40,8 +40,8 @@ class _Server(NamedTuple):
     port: int
 
 
-class Primacy:
-    """The known replicas of `store`. A replica that stops following the primary is probed."""
+class Replication:
+    """What is known of the replicas of `store`: one that does not follow the primary any more is asked why."""
 
     def __init__(self, store: Redis) -> None:
         self._store = store
@@ -54,8 +54,8 @@ class Primacy:
         """The primary at the last check; empty before the first."""
         self._looked_s = 0.0
 
-    def confirm(self, sent: UnderWay) -> bool:
-        """Whether all live replicas are in sync with the primary, the server that `sent` went to.
+    def confirm(self, sent: InFlight) -> bool:
+        """Whether the replicas that are alive are in step with the primary, which is the server behind `sent`.
 
         Raises: redis-py's ConnectionError if any server reports that the primary was replaced. All connections are
         then closed, so that the next one finds the new primary.
@@ -84,8 +84,8 @@ class Primacy:
         self._looked_s = time.monotonic()
         return not self._awaited
 
-    def _look_after(self, server: _Server, sent: UnderWay, ours: dict[str, str]) -> None:
-        """Probe a replica that does not follow the primary; one that does not answer gets a back-off."""
+    def _look_after(self, server: _Server, sent: InFlight, ours: dict[str, str]) -> None:
+        """Ask a replica that does not follow what it does instead; one that hangs is left alone for a while."""
         began_s = time.monotonic()
         if began_s < self._followers[server]:
             return
@@ -123,7 +123,7 @@ class Primacy:
             except RedisError:
                 return {}
 
-    def _give_up(self, sent: UnderWay, why: str) -> NoReturn:
+    def _give_up(self, sent: InFlight, why: str) -> NoReturn:
         sent.abandon()
         self._store.connection_pool.disconnect()
         raise StoreConnectionError(f"the server is no longer the store's primary: {why}")
@@ -147,8 +147,8 @@ def _remembers(said: dict[str, str]) -> bool:
     return bool(said["master_replid2"].strip("0"))
 
 
-def _address(sent: UnderWay) -> Iterator[_Server]:
-    """The address of the server that `sent` went to; none for a Unix socket."""
+def _address(sent: InFlight) -> Iterator[_Server]:
+    """Where the server behind `sent` is; nothing for a Unix socket."""
     host, port = sent.server
     if port:
         yield _Server(host, int(port))

@@ -18,7 +18,7 @@ from rq import Queue
 from rq.job import Job
 
 from scheduler.store import task_queue_lua
-from scheduler.store.inflight import StoreCommand, UnderWay
+from scheduler.store.inflight import InFlight, StoreCommand
 from scheduler.store.keys import Keys
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Worklist:
         """
         queue, tasks, begun, *arguments = self.returned(app, gone)
         command: StoreCommand = ("EVAL", task_queue_lua.PUT_BACK, 3, queue, tasks, begun, *arguments)
-        return cast("int", UnderWay(self._store, [command]).answers()[0])
+        return cast("int", InFlight(self._store, [command]).answers()[0])
 
     def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
         """Arguments with which a commit returns the running tasks of the `gone` executors to the queue."""
@@ -220,7 +220,7 @@ class Worklist:
         `open_apps`.
         """
         if apps:
-            made = cast("list[int]", UnderWay(self._store, [self.close_command(apps)]).answers()[0])
+            made = cast("list[int]", InFlight(self._store, [self.close_command(apps)]).answers()[0])
             self.sweep(apps, made, keep_output_s)
 
     def close_command(self, apps: Sequence[str]) -> StoreCommand:

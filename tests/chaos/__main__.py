@@ -16,10 +16,11 @@ from typing import Any
 
 import click
 
-from fairlog.cli.render import log_json, print_json, print_table
+from fairlog.cli.render import print_json, print_table
 from tests.chaos.checker import PROMISES, Evidence, Violation, check
 from tests.chaos.faults import draw
 from tests.chaos.rig import Rig
+from tests.unit.recorded import exported
 
 _LINE_EVERY_S = 10.0
 _SHOWN = 20
@@ -60,8 +61,8 @@ def _report(evidence: Evidence, violations: list[Violation], rig: Rig, run: dict
         "apps": {reason: ends.count(reason) for reason in ("finished", "failed", "killed")},
         "tasks": {"begun": len(begun), "begun_again": len(begun) - len(set(begun)), "executors": len(executors)},
         "log": {
-            "events": len(evidence.records),
-            "elections": sum(record.type == "MasterElected" for record in evidence.records),
+            "events": len(evidence.facts),
+            "elections": sum(fact.type == "MasterElected" for fact in evidence.facts),
             "workers_lost": sum(data["reason"] == "lost" for _, data in evidence.of_type("WorkerRemoved")),
         },
         "violations": [violation._asdict() for violation in violations],
@@ -91,7 +92,7 @@ def _print(report: dict[str, Any]) -> None:
 def _keep(evidence: Evidence, folder: Path) -> None:
     """Write the log beside the histories and traces."""
     with (folder / "log.jsonl").open("w") as file:
-        file.writelines(f"{log_json(record)}\n" for record in evidence.records)
+        file.write(exported(evidence.records))
 
 
 @click.command()

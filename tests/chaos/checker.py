@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from scheduler.store.codec import Record
+from msgspec.structs import asdict
+
+from scheduler.store.codec import Fact, Record, told
 from tests.chaos.history import DRIVER, Line, Trace
 from tests.chaos.tenant import REFUSED
 from witness.audit.audit import Audit
@@ -42,19 +44,24 @@ class Evidence:
         self.running = running
 
     @cached_property
-    def log(self) -> list[tuple[Record, Data]]:
-        """Every entry of the log with its data."""
-        return [(record, record.as_json()["data"]) for record in self.records]
+    def facts(self) -> list[Fact]:
+        """Everything that the log tells."""
+        return [fact for record in self.records for fact in told(record)]
 
-    def of_type(self, *types: str) -> Iterator[tuple[Record, Data]]:
+    @cached_property
+    def log(self) -> list[tuple[Fact, Data]]:
+        """Every event of the log with its data."""
+        return [(fact, asdict(fact.event)) for fact in self.facts]
+
+    def of_type(self, *types: str) -> Iterator[tuple[Fact, Data]]:
         """The entries of these types with their data."""
         return ((record, data) for record, data in self.log if record.type in types)
 
     @cached_property
-    def by_cause(self) -> dict[str, list[Record]]:
+    def by_cause(self) -> dict[str, list[Fact]]:
         """Command -> the entries that it caused."""
-        found: dict[str, list[Record]] = defaultdict(list)
-        for record in self.records:
+        found: dict[str, list[Fact]] = defaultdict(list)
+        for record in self.facts:
             if record.cause:
                 found[record.cause].append(record)
         return found
@@ -65,7 +72,7 @@ class Evidence:
         return {line.id: line.command for line in self.lines if line.phase == "invoke"}
 
     @cached_property
-    def ends(self) -> dict[str, tuple[Record, Data]]:
+    def ends(self) -> dict[str, tuple[Fact, Data]]:
         """App -> its end."""
         return {data["app"]: (record, data) for record, data in self.of_type("AppRemoved")}
 
@@ -83,7 +90,7 @@ def check(evidence: Evidence) -> list[Violation]:
 def _lost_acknowledgements(evidence: Evidence) -> Iterator[str]:
     for line in evidence.lines:
         if line.phase == "ok":
-            held = evidence.records[line.seq - 1] if 0 < line.seq <= len(evidence.records) else None
+            held = evidence.facts[line.seq - 1] if 0 < line.seq <= len(evidence.facts) else None
             if evidence.sent[line.id]["type"] == "SubmitApp" and not line.seq:
                 yield f"command {line.id} was acknowledged without a place in the log"
             elif line.seq and (held is None or held.cause != line.id):
@@ -119,7 +126,7 @@ def _never_sent(evidence: Evidence) -> Iterator[str]:
 
 
 def _deviations(evidence: Evidence) -> Iterator[str]:
-    for found in Audit().deviations(evidence.records):
+    for found in Audit().deviations(evidence.facts):
         yield f"log position {found.seq}: {found.rule}: {found.done}; due: {found.due}"
 
 

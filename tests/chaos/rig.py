@@ -24,9 +24,10 @@ from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
 from scheduler.model.commands import ConfigureCluster, RegisterCompany
 from scheduler.model.errors import CommandRejected, NoMaster
+from scheduler.model.events import AppRegistered
 from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
-from scheduler.store.codec import Record
+from scheduler.store.codec import Record, told
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
@@ -143,7 +144,7 @@ class Rig:
         """What the run has left behind."""
         with connect(self._store.url) as store:
             records: list[Record] = list(open_log(store, Keys(CLUSTER)).read())
-        apps = {record.as_json()["data"]["app"] for record in records if record.type == "AppRegistered"}
+        apps = {fact.event.app for record in records for fact in told(record) if isinstance(fact.event, AppRegistered)}
         running = [f"process {pid} of {app}" for app, pid in _task_processes() if app in apps]
         return Evidence(
             read_history(sorted(self._histories.iterdir())), records, list(read_traces(self._traces)), running
@@ -229,9 +230,9 @@ class Rig:
         """Fold what is new in the log; whether there was anything."""
         before = self._position
         with suppress(RedisError), connect(self._store.url) as store:
-            for record in open_log(store, Keys(CLUSTER)).read(self._position):
-                fold(self._state, record)
-                self._position = Position(record.seq, record.digest)
+            for fact in open_log(store, Keys(CLUSTER)).facts(self._position):
+                fold(self._state, fact)
+                self._position = Position(fact.seq, fact.digest)
         return self._position != before
 
     def _is_quiet(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from msgspec import to_builtins
@@ -35,18 +34,12 @@ from scheduler.model.events import (
 )
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.store.codec import Record, encode
+from scheduler.store.codec import GENESIS_DIGEST, Fact, encode_turn, told
 from tests.chaos.checker import PROMISES, Evidence, check
 from tests.chaos.faults import SINGLE, draw
 from tests.chaos.history import DRIVER, History, Line, Trace, read_history, read_traces
 from tests.chaos.tenant import REFUSED
-
-
-class Entry(NamedTuple):
-    event: Event
-    at: int
-    turn: int
-    cause: str
+from tests.unit.recorded import stored
 
 
 def submission(app: str, how: str = "ok") -> SubmitApp:
@@ -60,7 +53,7 @@ class Run:
     def __init__(self) -> None:
         self._state = ClusterState()
         self.lines: list[Line] = []
-        self.entries: list[Entry] = []
+        self.entries: list[Fact] = []
         self.traces: list[Trace] = []
         self.running: list[str] = []
         first = Turn(self._state, 1_000)
@@ -113,14 +106,11 @@ class Run:
 
     def evidence(self) -> Evidence:
         """What the run left behind, its log chained as it is now."""
-        records: list[Record] = []
-        for seq, (event, at, turn, cause) in enumerate(self.entries, start=1):
-            previous = records[-1].digest if records else "0" * 32
-            records.append(encode(event, seq=seq, at=at, turn=turn, cause=cause, previous=previous))
-        return Evidence(self.lines, records, self.traces, self.running)
+        return Evidence(self.lines, stored(self.entries), self.traces, self.running)
 
     def _keep(self, turn: Turn) -> None:
-        self.entries += [Entry(event, turn.at, turn.first, cause) for event, cause in turn.entries]
+        record = encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=GENESIS_DIGEST)
+        self.entries += told(record)
 
 
 def lose_the_last_acknowledged_entry(run: Run) -> None:

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlog.cli.render import log_json
 from scheduler.store.codec import Record
 from tests.property.given import recorded
 from tests.property.histories import played, seeded
 from tests.simulation.world import running
+from tests.unit.recorded import exported
 
 HERE = Path(__file__).parent
 
@@ -45,8 +45,7 @@ HISTORIES: dict[str, Callable[[], list[Record]]] = {
 def main(names: list[str]) -> None:
     """Record these histories."""
     for name in names:
-        lines = [f"{log_json(record)}\n" for record in HISTORIES[name]()]
-        (HERE / f"{name}.jsonl").write_text("".join(lines))
+        (HERE / f"{name}.jsonl").write_text(exported(HISTORIES[name]()))
 
 
 if __name__ == "__main__":

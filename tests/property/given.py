@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import NamedTuple
 
-from msgspec import convert
-from msgspec.structs import asdict
+from msgspec.json import decode, encode
 
 from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     EndedExecutor,
+    Private,
     RegisterCompany,
     RegisterWorker,
     SubmitApp,
@@ -28,7 +29,7 @@ from scheduler.model.events import (
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.store.codec import GENESIS_DIGEST, Record, encode
+from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn, told
 
 GIB = 1024
 
@@ -39,6 +40,7 @@ class Logged(NamedTuple):
     event: Event
     at: int
     cause: str
+    private: Private | None = None
 
 
 Watch = Callable[[ClusterState, Event], None]
@@ -50,10 +52,10 @@ class _Turn(Turn):
         super().__init__(state, at)
         self.before = before
 
-    def fold(self, event: Event, cause: str = "") -> None:
-        assert convert(asdict(event), type(event)) == event
+    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+        assert decode(encode(event), type=type(event)) == event
         self.before(self.state, event)
-        super().fold(event, cause)
+        super().fold(event, cause, private)
         check(self.state)
 
 
@@ -72,6 +74,8 @@ class Cluster:
     ) -> None:
         self.state = ClusterState()
         self.log: list[Logged] = []
+        self.records: list[Record] = []
+        """The same, as it is stored: each turn has a time of its own."""
         self.before = before
         self.each_refusal = each_refusal
         if settings:
@@ -92,16 +96,27 @@ class Cluster:
                 assert not untouched or self.state.digest() == untouched, "a refused command changed something"
                 refused.append(error)
         turn.settle()
-        self.log += [Logged(entry.event, turn.at, entry.cause) for entry in turn.entries]
+        self._note(turn)
         if refused:
             raise refused[0]
         return [entry.event for entry in turn.entries]
 
+    def _note(self, turn: Turn) -> None:
+        if not turn.entries:
+            return
+        previous = self.records[-1].digest if self.records else GENESIS_DIGEST
+        salts = (f"{number:032x}" for number in count(turn.first))
+        record = encode_turn(
+            turn.entries, turn.commands, first=turn.first, at=turn.at, previous=previous, salt=salts.__next__
+        )
+        self.records.append(record)
+        self.log += [Logged(fact.event, fact.at, fact.cause, fact.private) for fact in told(record)]
+
     def check_replay(self) -> None:
         """Fail unless the state is what its log tells: nothing but events has changed it."""
         again = ClusterState()
-        for event, at, cause in self.log:
-            again.apply(event, at=at, cause=cause)
+        for event, at, cause, private in self.log:
+            again.apply(event, at=at, cause=cause, private=private)
         assert again.digest() == self.state.digest(), "something that is not in the log changed the state"
 
     def company(
@@ -141,15 +156,8 @@ class Cluster:
 
 
 def recorded(cluster: Cluster) -> list[Record]:
-    """The log of the cluster, chained; each turn has a time of its own."""
-    records: list[Record] = []
-    digest = GENESIS_DIGEST
-    turn, at = 0, -1
-    for seq, logged in enumerate(cluster.log, start=1):
-        turn, at = (turn, at) if logged.at == at else (seq, logged.at)
-        records.append(encode(logged.event, seq=seq, at=at, turn=turn, cause=logged.cause, previous=digest))
-        digest = records[-1].digest
-    return records
+    """The log of the cluster, a turn a record."""
+    return list(cluster.records)
 
 
 def worker(name: str, cores: int, memory_mb: int = 64 * GIB) -> RegisterWorker:
@@ -219,14 +227,12 @@ def queued(
         app=app,
         company=company,
         user=user,
-        name=app,
         kind="batch",
         cores=cores,
         requested_cores=cores,
         memory_per_task_mb=per_task_mb,
         requested_memory_mb=cores * 512 if memory_mb is None else memory_mb,
         tasks=cores,
-        command=("true",),
     )
 
 

@@ -35,7 +35,8 @@ from scheduler.rules.decide import admit, decide, place
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.store.codec import GENESIS_DIGEST, Record, decode, encode, read_record
+from scheduler.store.codec import facts
+from scheduler.store.eventlog import GENESIS
 from tests.property import reference
 from tests.property.given import Cluster, Logged, worker
 from tests.property.histories import HISTORIES, History, Step, command_for, played, seeded
@@ -102,17 +103,7 @@ def test_folding_a_prefix_and_then_the_rest_is_folding_all(history: History) -> 
 @settings(max_examples=40)
 def test_a_history_read_back_from_its_records_gives_the_same_events_and_the_same_state(history: History) -> None:
     cluster = played(history)
-    records: list[Record] = []
-    for seq, (event, at, cause) in enumerate(cluster.log, start=1):
-        previous = records[-1].digest if records else GENESIS_DIGEST
-        records.append(encode(event, seq=seq, at=at, turn=seq, cause=cause, previous=previous))
-    read: list[Logged] = []
-    previous = GENESIS_DIGEST
-    for record in records:
-        stored = {name: str(value) for name, value in record._asdict().items() if name != "seq"}
-        again = read_record(record.seq, stored, previous)
-        read.append(Logged(decode(again), again.at, again.cause))
-        previous = again.digest
+    read = [Logged(fact.event, fact.at, fact.cause, fact.private) for fact in facts(cluster.records, *GENESIS)]
     assert read == cluster.log
     assert _folded(read).digest() == cluster.state.digest()
 
@@ -159,7 +150,7 @@ def test_deciding_never_changes_the_state_it_is_given(history: History, more: li
 def test_the_executors_of_an_app_are_numbered_from_0_and_a_number_is_never_used_again(history: History) -> None:
     """Semantics P6."""
     so_far: dict[str, int] = {}
-    for event, _, _ in played(history).log:
+    for event, *_ in played(history).log:
         if isinstance(event, AppRegistered):
             so_far[event.app] = 0
         elif isinstance(event, ExecutorAllocated):
@@ -265,8 +256,8 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
 
 def _folded(log: list[Logged], state: ClusterState | None = None) -> ClusterState:
     folded = ClusterState() if state is None else state
-    for event, at, cause in log:
-        folded.apply(event, at=at, cause=cause)
+    for event, at, cause, private in log:
+        folded.apply(event, at=at, cause=cause, private=private)
     return folded
 
 

@@ -28,7 +28,7 @@ from scheduler.model.grants import Grant
 from scheduler.model.resources import Resources
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import FIELDS, Record, read_record
+from scheduler.store.codec import Fact, Record, facts, record_of
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
 from witness.audit.audit import audit
@@ -76,6 +76,7 @@ class Witness:
         self.state = ClusterState()
         self.position = GENESIS
         self.records: list[Record] = []
+        self.facts: list[Fact] = []
         self.causes: dict[str, int] = {}
         self.granted: dict[str, str] = {}
         self.apps: dict[str, AppRegistered] = {}
@@ -85,29 +86,28 @@ class Witness:
 
     def committed(self, master: str) -> None:
         """A master has written to the log: one writer, one chain, and the grants are what the log says."""
-        records = self._new_records()
-        for number, record in enumerate(records):
-            event = self._take(record)
+        for number, fact in enumerate(self._new_facts()):
+            event = self._take(fact)
             if isinstance(event, MasterElected):
                 if number or event.master != master:
                     raise PromiseBroken(4, f"{master} wrote that {event.master} was elected")
             elif self.state.master != master:
-                raise PromiseBroken(4, f"{master} wrote {record.seq} while {self.state.master} was elected")
+                raise PromiseBroken(4, f"{master} wrote {fact.seq} while {self.state.master} was elected")
         self._check_grants()
 
     def tail_was_lost(self, *, promised: bool) -> None:
         """The store has failed over; what the log lacks now was promised to nobody, or is excused."""
-        before, causes, granted = self.records, self.causes, self.granted
+        before, causes, granted = self.position.seq, self.causes, self.granted
         self._forget()
-        for record in self._new_records():
-            self._take(record)
+        for fact in self._new_facts():
+            self._take(fact)
         self._check_grants()
-        lost = len(before) - len(self.records)
+        lost = before - self.position.seq
         self.tails_lost += lost > 0
         gone = {cause for cause in causes if cause not in self.causes}
         if promised:
             for cause in sorted(gone & self.told.keys()):
-                if self.told[cause] > len(self.records):
+                if self.told[cause] > self.position.seq:
                     raise PromiseBroken(1, f"{cause} was acknowledged at {self.told[cause]} and is lost with its store")
             begun = sorted(self._started & (granted.keys() - self.granted.keys()))
             if begun:
@@ -166,20 +166,20 @@ class Witness:
                 fold(state, fact)
             if state.digest() != digest:
                 raise PromiseBroken(2, f"the snapshot at {seq} and what follows it differ from the log")
-        for deviation in audit(self.records):
+        for deviation in audit(self.facts):
             raise PromiseBroken(5 if deviation.rule == "O2" else 2, f"the audit finds {deviation}")
 
     def check_follower(self, name: str, state: ClusterState, position: Position) -> None:
         """What a master has in memory is the log folded up to there; of a lost tail it may not know yet."""
-        if position.seq > len(self.records) or position == GENESIS:
+        if position.seq > self.position.seq or position == GENESIS:
             return
         if position.seq != self.position.seq:
             state_due = ClusterState()
-            for record in self.records[: position.seq]:
-                fold(state_due, record)
+            for fact in self.facts[: position.seq]:
+                fold(state_due, fact)
         else:
             state_due = self.state
-        if self.records[position.seq - 1].digest != position.digest:
+        if self.facts[position.seq - 1].digest != position.digest:
             return
         if state.digest() != state_due.digest():
             raise PromiseBroken(2, f"{name} has another state at {position.seq} than the log")
@@ -187,45 +187,36 @@ class Witness:
     def _log(self) -> EventLog:
         return open_log(self._store.client, self._keys)
 
-    def _new_records(self) -> list[Record]:
-        found = []
-        position = self.position
-        for seq, fields in [*self._archived(), *self._in_stream()]:
-            if seq != position.seq + 1:
-                raise PromiseBroken(4, f"the log has {seq} after {position.seq}")
-            try:
-                record = read_record(seq, fields, position.digest)
-            except FairlogError as error:
-                raise PromiseBroken(4, str(error)) from error
-            position = Position(seq, record.digest)
-            found.append(record)
+    def _new_facts(self) -> list[Fact]:
+        try:
+            records = [*self._archived(), *self._in_stream()]
+            found = list(facts(records, *self.position))
+        except FairlogError as error:
+            raise PromiseBroken(4, str(error)) from error
+        self.records += records
         return found
 
-    def _archived(self) -> Iterator[tuple[int, dict[str, str]]]:
-        """The entries that are not in the store any more, where all of the log is to be read."""
+    def _archived(self) -> Iterator[Record]:
+        """The turns that are not in the store any more, where all of the log is to be read."""
         for text in self._store.ask("LRANGE", self._keys.archive, 0, -1) if self.position == GENESIS else ():
             segment = Segment(**json.loads(text))
-            for number, *values in entries(segment, get(segment), segment.first):
-                yield int(number), {name: value.decode() for name, value in zip(FIELDS, values, strict=True)}
+            yield from entries(segment, get(segment))
 
-    def _in_stream(self) -> Iterator[tuple[int, dict[str, str]]]:
-        for entry, flat in self._store.ask("XRANGE", self._keys.log, f"({self.position.seq}-0", "+"):
-            pairs = iter(flat)
-            fields = {name.decode(): value.decode() for name, value in zip(pairs, pairs, strict=True)}
-            yield int(entry.partition(b"-")[0]), fields
+    def _in_stream(self) -> Iterator[Record]:
+        return map(record_of, self._store.ask("XRANGE", self._keys.log, f"({self.position.seq}-0", "+"))
 
-    def _take(self, record: Record) -> Event:
-        if record.cause:
-            turn = self.causes.setdefault(record.cause, record.turn)
-            if turn != record.turn:
-                raise PromiseBroken(6, f"{record.cause} was carried out at {turn} and again at {record.turn}")
+    def _take(self, fact: Fact) -> Event:
+        if fact.cause:
+            turn = self.causes.setdefault(fact.cause, fact.turn)
+            if turn != fact.turn:
+                raise PromiseBroken(6, f"{fact.cause} was carried out at {turn} and again at {fact.turn}")
         try:
-            event = fold(self.state, record)
+            event = fold(self.state, fact)
         except FairlogError as error:
             raise PromiseBroken(2, str(error)) from error
-        self.records.append(record)
-        self.position = Position(record.seq, record.digest)
-        self._count(event, record.seq)
+        self.facts.append(fact)
+        self.position = Position(fact.seq, fact.digest)
+        self._count(event, fact.seq)
         return event
 
     def _count(self, event: Event, seq: int) -> None:

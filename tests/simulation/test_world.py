@@ -62,7 +62,7 @@ def test_every_fault_comes_about_and_has_its_consequences() -> None:
         with running(seed) as world:
             run(world)
             seen.update(world.store.struck)
-            seen.update(record.type for record in world.witness.records)
+            seen.update(fact.type for fact in world.witness.facts)
             seen["a tail was lost"] += world.witness.tails_lost
             seen["a command was acknowledged"] += len(world.witness.told)
             for line in world.story:

@@ -360,6 +360,7 @@ class World:
             "program_log": lambda: _Log(self),
             "uuid4": lambda: SimpleNamespace(hex=f"{next(ids):032x}"),
             "_new_id": lambda: f"{next(ids):032x}",
+            "new_salt": lambda: f"{next(ids):032x}",
             "connect": lambda _: self.store.client,
         }
         for name, module in [*sys.modules.items()]:

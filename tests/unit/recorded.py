@@ -1,35 +1,80 @@
-"""The log of a test's cluster, as a store would hold it."""
+"""The log of a test's cluster: as a store holds it, as it is told, and as it might have been written instead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, takewhile
+from typing import Any
 
-from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, chain_digest, encode, told
+from msgspec.structs import asdict, replace
+
+from fairlog.cli.render import log_json
+from scheduler.model.commands import Private, SubmitApp, Taken
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, encode_turn, lines_of, told
+from scheduler.store.eventlog import EventLog, Position
 from tests.property.given import Cluster
 
 
-def records(cluster: Cluster) -> list[Record]:
-    """The entries of everything that the cluster did; what came at one time is one turn."""
-    found: list[Record] = []
-    previous, turn, before = GENESIS_DIGEST, 1, -1
-    for seq, (event, at, cause) in enumerate(cluster.log, start=1):
-        turn, before = (turn, before) if at == before else (seq, at)
-        found.append(encode(event, seq=seq, at=at, turn=turn, cause=cause, previous=previous))
-        previous = found[-1].digest
+def facts(log: Iterable[Record] | Cluster) -> list[Fact]:
+    """What the records tell, or everything that the cluster did."""
+    return [fact for record in (log.records if isinstance(log, Cluster) else log) for fact in told(record)]
+
+
+def said(fact: Fact) -> dict[str, Any]:
+    """What the event states, by name."""
+    return asdict(fact.event)
+
+
+def edited(log: Sequence[Fact], seq: int, **changes: object) -> list[Fact]:
+    """The log with an event at `seq` that states something else."""
+    found = list(log)
+    found[seq - 1] = found[seq - 1]._replace(event=replace(found[seq - 1].event, **changes))
     return found
 
 
-def facts(log: Iterable[Record]) -> list[Fact]:
-    """What the entries tell."""
-    return [told(record) for record in log]
-
-
-def rechained(log: list[Record]) -> list[Record]:
-    """The log with positions, turns and digests as if it had been written like that."""
-    digest, found = GENESIS_DIGEST, []
+def rechained(log: Iterable[Fact]) -> list[Fact]:
+    """The log with positions and turns as if it had been written like that, its digests believed."""
     turns: dict[int, int] = {}
-    for seq, record in enumerate(log, start=1):
-        turn = turns.setdefault(record.turn, seq)
-        digest = chain_digest(digest, seq, record.type, record.v, record.at, turn, record.cause, record.data)
-        found.append(record._replace(seq=seq, turn=turn, digest=digest))
-    return found
+    return [fact._replace(seq=seq, turn=turns.setdefault(fact.turn, seq)) for seq, fact in enumerate(log, start=1)]
+
+
+def stored(log: Iterable[Fact]) -> list[Record]:
+    """The records of a log that was written like that, whatever positions and digests the facts have."""
+    return list(_stored(log))
+
+
+def _stored(log: Iterable[Fact]) -> Iterator[Record]:
+    first, digest = 1, GENESIS_DIGEST
+    for _, group in groupby(log, key=lambda fact: fact.turn):
+        turn = list(group)
+        commands = [_taken(number, turn) for number, fact in enumerate(turn) if fact.command is not None]
+        entries = [(fact.event, fact.cause) for fact in turn]
+        at = turn[0].at
+        record = encode_turn(entries, commands, first=first, at=at, previous=digest, salt="5a17".__str__)
+        yield record
+        first, digest = record.last + 1, record.digest
+
+
+def _taken(number: int, turn: Sequence[Fact]) -> Taken:
+    fact = turn[number]
+    rest = turn[number + 1 :] if fact.cause else turn[number + 1 : number + fact.caused]
+    count = 1 + len(list(takewhile(lambda other: other.command is None and other.cause == fact.cause, rest)))
+    command = fact.command
+    if isinstance(command, SubmitApp):
+        command = replace(command, **asdict(fact.private or Private()))
+    assert command is not None
+    return Taken(number, count, fact.cause, fact.by, command)
+
+
+def put(log: EventLog, records: Iterable[Record]) -> Position:
+    """Commit the records to a log that is empty, or ends before the first; where it ends."""
+    after = log.head()
+    for record in records:
+        log.commit(after, record)
+        after = Position(record.last, record.digest)
+    return after
+
+
+def exported(log: Iterable[Record]) -> str:
+    """The log as `fairlog log --json` prints it."""
+    return "".join(f"{log_json(line)}\n" for record in log for line in lines_of(record))

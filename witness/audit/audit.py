@@ -9,12 +9,12 @@ nobody can know the state any more: from there on only the chain is verified.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from msgspec import structs, to_builtins
+from msgspec import structs
 
-from recovery.replay.chain import Entry, Fault, verified
-from scheduler.model.errors import InvariantViolated, UnreadableRecord
+from recovery.replay.chain import Fault, verified
+from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
     AppAdmitted,
     CompanyRegistered,
@@ -31,13 +31,10 @@ from scheduler.model.events import (
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import STAGES, consequences, decision_of, decisions, reservations, stage_of
-from scheduler.store.codec import Fact, Record, told
+from scheduler.store.codec import Fact
 from witness.audit.inputs_check import Inputs, Odd
 from witness.audit.rule_of import broken
 from witness.audit.shadow_ledger import Books
-
-if TYPE_CHECKING:
-    from scheduler.store.eventlog import Position
 
 _DECIDED = (AppAdmitted, DriverAllocated, ExecutorAllocated)
 """What no command brings about."""
@@ -82,7 +79,7 @@ class Audit:
         self._books: Books | None = Books()
         """Until they differ from the state's ledgers: whatever comes behind follows from that."""
         self._clean = True
-        self._latest: Fact | Record | Position | None = None
+        self._latest: Fact | None = None
 
     @property
     def ends_at(self) -> int:
@@ -94,40 +91,28 @@ class Audit:
         """The digest of that entry."""
         return "" if self._latest is None else self._latest.digest
 
-    def deviations(self, entries: Iterable[Entry]) -> Iterator[Deviation]:
+    def deviations(self, entries: Iterable[Fact]) -> Iterator[Deviation]:
         """Each deviation of the log, in the order of its positions as far as the log itself is in order."""
         for found in self._every(entries):
             self._clean = False
             if found.seq >= self.first and (self.last is None or found.seq <= self.last):
                 yield found
 
-    def _every(self, entries: Iterable[Entry]) -> Iterator[Deviation]:
+    def _every(self, entries: Iterable[Fact]) -> Iterator[Deviation]:
         turn: list[Fact] = []
         number = 0
         for entry in verified(entries):
-            if type(entry) is Fact and entry.turn == number and self.blind_from is None:
-                turn.append(entry)
-                continue
             if isinstance(entry, Fault):
-                if entry.lost:
-                    self._stop(turn[0].seq if turn else entry.seq)
-                yield Deviation(entry.seq, CHAIN, entry.done, entry.due, None)
+                yield from self._finish(turn)
+                self._stop(entry.seq)
+                yield Deviation(entry.seq, CHAIN, entry.done, "an entry that follows from the one before", None)
                 continue
-            if entry.turn != number or self.blind_from is not None:
+            if entry.turn != number:
                 yield from self._finish(turn)
                 number = entry.turn
                 if self.last is not None and entry.seq > self.last:
                     break
-            if self.blind_from is None:
-                try:
-                    turn.append(entry if isinstance(entry, Fact) else told(entry))
-                    continue
-                except UnreadableRecord as error:
-                    self._stop(turn[0].seq if turn else entry.seq)
-                    yield from self._finish(turn)
-                    yield Deviation(entry.seq, CHAIN, str(error), "an entry that can be read", None)
-            self.events += 1
-            self._latest = entry
+            turn.append(entry)
         yield from self._finish(turn)
         if self.blind_from is None and self._clean:
             yield from self._violations()
@@ -237,7 +222,7 @@ class Audit:
         if first.turn != first.seq:
             yield Deviation(first.seq, "T2", f"turn {first.turn}", f"turn {first.seq}", None)
         due = max(first.at, self.state.at)
-        for seq, at, _, cause, event, _ in turn:
+        for seq, at, _, cause, event, *_ in turn:
             if at != due:
                 yield Deviation(seq, "T2", f"time {at}", f"time {due}", None)
             if cause and type(event) in _DECIDED:
@@ -283,10 +268,10 @@ class Audit:
 
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as the log has it; one that cannot be so is named and passed over (semantics O2)."""
-        seq, at, _, cause, event, _ = logged
+        seq, at, _, cause, event, *_ = logged
         state, books = self.state, self._books
         try:
-            state.apply(event, at=at, cause=cause)
+            state.apply(event, at=at, cause=cause, private=logged.private)
         except InvariantViolated as error:
             state.head = seq
             return self._deviation(seq, event, None, rule=error.rule)._replace(due=f"nothing: {error.why}")
@@ -335,7 +320,7 @@ class _Course:
         self.due = next(self._course, None)
 
 
-def audit(entries: Iterable[Entry]) -> list[Deviation]:
+def audit(entries: Iterable[Fact]) -> list[Deviation]:
     """Every deviation of the log."""
     return list(Audit().deviations(entries))
 
@@ -345,7 +330,7 @@ def words(event: Event | None) -> str:
     if event is None:
         return "nothing"
     usual = {field.name: field.default for field in structs.fields(event)}
-    said = [f"{name}={value}" for name, value in to_builtins(event).items() if value != usual[name]]
+    said = [f"{name}={value}" for name, value in structs.asdict(event).items() if value != usual[name]]
     return " ".join([type(event).__name__, *said])
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from recovery.replay.inputs import status_command
 from scheduler.model.commands import (
     ChangeCompany,
     Command,
@@ -76,7 +75,7 @@ class Inputs:
 
     def odd(self, number: int, fact: Fact) -> Odd | None:
         """What is wrong with the input of that number, which is about to be folded; None if nothing is."""
-        _, _, _, cause, event, _ = fact
+        cause, event = fact.cause, fact.event
         before, self._cause = self._cause, cause
         if self._due:
             due = self._due.pop(0)
@@ -301,3 +300,16 @@ _TOGETHER = {(ExecutorChanged, AppChanged), (ExecutorRevoked, ExecutorRevoked)}
 """What may stand side by side and come of one command that is not decided again: of a backlog, and of kills."""
 _LAST = {AppChanged, AppRemoved}
 """What stands alone, or behind what else a command causes."""
+
+
+def status_command(event: WorkerChanged) -> Command:
+    """What gave the worker that status, its offer being what it was."""
+    match event.status:
+        case "alive":
+            return UndrainWorker(worker=event.worker)
+        case "draining":
+            return DrainWorker(worker=event.worker)
+        case "leaving":
+            return RemoveWorker(worker=event.worker)
+        case "decommissioned":
+            return DecommissionWorker(worker=event.worker)

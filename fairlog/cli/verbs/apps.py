@@ -31,9 +31,11 @@ from fairlog.cli.params import (
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
 from scheduler.model.errors import CommandRejected
+from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.validate import MAX_NAME
+from scheduler.store.codec import told
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -415,7 +417,9 @@ def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[i
             if over:
                 break
             while (record := next(ticks)) is not None:
-                ended = ended or (record.type == "AppRemoved" and record.as_json()["data"]["app"] == app)
+                ended = ended or any(
+                    isinstance(fact.event, AppRemoved) and fact.event.app == app for fact in told(record)
+                )
 
 
 def _worklist(session: Session) -> Worklist:

@@ -13,7 +13,7 @@ from fairlog.cli.decorators import on_log
 from fairlog.cli.params import EXPORT, as_json, read_text, span_options
 from fairlog.cli.target import Place, in_the_past, place_options
 from recovery.replay.bounds import OPEN, Bound
-from recovery.replay.chain import Garbled, read_export, read_store
+from recovery.replay.chain import read_export, read_store
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.resources import size_text
@@ -22,7 +22,7 @@ from witness.explain import explain as tell
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
-    from recovery.replay.chain import Entry
+    from scheduler.store.codec import Fact
 
 _NOWHERE = 1 << 63
 
@@ -145,7 +145,7 @@ class _Log(NamedTuple):
     """A log by its name."""
 
     name: str
-    entries: Iterable[Entry]
+    entries: Iterable[Fact]
 
 
 def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
@@ -167,7 +167,7 @@ def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> It
         yield _Log("the log", read_store(session.log))
 
 
-def _spanned(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) -> Iterable[Entry]:
+def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterable[Fact]:
     """The entries; the audit is told the positions of the span as they are known, before the entries that decide it."""
     audited.first, audited.last = first.seq or 1, last.seq
     if first.at is None and last.at is None:
@@ -177,13 +177,12 @@ def _spanned(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound
     return _dated(audited, entries, first, last)
 
 
-def _dated(audited: Audit, entries: Iterable[Entry], first: Bound, last: Bound) -> Iterator[Entry]:
+def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterator[Fact]:
     for entry in entries:
-        if not isinstance(entry, Garbled):
-            if audited.first == _NOWHERE and first.reached(entry):
-                audited.first = entry.seq
-            if audited.last is None and last.passed(entry):
-                audited.last = entry.seq - 1
+        if audited.first == _NOWHERE and first.reached(entry):
+            audited.first = entry.seq
+        if audited.last is None and last.passed(entry):
+            audited.last = entry.seq - 1
         yield entry
 
 

@@ -18,10 +18,11 @@ from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.simulate import run_scenario
+from scheduler.store.codec import lines_of
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.store.codec import Record
+    from scheduler.store.codec import Line, Record
 
 
 @click.command()
@@ -48,20 +49,20 @@ def log(
 ) -> None:
     """Print the log, one line per event, and verify its chain of digests.
 
-    With --json, each line is one object; docs/architecture.md describes its fields. `fairlog import` and `fairlog
-    audit` read this form. With --parquet, FILE has one typed column for each field of an event; it is written or
-    replaced only once it is complete.
+    With --json each line is an object with seq, type, at, turn, cause and data; the first event that a command caused
+    also has command, events (how many it caused), by, commit and private, the last one of a turn the turn's digest.
+    `fairlog import` takes the whole of it.
+    With --parquet FILE has these columns, and one for each fact that an event may state, in its type; FILE is there,
+    or written over, only once it is whole.
     """
     if parquet is not None and (as_json or following):
-        raise click.UsageError(
-            f"--parquet and {'--json' if as_json else '--follow'} cannot be combined; give one of them"
-        )
-    records = _records(session, first, last, following=following)
-    chosen = _about(records, app, known=app is None or first != OPEN or last != OPEN)
+        raise click.UsageError(f"--parquet and {'--json' if as_json else '--follow'} exclude each other")
+    lines = _lines(session, first, last, following=following)
+    chosen = _about(lines, app, known=app is None or first != OPEN or last != OPEN)
     if parquet is None:
         show = render.log_json if as_json else render.log_line
-        for record in chosen:
-            click.echo(show(record))
+        for line in chosen:
+            click.echo(show(line))
         return
     from fairlog.cli.parquet import check_extra, write  # noqa: PLC0415 (its library is an extra)
 
@@ -69,27 +70,26 @@ def log(
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 
-def _records(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Record]:
+def _lines(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Line]:
     after = position_of(session.log, (first.seq or 1) - 1)
-    if not following and after.seq < (first.seq or 1) - 1:
-        return
     grown = (record for record in follow(session.log, after) if record is not None)
-    records = grown if following else session.log.read(after, to=last.seq)
-    yield from (record for record in up_to(records, last) if first.reached(record))
+    records: Iterator[Record] = grown if following else session.log.read(after, to=last.seq)
+    lines = (line for record in records for line in lines_of(record))
+    yield from (line for line in up_to(lines, last) if first.reached(line))
 
 
-def _about(records: Iterator[Record], app: str | None, *, known: bool) -> Iterator[Record]:
-    """Those of the records that are about the app. Raises: UnknownApp if none is and it is not `known` elsewhere."""
-    for record in records:
-        if app is None or _is_about(record, app):
+def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:
+    """Those of the lines that are about the app. Raises: UnknownApp if none is and it is not `known` elsewhere."""
+    for line in lines:
+        if app is None or _is_about(line, app):
             known = True
-            yield record
+            yield line
     if not known and app is not None:
         raise UnknownApp(app)
 
 
-def _is_about(record: Record, app: str) -> bool:
-    said = record.as_json()["data"]
+def _is_about(line: Line, app: str) -> bool:
+    said = line.data
     return bool(said.get("app") == app or app_of(str(said.get("executor", ""))) == app)
 
 

@@ -26,7 +26,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Entry, Turn
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
-from scheduler.store.codec import Record, encode
+from scheduler.store.codec import Fact
 from tests.integration.cli_rig import Shell
 
 
@@ -74,17 +74,13 @@ def _admission(name: str, company: str) -> AppAdmitted:
     return AppAdmitted(app=name, company=company, user="ann", share="0/1")
 
 
-def _records(entries: list[Entry]) -> list[Record]:
-    records: list[Record] = []
-    for seq, entry in enumerate(entries, start=1):
-        previous = records[-1].digest if records else "0" * 32
-        records.append(encode(entry.event, seq=seq, at=1, turn=1, cause="", previous=previous))
-    return records
+def _facts(entries: list[Entry]) -> list[Fact]:
+    return [Fact(seq, 1, 1, entry.cause, entry.event) for seq, entry in enumerate(entries, start=1)]
 
 
 def test_the_story_of_a_fair_log_is_told() -> None:
     state, entries = _cluster(_app("a", "rich"), _app("b", "poor"))
-    story = read_story(_records(entries))
+    story = read_story(_facts(entries))
     assert story.state.digest() == state.digest()
     assert (story.positions, story.admissions) == (len(entries), 2)
 
@@ -116,21 +112,21 @@ def test_a_worker_that_is_granted_more_than_it_offers_is_found() -> None:
 
 def test_an_app_that_did_not_finish_is_found() -> None:
     _, entries = _cluster(_app("a", "rich"))
-    story = read_story(_records(entries))
-    with pytest.raises(Broken, match="app a did not finish: it is waiting"):
+    story = read_story(_facts(entries))
+    with pytest.raises(Broken, match="app a did not finish, it is waiting"):
         check_end(story, ["a"], lambda view, **asked: look(story.state, view, asked))
 
 
 def test_a_master_that_says_something_else_than_the_log_is_found() -> None:
     _, entries = _cluster()
-    story = read_story(_records(entries))
+    story = read_story(_facts(entries))
     check_end(story, [], lambda view, **asked: look(story.state, view, asked))
     with pytest.raises(Broken, match="view of the workers"):
         check_end(story, [], lambda view, **asked: [] if view == "workers" else look(story.state, view, asked))
 
 
-def _chain(*events: Event) -> list[Record]:
-    return _records([Entry(event, f"c{number}") for number, event in enumerate(events, start=1)])
+def _chain(*events: Event) -> list[Fact]:
+    return _facts([Entry(event, f"c{number}") for number, event in enumerate(events, start=1)])
 
 
 def test_an_acknowledged_command_that_the_log_lacks_is_found() -> None:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
-from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import Cluster
-from tests.unit.recorded import records
+from tests.unit.recorded import put
 from tests.unit.witness.test_fairness import two_companies
 from tests.unit.witness.test_whatif import job
 
@@ -28,11 +27,7 @@ if TYPE_CHECKING:
 
 def keep(connection: Redis, cluster: Cluster) -> None:
     """Write the cluster's log into the store, turn by turn."""
-    log, position = EventLog(connection, Keys("default")), GENESIS
-    for _, turn in groupby(records(cluster), key=lambda record: record.turn):
-        entries = list(turn)
-        log.commit(position, entries)
-        position = Position(entries[-1].seq, entries[-1].digest)
+    put(EventLog(connection, Keys("default")), cluster.records)
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +85,7 @@ def test_a_statement_in_csv_names_the_log_on_every_line(store: EmbeddedStore) ->
         ("user", "tim", ""),
         ("company", "", ""),
     ]
-    assert {line["log_digest"] for line in lines} == {records(two_companies())[-1].digest}
+    assert {line["log_digest"] for line in lines} == {two_companies().records[-1].digest}
     assert {line["requestedCoreMs"] for line in lines} == {str(8 * 21_000)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
@@ -16,28 +15,26 @@ from fairlog.cli.main import cli
 from fairlog.cli.parquet import TEXT, TRUTH, WHOLE
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.events import EVENT_TYPES, AppRegistered
-from scheduler.store.codec import Record
-from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.codec import lines_of
+from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import recorded
 from tests.property.histories import played, seeded
+from tests.unit.recorded import put
 
 if TYPE_CHECKING:
     from redis import Redis
 
 NAMED = {"has_driver": "driver"}
 """Columns that are called otherwise than the fact: of two facts of one name."""
-LOG = recorded(played(seeded(7, 60)))
+RECORDS = recorded(played(seeded(7, 60)))
+LOG = [line for record in RECORDS for line in lines_of(record)]
 
 
 @pytest.fixture
 def written(store: EmbeddedStore, connection: Redis) -> EmbeddedStore:
     """A store with the log of a random history."""
-    log, position = EventLog(connection, Keys("default")), GENESIS
-    for _, group in groupby(LOG, key=lambda record: record.turn):
-        turn = list(group)
-        log.commit(position, turn)
-        position = Position(turn[-1].seq, turn[-1].digest)
+    put(EventLog(connection, Keys("default")), RECORDS)
     return store
 
 
@@ -56,12 +53,12 @@ def test_every_entry_is_a_row_with_what_its_event_says(written: EmbeddedStore, t
     assert (answer.exit_code, answer.output) == (0, f"{len(LOG)} log entries written to {file}\n")
     found = rows(file)
     assert [
-        Record(
-            *(row["seq"], row["type"], row["v"], round(row["at"].timestamp() * 1000), row["turn"]),
-            *(row["cause"] or "", row["data"], row["digest"]),
+        (
+            *(row["seq"], row["type"], round(row["at"].timestamp() * 1000), row["turn"]),
+            *(row["cause"] or "", json.loads(row["data"]), row["digest"]),
         )
         for row in found
-    ] == LOG
+    ] == [(line.seq, line.type, line.at, line.turn, line.cause, line.data, line.digest) for line in LOG]
     for row in found:
         said = json.loads(row["data"])
         for name in (*TEXT, *WHOLE, *TRUTH):
@@ -83,7 +80,7 @@ def test_times_are_times_in_utc(written: EmbeddedStore, tmp_path: Path) -> None:
 
 
 def test_a_span_and_an_app_are_chosen_as_when_the_log_is_printed(written: EmbeddedStore, tmp_path: Path) -> None:
-    app = next(json.loads(record.data)["app"] for record in LOG if record.type == "AppAdmitted")
+    app = next(record.data["app"] for record in LOG if record.type == "AppAdmitted")
     options = ("--from", 5, "--to", len(LOG) - 3, "--app", app)
     run(written, "--parquet", tmp_path / "p", *options)
     printed = [json.loads(line)["seq"] for line in run(written, *options, "--json").output.splitlines()]

@@ -27,7 +27,7 @@ from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.store.codec import GENESIS_DIGEST, Record, encode
+from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Shell, tree_of, wait_until
@@ -46,12 +46,8 @@ def written(store: EmbeddedStore) -> EventLog:
     turn.take(RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384), "c2")
     turn.take(SubmitApp(app="a", company="acme", user="ann", name="größer", command=("true",)), "c3")
     turn.settle()
-    records: list[Record] = []
-    for seq, (event, cause) in enumerate(turn.entries, start=1):
-        previous = records[-1].digest if records else GENESIS_DIGEST
-        records.append(encode(event, seq=seq, at=1_000, turn=1, cause=cause, previous=previous))
     log = _log(store, "first")
-    log.commit(GENESIS, records)
+    log.commit(GENESIS, encode_turn(turn.entries, turn.commands, first=1, at=1_000, previous=GENESIS_DIGEST))
     return log
 
 
@@ -296,7 +292,7 @@ def test_a_list_of_archived_segments_with_a_gap_is_refused(
 def test_a_backup_goes_on_while_the_log_is_archived(archived: EventLog, store: EmbeddedStore) -> None:
     def meanwhile(records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
-            if record.seq == staying(40)[0]:
+            if record.last == staying(40)[0]:
                 list(archive(archived, "memory://archive", retain=1))
             yield record
 

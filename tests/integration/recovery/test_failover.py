@@ -26,7 +26,7 @@ from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import AppAdmitted
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
-from scheduler.store.codec import encode
+from scheduler.store.codec import encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog
 from scheduler.store.keys import Keys
 from tests.integration.servers import a_standby_waits
@@ -100,7 +100,7 @@ def test_a_standby_hears_that_the_lease_was_given_back_however_long_it_would_wai
 
 
 def elections(log: EventLog) -> int:
-    return sum(record.type == "MasterElected" for record in log.read())
+    return sum(fact.type == "MasterElected" for fact in log.facts())
 
 
 def test_a_killed_master_is_followed_by_another_within_its_lease(
@@ -270,7 +270,7 @@ def test_a_log_that_contradicts_itself_stops_a_standby_at_its_position(
     scheduler: Scheduler, log: EventLog, store: EmbeddedStore, keys: Keys
 ) -> None:
     admitted = AppAdmitted(app="nobody", company="acme", user="ann", share="0/1")
-    log.commit(scheduler.position, [encode(admitted, seq=3, at=1, turn=3, cause="", previous=log.head().digest)])
+    log.commit(scheduler.position, encode_turn([(admitted, "")], first=3, at=1, previous=log.head().digest))
     log.store.set(keys.lease, "held by another")
     with Redis.from_url(store.url) as own, pytest.raises(InvariantViolated, match=r"^log position 3: "):
         Master(EventLog(own, keys), Member("standby", 2, "there")).run()

@@ -23,7 +23,7 @@ from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import Snapshot, positions
 from scheduler.model.commands import RegisterCompany
 from scheduler.service.client import Client
-from scheduler.store.codec import encode
+from scheduler.store.codec import encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.keys import Keys
 from tests.integration.workers.worker_rig import wait_until
@@ -40,10 +40,10 @@ def log(connection: Redis, keys: Keys) -> EventLog:
     """A log of some hundred entries."""
     made = EventLog(connection, keys)
     position = GENESIS
-    for event, at, cause in played(seeded(11, 120)).log:
-        record = encode(event, seq=position.seq + 1, at=at, turn=1, cause=cause, previous=position.digest)
-        made.commit(position, [record])
-        position = Position(record.seq, record.digest)
+    for event, at, cause, _ in played(seeded(11, 120)).log:
+        record = encode_turn([(event, cause)], first=position.seq + 1, at=at, previous=position.digest)
+        made.commit(position, record)
+        position = Position(record.last, record.digest)
     return made
 
 

@@ -149,7 +149,7 @@ def test_a_store_that_will_not_do_as_it_is_told_is_waited_for(servers: Servers, 
             end(servers, port, store)
             assert receipt.result(60).seq > 0, words
             wait_until(lambda count=count: _said(master, BACK) == _said(worker, BACK) == count, "them to go on")  # type: ignore[misc]
-        types = [record.type for record in EventLog(store, Keys()).read()]
+        types = [fact.type for fact in EventLog(store, Keys()).facts()]
         assert types.count("CompanyRegistered") == len(TROUBLES)
         assert types.count("WorkerRegistered") == 1
         assert "WorkerRemoved" not in types

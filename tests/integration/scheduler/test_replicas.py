@@ -19,9 +19,9 @@ from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
-from scheduler.store.inflight import UnderWay
+from scheduler.store.inflight import InFlight
 from scheduler.store.keys import Keys
-from scheduler.store.replication import Primacy, _Server
+from scheduler.store.replication import Replication, _Server
 from tests.integration.cli_rig import Service, Shell
 from tests.integration.servers import Servers, a_standby_waits, replication, until
 from workers.agent import Agent
@@ -77,7 +77,7 @@ def test_nothing_is_acknowledged_while_replicas_are_missing(
     client._put(("one", "command", write_command(ACME), "one"))
     master.turn()
     assert client.store.llen(client.keys.reply("one")) == 1
-    assert [record.type for record in master.log.read()].count("CompanyRegistered") == 1
+    assert [fact.type for fact in master.log.facts()].count("CompanyRegistered") == 1
 
 
 def test_nothing_is_started_that_replicas_are_missing_of(
@@ -150,10 +150,10 @@ def test_the_one_that_replaced_a_primary_is_believed_though_that_one_does_not_kn
         other.replicaof("127.0.0.1", str(ports[0]))
         until(lambda: replication(other)["master_link_status"] == "up")
         master = _master(servers, ports[0], replicas=1)
-        monitored = Primacy(master.log.store)
+        monitored = Replication(master.log.store)
         others = (_Server("127.0.0.1", primary), _Server("127.0.0.1", ports[0]), _Server("localhost", ports[1]))
         monitored._followers, monitored._reign = dict.fromkeys(others, 0.0), "the one before"
-        master.log._primacy = monitored
+        master.log._replication = monitored
         master.take_over()
         assert monitored._followers.keys() == {others[0], _Server("127.0.0.1", ports[1])}
         assert not monitored._awaited
@@ -164,7 +164,7 @@ def test_a_former_primary_that_is_primary_again_is_asked_by_a_master_that_was_a_
 ) -> None:
     port = servers.replica_of(primary)
     with Redis(port=primary) as first, Redis(port=port) as second, Redis(port=servers.replica_of(primary)) as third:
-        monitored = Primacy(first)
+        monitored = Replication(first)
         until(lambda: replication(first)["connected_slaves"] == 3)
         assert _confirmed(monitored, first)
         second.replicaof("NO", "ONE")
@@ -179,7 +179,7 @@ def test_a_former_primary_that_is_primary_again_is_asked_by_a_master_that_was_a_
 
 def test_a_former_primary_that_was_started_again_is_not_taken_for_the_primary(servers: Servers, primary: int) -> None:
     with Redis(port=primary) as first, Redis(port=servers.replica_of(primary)) as second:
-        monitored = Primacy(first)
+        monitored = Replication(first)
         until(lambda: replication(first)["connected_slaves"] == 2)
         assert _confirmed(monitored, first)
         second.replicaof("NO", "ONE")
@@ -196,7 +196,7 @@ def test_a_replica_that_hung_and_has_replaced_a_primary_that_hung_since_is_not_l
 ) -> None:
     port = servers.replica_of(primary)
     with Redis(port=primary) as first, Redis(port=port) as second:
-        monitored = Primacy(first)
+        monitored = Replication(first)
         until(lambda: replication(first)["connected_slaves"] == 2)
         assert _confirmed(monitored, first)
         servers.signal(port, signal.SIGSTOP)
@@ -210,9 +210,9 @@ def test_a_replica_that_hung_and_has_replaced_a_primary_that_hung_since_is_not_l
             _confirmed(monitored, first)
 
 
-def _confirmed(monitored: Primacy, server: Redis) -> bool:
+def _confirmed(monitored: Replication, server: Redis) -> bool:
     """What it says of `server`, asked over a connection on which something was answered."""
-    sent = UnderWay(server, [("PING",)])
+    sent = InFlight(server, [("PING",)])
     sent.read()
     try:
         return monitored.confirm(sent)
@@ -352,7 +352,7 @@ def test_what_a_failover_has_lost_is_forgotten_by_everybody_and_what_was_acknowl
         assert (lost in state.apps, sorted(state.companies)) == (False, ["acme", "afterwards"])
         until(lambda: _masters_follow(first) and _masters_follow(second))
         assert sorted(state.workers) == ["w"]
-        assert not any(record.type == "WorkerRemoved" for record in log.read())
+        assert not any(fact.type == "WorkerRemoved" for fact in log.facts())
         assert first.process.poll() is second.process.poll() is worker.process.poll() is None
 
 

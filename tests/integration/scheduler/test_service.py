@@ -41,7 +41,7 @@ from scheduler.rules import turn as turn_module
 from scheduler.rules.decide import decide
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
-from scheduler.store.codec import Record, chain_digest, encode
+from scheduler.store.codec import chained, encode_turn
 from scheduler.store.connection import check_store
 from scheduler.store.doorbell import queue_key
 from scheduler.store.eventlog import EventLog
@@ -96,7 +96,7 @@ def master(connection: Redis, keys: Keys, name: str) -> Scheduler:
 
 
 def types(log: EventLog) -> list[str]:
-    return [record.type for record in log.read()]
+    return [fact.type for fact in log.facts()]
 
 
 def answer(client: Client, identity: str) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_the_first_master_writes_down_its_election_and_the_rules_in_force(schedu
 def test_a_turn_takes_all_inputs_then_admits_then_places(scheduler: Scheduler, client: Client, log: EventLog) -> None:
     client.notify(ACME, WORKER, submission("a"), submission("b"))
     assert scheduler.turn() == 4
-    records = list(log.read())[2:]
+    records = list(log.facts())[2:]
     assert [record.type for record in records] == [
         *("CompanyRegistered", "WorkerRegistered", "AppRegistered", "AppRegistered"),
         *("AppAdmitted", "AppAdmitted"),
@@ -214,11 +214,7 @@ def test_what_a_lost_turn_left_undone_is_made_up_for_when_the_log_is_folded_agai
     late = turn_module.Turn(state, state.at)
     late.take(EndedExecutor(executor="a.0", reason="failed", exit_code=1))
     late.take(KillApp(app="b"))
-    records: list[Record] = []
-    for seq, (event, _) in enumerate(late.entries, start=late.first):
-        digest = records[-1].digest if records else position.digest
-        records.append(encode(event, seq=seq, at=late.at, turn=late.first, cause="", previous=digest))
-    log.commit(position, records)
+    log.commit(position, encode_turn(late.entries, first=late.first, at=late.at, previous=position.digest))
     client.notify(RegisterCompany(company="other"))
     scheduler.turn()
     assert scheduler.worklist.progress("a").running == 0
@@ -481,14 +477,21 @@ def rewrite(log: EventLog, seq: int, **changes: str) -> None:
 
 @pytest.fixture
 def written(scheduler: Scheduler, client: Client) -> EventLog:
-    """A log of six entries."""
-    client.notify(ACME, RegisterCompany(company="b"), RegisterCompany(company="c"), WORKER)
-    scheduler.turn()
+    """A log of six positions, the first two of one turn."""
+    for command in (ACME, RegisterCompany(company="b"), RegisterCompany(company="c"), WORKER):
+        client.notify(command)
+        scheduler.turn()
     return scheduler.log
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("data", '{"company":"bcme"}'), ("at", "7"), ("cause", "x"), ("v", "0"), ("digest", "0" * 32)]
+    ("field", "value"),
+    [
+        ("events", '[["CompanyRegistered","bcme",null,null,null,false]]'),
+        ("at", "7"),
+        ("first", "3"),
+        ("digest", "0" * 64),
+    ],
 )
 def test_an_altered_entry_stops_the_master_at_its_position(
     written: EventLog, store: EmbeddedStore, keys: Keys, field: str, value: str
@@ -513,29 +516,19 @@ def test_a_tail_that_was_cut_off_stops_the_master_at_its_position(
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("events", "why"),
     [
-        ({"type": "CompanyPainted"}, "an event of the unknown type 'CompanyPainted'"),
-        ({"v": "2"}, "version 2 was written by a newer program"),
-        ({"data": '{"company":7}'}, "holds data that cannot be read"),
+        ('[["CompanyPainted","c"]]', "an event of the unknown type 'CompanyPainted'"),
+        ('[["CompanyRemoved","c",1]]', "CompanyRemoved holds data that cannot be read"),
+        ('[["CompanyRemoved",7]]', "CompanyRemoved holds data that cannot be read"),
     ],
 )
 def test_an_entry_that_is_chained_but_not_understood_stops_the_master_at_its_position(
-    written: EventLog, store: EmbeddedStore, keys: Keys, changes: dict[str, str], why: str
+    written: EventLog, store: EmbeddedStore, keys: Keys, events: str, why: str
 ) -> None:
-    records = list(written.read())
-    fields = {**records[5]._asdict(), **changes}
-    digest = chain_digest(
-        records[4].digest,
-        6,
-        fields["type"],
-        int(fields["v"]),
-        fields["at"],
-        fields["turn"],
-        fields["cause"],
-        fields["data"],
-    )
-    rewrite(written, 6, **changes, digest=digest)
+    *_, before, last = written.read()
+    digest = chained(before.digest, 6, 6, last.at, events.encode(), last.commands)
+    rewrite(written, 6, events=events, digest=digest)
     with pytest.raises(UnreadableRecord, match=f"^log position 6: .*{why}"):
         run_master(store.url, keys.cluster)
 

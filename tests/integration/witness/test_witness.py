@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,11 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import EndApp
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
-from scheduler.store.codec import Record
-from scheduler.store.eventlog import GENESIS, EventLog, Position
+from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
-from tests.property.given import Cluster, recorded
+from tests.property.given import Cluster
+from tests.unit.recorded import facts, put
+from tests.unit.recorded import said as stated
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -38,17 +38,13 @@ def history() -> Cluster:
 
 
 CLUSTER = history()
-LOG = recorded(CLUSTER)
+LOG = facts(CLUSTER)
 
 
 @pytest.fixture
 def written(store: EmbeddedStore, connection: Redis) -> EmbeddedStore:
     """A store with the log of that cluster."""
-    log, position = EventLog(connection, Keys("default")), GENESIS
-    for _, records in groupby(LOG, key=lambda record: record.turn):
-        turn: list[Record] = list(records)
-        log.commit(position, turn)
-        position = Position(turn[-1].seq, turn[-1].digest)
+    put(EventLog(connection, Keys("default")), CLUSTER.records)
     return store
 
 
@@ -66,7 +62,7 @@ def at(seq: int) -> ClusterState:
     """The state at that position."""
     state = ClusterState()
     for logged in CLUSTER.log[:seq]:
-        state.apply(logged.event, at=logged.at, cause=logged.cause)
+        state.apply(logged.event, at=logged.at, cause=logged.cause, private=logged.private)
     return state
 
 
@@ -105,7 +101,7 @@ def test_a_time_shows_what_was_so_at_that_time(written: EmbeddedStore) -> None:
 
 
 def test_an_app_is_shown_as_it_was_without_its_tasks(written: EmbeddedStore) -> None:
-    admitted = next(record.seq for record in LOG if record.type == "AppAdmitted" and '"a2"' in record.data)
+    admitted = next(record.seq for record in LOG if record.type == "AppAdmitted" and stated(record)["app"] == "a2")
     assert said(written, "app", "a2", "--at", admitted - 1)["state"] == "pending"
     then = said(written, "app", "a2", "--at", admitted)
     assert (then["state"], then["taskStates"]) == ("waiting", [])
@@ -121,7 +117,7 @@ def test_the_status_of_the_past_names_the_workers_of_then(written: EmbeddedStore
 
 
 def test_explain_tells_what_an_app_waits_for_and_what_it_waited_for_then(written: EmbeddedStore) -> None:
-    registered = next(record.seq for record in LOG if record.type == "AppRegistered" and '"a2"' in record.data)
+    registered = next(record.seq for record in LOG if record.type == "AppRegistered" and stated(record)["app"] == "a2")
     then = said(written, "explain", "a2", "--at", registered)
     assert (then["head"], then["waitsFor"]["rule"]) == (registered, "C4")
     now = said(written, "explain", "a2")
@@ -175,7 +171,7 @@ def test_a_damaged_export_is_refused_with_the_file_and_the_position(written: Emb
     file = tmp_path / "log.jsonl"
     file.write_text(run(written, "log", "--json").output.replace('"a2"', '"a3"', 1))
     answer = CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"}).invoke(cli, ["fairness", str(file)])
-    altered = next(record.seq for record in LOG if '"a2"' in record.data)
+    altered = next(record.turn for record in LOG if stated(record).get("app") == "a2")
     assert answer.exit_code == 1
     assert f"{file}: log position {altered}: " in answer.output
 
@@ -191,7 +187,7 @@ def test_an_audit_between_times_names_only_what_lies_there(written: EmbeddedStor
     """The chain is broken at an entry and stays so; its position tells which spans have to say so."""
     file = tmp_path / "log.jsonl"
     file.write_text(run(written, "log", "--json").output.replace('"a2"', '"a3"', 1))
-    altered = next(record for record in LOG if '"a2"' in record.data)
+    altered = next(record for record in LOG if stated(record).get("app") == "a2")
     before, then = (datetime.fromtimestamp(at / 1000, UTC).isoformat() for at in (altered.at - 1, altered.at))
     runner = CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"})
     codes = [runner.invoke(cli, ["audit", str(file), *span]).exit_code for span in (("--to", before), ("--to", then))]

@@ -302,7 +302,7 @@ def test_a_silent_worker_is_lost_its_task_runs_elsewhere_and_it_stops_its_own_be
     wait_until(lambda: len(list(folder.iterdir())) > 1, "the task elsewhere")
     os.kill(agents[first["worker"]].pid, signal.SIGCONT)
     wait_until(lambda: len(cluster.client.view("workers")) == 2, "the worker to come back")
-    since = [(record.type, record.at) for record in log.read(head)]
+    since = [(fact.type, fact.at) for fact in log.facts(head)]
     offered_again = dict(since)["WorkerRegistered"]
     assert int((folder / first["executor"]).read_text().splitlines()[-1]) <= offered_again
     assert [name for name, _ in since].index("ExecutorAllocated") > [name for name, _ in since].index("WorkerRemoved")

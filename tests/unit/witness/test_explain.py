@@ -11,16 +11,15 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from fairlog.cli.main import cli
-from fairlog.cli.render import log_json
 from scheduler.model.commands import ConfigureCluster, DrainWorker, EndApp, KillApp, ScaleApp, SubmitApp, UndrainWorker
 from scheduler.model.errors import UnknownApp
-from tests.property.given import Cluster, recorded, shared, submission
-from tests.unit.recorded import facts
+from tests.property.given import Cluster, shared, submission
+from tests.unit.recorded import exported, facts
 from witness.explain import explain
 
 
 def told(cluster: Cluster, app: str) -> dict[str, Any]:
-    return explain(facts(recorded(cluster)), app)
+    return explain(facts(cluster), app)
 
 
 def waits(cluster: Cluster, app: str) -> tuple[str, str, str]:
@@ -306,8 +305,8 @@ def test_the_waiting_time_of_an_app_splits_by_cause_to_the_millisecond() -> None
 def test_an_app_that_waits_still_has_waited_until_now() -> None:
     cluster = full()
     cluster.submit("b1", 8, company="bolt")
-    log = recorded(cluster)
-    said = explain(facts(log), "b1", now=lambda: log[-1].at + 12_345)
+    log = facts(cluster)
+    said = explain(log, "b1", now=lambda: log[-1].at + 12_345)
     assert (said["at"], said["waited"]["ms"]) == (log[-1].at + 12_345, 12_345)
     assert said["waited"]["byCause"] == [{"cause": "cluster-full", "rule": "A3", "ms": 12_345}]
 
@@ -360,7 +359,7 @@ def test_an_app_that_the_log_never_heard_of_is_refused() -> None:
 
 def test_a_time_that_is_still_to_come_is_refused_for_a_file_too(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
-    file.write_text("".join(f"{log_json(record)}\n" for record in recorded(full())))
+    file.write_text(exported(full().records))
     answer = CliRunner().invoke(cli, ["explain", "a1", str(file), "--at", "2999-01-01"])
     assert answer.exit_code == 1
     assert "; 2999-01-01T00:00:00+00:00 is in the future" in answer.output

@@ -13,10 +13,9 @@ from recovery.replay.window import measure
 from scheduler.model.commands import EndApp, KillApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import decode
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, History, played
-from tests.unit.recorded import facts, records
+from tests.unit.recorded import facts
 from witness.fairness import By, Fairness
 from witness.statement import Usages, statement
 
@@ -38,7 +37,7 @@ def two_companies() -> Cluster:
 
 def report(cluster: Cluster, by: By = "company", first: Bound = OPEN, last: Bound = OPEN) -> dict[str, Any]:
     meter = Fairness(by=by)
-    state, span = measure(facts(records(cluster)), meter, first=first, last=last)
+    state, span = measure(facts(cluster), meter, first=first, last=last)
     return {"log": span.as_json(), **meter.report(state)}
 
 
@@ -91,7 +90,7 @@ def test_means_are_over_the_span_and_a_span_can_begin_at_a_time_or_a_position() 
     acme = row(found, company="acme")
     assert (acme["occupiedCores"], acme["entitledCores"], acme["demandCores"]) == (16.0, 8.0, 16.0)
     assert (found["fromAt"], found["toAt"], found["cluster"]["utilisation"]) == (5_000, 15_000, 1.0)
-    seq = next(record.seq for record in records(two_companies()) if record.at == 5_000)
+    seq = next(record.seq for record in facts(two_companies()) if record.at == 5_000)
     assert report(two_companies(), first=Bound(seq=seq), last=Bound(at=15_000)) == found
 
 
@@ -124,21 +123,21 @@ def test_a_span_that_holds_nothing_is_refused(first: Bound, last: Bound) -> None
 
 def test_a_statement_adds_up_by_app_user_and_company() -> None:
     usages = Usages()
-    _, span = measure(facts(records(two_companies())), usages)
+    _, span = measure(facts(two_companies()), usages)
     said = statement(usages, span, company="tiny", month="1970-01")
     assert said["total"]["requestedCoreMs"] == 8 * 21_000
     assert said["total"]["grantedCoreMs"] == 8 * 21_000
     assert said["total"]["requestedMemoryMs"] == 4096 * 21_000
     assert said["users"][0]["apps"][0]["grantedGiBHours"] == round(4 * 21 / 3600, 6)
-    assert said["log"]["digest"] == records(two_companies())[-1].digest
+    assert said["log"]["digest"] == facts(two_companies())[-1].digest
 
 
 def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
     whole, early, late = Usages(), Usages(), Usages()
-    entries = records(two_companies())
-    total = statement(whole, measure(facts(entries), whole)[1], company="acme", month="")["total"]
-    first = measure(facts(entries), early, last=Bound(at=9_500))[1]
-    second = measure(facts(entries), late, first=Bound(at=9_500))[1]
+    entries = facts(two_companies())
+    total = statement(whole, measure(entries, whole)[1], company="acme", month="")["total"]
+    first = measure(entries, early, last=Bound(at=9_500))[1]
+    second = measure(entries, late, first=Bound(at=9_500))[1]
     parts = [statement(usages, span, company="acme", month="") for usages, span in ((early, first), (late, second))]
     for name in ("requestedCoreMs", "grantedCoreMs", "requestedMemoryMs", "grantedMemoryMs"):
         assert total[name] == sum(part["total"][name] for part in parts)
@@ -149,10 +148,10 @@ def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
 @given(DENSE)
 def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None:
     """What is granted never exceeds the cluster, the entitlements neither; a statement's grants are the figures'."""
-    entries = records(played(history))
+    entries = facts(played(history))
     meter, usages = Fairness(), Usages()
-    state, span = measure(facts(entries), meter)
-    measure(facts(entries), usages)
+    state, span = measure(entries, meter)
+    measure(entries, usages)
     found = meter.report(state)
     for instant in meter.instants:
         assert sum(now.entitled[0] for now in instant.standings.values()) <= 1e-6 + sum(
@@ -175,7 +174,7 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
     history: History, begins: int, lasts: int
 ) -> None:
     """Split at the span's ends to the millisecond, and the sums are those of the apps."""
-    log = records(played(history, {"retained_apps": 1000}))
+    log = facts(played(history, {"retained_apps": 1000}))
     begins, ends = min(begins, log[-1].at), min(begins + lasts, log[-1].at)
     state, held = ClusterState(), dict[tuple[str, str], list[int]]()
     for record in log:
@@ -185,9 +184,9 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
             sums = held.setdefault((app.spec.company, app.spec.app), [0, 0])
             sums[0] += (app.requested_cores if asked else 0) * passed
             sums[1] += sum(each.memory_mb for each in app.slices()) * passed
-        state.apply(decode(record), at=record.at, cause=record.cause)
+        state.apply(record.event, at=record.at, cause=record.cause)
     usages = Usages()
-    _, span = measure(facts(log), usages, first=Bound(at=begins), last=Bound(at=ends))
+    _, span = measure(log, usages, first=Bound(at=begins), last=Bound(at=ends))
     for company in usages.companies:
         said = statement(usages, span, company=company, month="1970-01")
         found = {
@@ -202,10 +201,10 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
 @settings(max_examples=10)
 @given(DENSE)
 def test_what_users_lack_beside_their_companies_is_what_they_lack_by_themselves(history: History) -> None:
-    log = records(played(history))
+    log = facts(played(history))
     beside, alone = Fairness(users=True), Fairness(by="user")
-    state, _ = measure(facts(log), beside)
-    rows = {(row["company"], row["user"]): row for row in alone.report(measure(facts(log), alone)[0])["rows"]}
+    state, _ = measure(log, beside)
+    rows = {(row["company"], row["user"]): row for row in alone.report(measure(log, alone)[0])["rows"]}
     for user in beside.of_users(state):
         row = rows[user["company"], user["user"]]
         assert user["shortfallCoreS"] == pytest.approx(row["shortfallCoreS"], abs=0.002)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from fairlog.cli.main import cli
 from scheduler.model.commands import EndApp
+from scheduler.model.events import AppAdmitted
 from scheduler.model.resources import Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppPolicy
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyPolicy, Tenant
@@ -18,8 +19,8 @@ from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserPolicy
 from scheduler.rules.fleet import WORKER_SELECTIONS, Candidates, WorkerSelection
 from scheduler.rules.placement.executors import PLACEMENTS, Counts, Placement, pack_cores
-from tests.property.given import Cluster, admitted, recorded
-from tests.unit.recorded import facts, rechained
+from tests.property.given import Cluster, admitted
+from tests.unit.recorded import edited, facts, rechained
 from tests.unit.witness.audit.test_audit import exported
 from witness.audit.audit import audit
 from witness.explain import explain
@@ -87,11 +88,11 @@ def test_it_decides_is_explained_and_audited_and_replayed(new: tuple[str, Any], 
     setting, policy = new
     usual, cluster = lively({}), lively({setting: policy.name})
     assert [logged.event for logged in cluster.log[1:]] != [logged.event for logged in usual.log]
-    log = recorded(cluster)
+    log = facts(cluster)
     assert audit(log) == []
     cluster.check_replay()
 
-    lives = [explain(facts(log), app) for app in entered(cluster)]
+    lives = [explain(log, app) for app in entered(cluster)]
     told = json.dumps(lives)
     words = {
         "user_policy": ["U9", "ann asked for least, before bob"],
@@ -121,9 +122,7 @@ def test_what_breaks_it_is_named_by_its_rule(
 ) -> None:
     table, policy = NEW[setting]
     monkeypatch.setitem(table, policy.name, policy)
-    log = recorded(lively({setting: policy.name}))
-    seq = next(r.seq for r in log if r.type == "AppAdmitted" and json.loads(r.data)["app"] == due)
-    data = {**json.loads(log[seq - 1].data), **done}
-    log[seq - 1] = log[seq - 1]._replace(data=json.dumps(data, separators=(",", ":")))
-    found = audit(rechained(log))[0]
+    log = facts(lively({setting: policy.name}))
+    seq = next(each.seq for each in log if isinstance(each.event, AppAdmitted) and each.event.app == due)
+    found = audit(rechained(edited(log, seq, **done)))[0]
     assert (found.seq, found.rule, found.entitled) == (seq, policy.rule, due)

@@ -22,7 +22,6 @@ from recovery.replay.bounds import Bound
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import shares, workers
-from tests.property.given import recorded
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from tests.unit.witness.audit.test_audit import LOG, exported, position
@@ -42,8 +41,8 @@ def run(*arguments: object) -> Result:
 def test_each_frame_of_any_history_is_the_cluster_of_that_moment(history: History) -> None:
     cluster = played(history)
     state, folded = ClusterState(), 0
-    log = recorded(cluster)
-    for frame in Playback(facts(log)).frames():
+    log = facts(cluster)
+    for frame in Playback(log).frames():
         for logged in cluster.log[folded : frame.seq]:
             state.apply(logged.event, at=logged.at, cause=logged.cause)
         folded = frame.seq

@@ -17,7 +17,7 @@ from scheduler.model.events import AppAdmitted
 from scheduler.rules import invariants
 from tests.property.given import Cluster
 from tests.property.histories import DENSE, RULES, History, played, seeded
-from tests.unit.recorded import facts, records
+from tests.unit.recorded import facts
 from tests.unit.witness.test_fairness import two_companies
 from witness.swf import read_trace
 from witness.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of
@@ -28,7 +28,7 @@ HEADER = "; Nodes: 2 x 4 processors, 4 GiB each\n"
 
 
 def logged(cluster: Cluster) -> list[LoggedTurn]:
-    return list(turns(facts(records(cluster))))
+    return list(turns(facts(cluster)))
 
 
 def other(taken: list[LoggedTurn], rules: Rules, *, check: bool = False) -> OtherWorld:

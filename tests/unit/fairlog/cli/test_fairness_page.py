@@ -6,7 +6,7 @@ import re
 
 from fairlog.cli.fairness_page import page
 from recovery.replay.window import measure
-from tests.unit.recorded import facts, records
+from tests.unit.recorded import facts
 from tests.unit.witness.test_fairness import two_companies
 from witness.fairness import Fairness
 
@@ -20,7 +20,7 @@ def drawn() -> str:
     cluster.turn()
     cluster.worker("w2", 8)
     meter = Fairness()
-    state, span = measure(facts(records(cluster)), meter)
+    state, span = measure(facts(cluster), meter)
     return page({"log": span.as_json(), **meter.report(state)}, meter.waits(span.last_at))
 
 

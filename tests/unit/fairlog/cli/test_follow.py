@@ -9,7 +9,7 @@ import pytest
 from fairlog.cli.follow import follow
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import CompanyRegistered
-from scheduler.store.codec import encode
+from scheduler.store.codec import encode_turn, lines_of
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.keys import Keys
 
@@ -26,8 +26,8 @@ def write(log: EventLog, *companies: str) -> None:
     for company in companies:
         seq, digest = log.head()
         event = CompanyRegistered(company=company, cores=None, memory_mb=None, part=None)
-        record = encode(event, seq=seq + 1, at=1, turn=seq + 1, cause="", previous=digest)
-        log.commit(Position(seq, digest), [record])
+        record = encode_turn([(event, "")], first=seq + 1, at=1, previous=digest)
+        log.commit(Position(seq, digest), record)
 
 
 def lose(log: EventLog, entries: int) -> None:
@@ -48,7 +48,7 @@ def test_what_comes_in_the_place_of_a_lost_tail_follows(
     assert seen[-1] is None
     lose(log, 2)
     write(log, *instead)
-    found = [record.as_json()["data"]["company"] for record in (next(following) for _ in instead) if record]
+    found = [lines_of(record)[0].data["company"] for record in (next(following) for _ in instead) if record]
     assert found == list(instead)
     assert (
         capsys.readouterr().err

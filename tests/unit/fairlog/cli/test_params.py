@@ -7,6 +7,7 @@ import json
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import asdict
 
 from fairlog.cli import render
 from fairlog.cli.follow import appended
@@ -23,9 +24,10 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.session import without_password
 from fairlog.cli.verbs.cluster import read_value
-from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyRegistered
+from scheduler.model.commands import SubmitApp, Taken
+from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyRegistered, Event
 from scheduler.model.resources import size_text
-from scheduler.store.codec import encode
+from scheduler.store.codec import encode_turn, lines_of
 
 
 @pytest.mark.parametrize(
@@ -184,32 +186,37 @@ def test_an_event_is_one_line_whatever_its_command_holds() -> None:
         app="a",
         company="acme",
         user="ann",
-        name="n",
         kind="batch",
         cores=1,
         requested_cores=4,
         memory_per_task_mb=None,
         requested_memory_mb=2048,
         tasks=1,
-        command=("sh", "-c", "echo a\necho \x85\u2028 ü"),
     )
-    record = encode(event, seq=7, at=0, turn=7, cause="", previous="0" * 32)
-    for line in (render.log_line(record), render.log_json(record)):
-        assert len(line.splitlines()) == 1
-    assert json.loads(render.log_json(record))["data"] == json.loads(record.data)
-    assert list(json.loads(render.log_json(record))) == ["seq", "type", "v", "at", "turn", "cause", "data", "digest"]
+    command = ("sh", "-c", "echo a\necho \x85\u2028 ü")
+    submitted = Taken(0, 1, "c", "", SubmitApp(app="a", company="acme", user="ann", command=command))
+    (line,) = lines_of(encode_turn([(event, "c")], [submitted], first=7, at=0, previous="0" * 64))
+    for text in (render.log_line(line), render.log_json(line)):
+        assert len(text.splitlines()) == 1
+    said = json.loads(render.log_json(line))
+    assert said["data"] == asdict(event)
+    assert said["private"]["command"] == list(command)
+    assert list(said) == [
+        *("seq", "type", "at", "turn", "cause", "data"),
+        *("command", "events", "by", "commit", "private", "digest"),
+    ]
 
 
 def test_a_setting_that_is_off_and_a_number_that_is_0_are_shown_where_they_say_something() -> None:
-    record = encode(
-        ClusterConfigured(spread_out_drivers=False, max_drivers=0), seq=7, at=0, turn=7, cause="", previous=""
-    )
-    line = render.log_line(record)
+    line = _line(ClusterConfigured(spread_out_drivers=False, max_drivers=0))
     assert "spread_out_drivers=False" in line
     assert "max_drivers=0" in line
-    assert "borrow" not in render.log_line(
-        encode(CompanyRegistered(company="acme"), seq=8, at=0, turn=8, cause="", previous="")
-    )
+    assert "borrow" not in _line(CompanyRegistered(company="acme"))
+
+
+def _line(event: Event) -> str:
+    (line,) = lines_of(encode_turn([(event, "")], first=7, at=0, previous="0" * 64))
+    return render.log_line(line)
 
 
 def test_cores_and_limits_are_numbers_or_one_word() -> None:

@@ -20,12 +20,13 @@ from recovery.archive.archive import CannotArchive, archive, listed, open_log
 from recovery.archive.files import Unreachable
 from recovery.archive.segment import Segment, check, get
 from recovery.failover.follower import Follower
-from recovery.replay.chain import read_lines
+from recovery.replay.chain import read_export
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
 from scheduler.model.errors import InvalidSetting, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import changed_settings
+from scheduler.store.codec import read_lines
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from tests.unit.recovery.archive.archived import (
     KEYS,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 URL = "memory://shared/archive"
-END = RECORDS[-1].seq
+END = RECORDS[-1].last
 
 
 @pytest.fixture(autouse=True)
@@ -185,8 +186,8 @@ def test_a_reader_that_is_overtaken_by_the_archiver_reads_on_in_the_archive(log:
 
 def test_the_segments_are_an_export_that_the_audit_reads(log: EventLog) -> None:
     exported = [line + b"\n" for segment in move(log) for line in get(segment)]
-    assert list(read_lines(exported)) == RECORDS[: staying(50)[0] - 1]
-    assert audit(read_lines(exported)) == []
+    assert list(read_lines(exported)) == [record for record in RECORDS if record.last < staying(50)[0]]
+    assert audit(read_export(exported)) == []
 
 
 SHORT = RECORDS[:80]
@@ -288,11 +289,13 @@ def test_a_segment_that_is_missing_or_damaged_is_named_with_its_positions(log: E
     )
     read: list[int] = []
     with pytest.raises(UnreadableRecord) as caught:
-        read.extend(record.seq for record in open_log(log.store, KEYS).read())
+        read.extend(record.last for record in open_log(log.store, KEYS).read())
     assert str(caught.value).startswith(sentence)
     with pytest.raises(UnreadableRecord):
         list(open_log(log.store, KEYS).entries())
-    assert list(open_log(log.store, KEYS).read(Position(last, segment.digest))) == RECORDS[last:]
+    assert list(open_log(log.store, KEYS).read(Position(last, segment.digest))) == [
+        record for record in RECORDS if record.first > last
+    ]
 
 
 def test_a_segment_of_another_history_is_refused_though_its_file_is_sound(log: EventLog) -> None:
@@ -314,7 +317,7 @@ def test_what_reads_back_otherwise_than_it_was_written_is_not_trimmed(
     monkeypatch.setattr(FusedFiles, "cp_file", torn)
     with pytest.raises(UnreadableRecord, match=r"entries 1 to \d+ .*: fused://archive/prod/.* is damaged"):
         move(log, url="fused://archive")
-    assert in_stream(log) == list(range(1, END + 1))
+    assert in_stream(log) == [record.last for record in RECORDS]
     assert listed(log.store, KEYS) == []
     monkeypatch.undo()
     monkeypatch.setattr(archiving, "SEGMENT_EVENTS", 60)
@@ -352,8 +355,8 @@ def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
 def test_a_place_that_cannot_be_used_is_said_and_nothing_moves(log: EventLog, url: str, sentence: str) -> None:
     with pytest.raises((CannotArchive, Unreachable)) as caught:
         move(log, url=url)
-    assert str(caught.value).replace("it does not exist", "No such file or directory") == sentence
-    assert in_stream(log) == list(range(1, END + 1))
+    assert str(caught.value).replace("it is not there", "No such file or directory") == sentence
+    assert in_stream(log) == [record.last for record in RECORDS]
 
 
 @pytest.mark.parametrize("missing", ["zstandard", "fsspec"])

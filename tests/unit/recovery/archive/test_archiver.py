@@ -16,7 +16,7 @@ from scheduler.model.events import ClusterConfigured
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from tests.property.given import Cluster, recorded
-from tests.unit.recovery.archive.archived import KEYS, forget_files, in_stream, put_records
+from tests.unit.recovery.archive.archived import KEYS, forget_files, in_stream, put_records, staying
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -55,7 +55,7 @@ def test_what_was_due_is_not_due_any_more_once_it_was_moved(log: EventLog) -> No
     settings = ClusterConfigured(**SETTINGS)
     assert is_due(log, settings, len(RECORDS))
     run(log, os.getppid(), settings.archive_url, settings.archive_retain_events)
-    assert in_stream(log) == [record.seq for record in RECORDS[-10:]]
+    assert in_stream(log) == staying(10, RECORDS)
     assert not is_due(log, settings, len(RECORDS))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from msgspec.structs import asdict, replace
 
-from scheduler.model.commands import EndApp, EndedExecutor, KillApp, StartedExecutor, SubmitApp
+from scheduler.model.commands import EndApp, EndedExecutor, KillApp, Private, StartedExecutor, SubmitApp
 from scheduler.model.errors import (
     AppEnded,
     CommandRejected,
@@ -31,7 +31,7 @@ from scheduler.model.events import (
     WorkerRemoved,
 )
 from scheduler.rules.decide import decide
-from tests.property.given import ACME, entered, fold, granted, joined, queued, submission
+from tests.property.given import ACME, entered, fold, granted, joined, queued, shared, submission
 
 Word = Literal["exited", "failed", "killed"]
 Reason = Word | Literal["lost"]
@@ -79,20 +79,20 @@ def test_an_app_that_names_no_tasks_has_as_many_as_cores() -> None:
 
 
 def test_an_app_without_a_name_goes_by_its_id() -> None:
-    assert registration(submission("a1")).name == "a1"
-    assert registration(replace(submission("a1"), name="nightly")).name == "nightly"
+    cluster = shared(w1=16)
+    cluster.submit("a1")
+    cluster.turn(replace(submission("a2"), name="nightly"))
+    assert [cluster.state.apps[name].name for name in ("a1", "a2")] == ["a1", "nightly"]
 
 
 def test_an_app_keeps_all_that_a_worker_needs_to_run_it() -> None:
-    asked = {
-        "kind": "sql",
-        "command": ("sort", "-n"),
-        "env": ("TOKEN", "LANG"),
-        "cwd": "/srv",
-        "retries": 3,
-        "time_limit_s": 60,
-    }
-    event = registration(replace(submission("a1"), **asked))
+    private: dict[str, Any] = {"command": ("sort", "-n"), "env": ("TOKEN", "LANG"), "cwd": "/srv"}
+    asked: dict[str, Any] = {"kind": "sql", "retries": 3, "time_limit_s": 60}
+    cluster = shared(w1=16)
+    cluster.turn(replace(submission("a1"), **asked, **private))
+    app = cluster.state.apps["a1"]
+    assert app.private == Private(**private)
+    event = app.spec
     assert asdict(event) | asked == asdict(event)
     assert (event.company, event.user, event.sizing, event.driver) == ("acme", "ann", "computed", False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -25,6 +24,7 @@ from scheduler.model.events import (
     RoomReserved,
     WorkerChanged,
     WorkerRemoved,
+    WorkerStatus,
 )
 from scheduler.model.resources import Quota
 from scheduler.rules.decide import admit, decide
@@ -167,9 +167,9 @@ def test_an_ended_app_is_not_forgotten_while_an_executor_of_it_is_left() -> None
 
 
 @pytest.mark.parametrize("status", ["draining", "leaving", "decommissioned"])
-def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(status: str) -> None:
+def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(status: WorkerStatus) -> None:
     """Semantics A4, W3."""
-    changed = msgspec.convert({"worker": "w1", "status": status, "cores": 16, "memory_mb": 65536}, WorkerChanged)
+    changed = WorkerChanged(worker="w1", status=status, cores=16, memory_mb=65536)
     state = fold([*RUNNING, joined("w2", 8, 8192), changed])
     assert (state.fleet.total_cores, state.fleet.total_memory_mb) == (8, 8192)
     assert state.fleet.live_workers() == {"w2": (8, 8192)}

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
+from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import (
     changed_settings,
     check_identifier,
     check_name,
-    check_program,
+    check_private,
     check_range,
     read_part,
     shorten,
@@ -67,8 +68,8 @@ def test_a_range_holds_both_of_its_ends() -> None:
 
 
 def test_a_program_may_be_anything_that_a_worker_could_run() -> None:
-    check_program(("sh", "-c", "", "a\nb", "=", "é"), ("PATH", "a.b", "x-y"), "/srv/é")
-    check_program(("x" * (128 * 1024 - 1),), (), None)
+    check_private(Private("é", ("sh", "-c", "", "a\nb", "=", "é"), ("PATH", "a.b", "x-y"), "/srv/é"))
+    check_private(Private(command=("x" * (128 * 1024 - 1),)))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_program_that_no_worker_could_run_is_refused(
     command: tuple[str, ...], env: tuple[str, ...], cwd: str | None, sentence: str
 ) -> None:
     with pytest.raises(InvalidCommand) as raised:
-        check_program(command, env, cwd)
+        check_private(Private("", command, env, cwd))
     assert str(raised.value).startswith(sentence)
 
 

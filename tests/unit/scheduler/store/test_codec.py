@@ -1,4 +1,4 @@
-"""What the log stores of an event, byte for byte, and what cannot be read."""
+"""What the log stores of a turn, byte for byte, how it is told and printed, and what cannot be read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import asdict
 
+from scheduler.model.commands import EndedExecutor, LoseWorker, Private, SubmitApp, Taken
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import (
     EVENT_TYPES,
@@ -34,8 +35,25 @@ from scheduler.model.events import (
     WorkerRegistered,
     WorkerRemoved,
 )
-from scheduler.store import codec
-from scheduler.store.codec import FIELDS, GENESIS_DIGEST, Record, decode, encode, read_record
+from scheduler.store.codec import (
+    FIELDS,
+    GENESIS_DIGEST,
+    OLD_SCHEMA,
+    Fact,
+    Record,
+    chained,
+    check,
+    commitment,
+    encode_turn,
+    entry_line,
+    facts,
+    lines_of,
+    read_entry,
+    read_lines,
+    record_of,
+    stored,
+    told,
+)
 
 EVENTS: list[Event] = [
     MasterElected(master="m1"),
@@ -49,16 +67,12 @@ EVENTS: list[Event] = [
         app="a1",
         company="acme",
         user='ann "the\tuser"',
-        name="数え",
         kind="sql",
         cores=6,
         requested_cores=8,
         memory_per_task_mb=None,
         requested_memory_mb=4096,
         tasks=6,
-        command=("sh", "-c", 'echo "a\nb"'),
-        env=("TOKEN",),
-        cwd="/srv",
         retries=2,
         time_limit_s=600,
     ),
@@ -74,16 +88,12 @@ EVENTS: list[Event] = [
         app="a2",
         company="acme",
         user='ann "the\tuser"',
-        name="数え",
         kind="sql",
         cores=0,
         requested_cores=1,
         memory_per_task_mb=None,
         requested_memory_mb=1024,
         tasks=6,
-        command=("sh", "-c", 'echo "a\nb"'),
-        env=("TOKEN",),
-        cwd="/srv",
         retries=2,
         time_limit_s=600,
         sizing="fixed",
@@ -124,16 +134,12 @@ EVENTS: list[Event] = [
         app="a3",
         company="acme",
         user='ann "the\tuser"',
-        name="数え",
         kind="sql",
         cores=4,
         requested_cores=4,
         memory_per_task_mb=None,
         requested_memory_mb=1024,
         tasks=6,
-        command=("sh", "-c", 'echo "a\nb"'),
-        env=("TOKEN",),
-        cwd="/srv",
         retries=2,
         time_limit_s=600,
         sizing="fixed",
@@ -175,209 +181,335 @@ EVENTS: list[Event] = [
 ]
 """An event of every type, in the order of the file."""
 
-STORED = Path(__file__).with_name("test_codec_schema1.jsonl").read_text(encoding="utf-8").splitlines()
-"""The same as `fairlog log --json` prints them, a chain of its own. It was not made by the code under test.
-
-Its older lines lack the optional fields that came later.
-"""
-WHOLE = [
-    seq
-    for seq, (line, event) in enumerate(zip(STORED, EVENTS, strict=True), start=1)
-    if json.loads(line)["data"].keys() == set(type(event).__struct_fields__)
+COMMANDS: list[Taken] = [
+    Taken(1, 1, "", "", LoseWorker(worker="w0", last_seen=5)),
+    Taken(
+        7,
+        1,
+        "c-1",
+        "ann",
+        SubmitApp(
+            app="a1",
+            company="acme",
+            user='ann "the\tuser"',
+            name="数え",
+            tasks=6,
+            command=("sh", "-c", 'echo "a\nb"'),
+            env=("TOKEN",),
+            cwd="/srv",
+        ),
+    ),
+    Taken(11, 2, "c-2.1", "", EndedExecutor(executor="a1.0", reason="exited", exit_code=0, done=True)),
+    Taken(16, 1, "c-3", "", SubmitApp(app="a2", company="acme", user="ann", command=("true",))),
 ]
-"""The positions of the lines that state every field there is today."""
+"""Commands behind some of these events."""
 
+STORED = Path(__file__).with_name("test_codec_schema2.jsonl").read_bytes().splitlines(keepends=True)
+"""The same as two turns, each an entry on a line. It was not made by the code under test."""
+SALT = "00112233445566778899aabbccddeeff"
 FIRST = MasterElected(master="m1")
+PRIVATE = Private(name="数え", command=("sh", "-c", 'echo "a\nb"'), env=("TOKEN",), cwd="/srv")
+
+
+def turn(*events: Event, first: int = 1, previous: str = GENESIS_DIGEST) -> Record:
+    return encode_turn([(event, "") for event in events], first=first, at=5, previous=previous)
 
 
 def chain() -> list[Record]:
-    """The records that store `EVENTS`, each behind the line of the file before it."""
-    records: list[Record] = []
-    previous = GENESIS_DIGEST
-    for seq, event in enumerate(EVENTS, start=1):
-        place = json.loads(STORED[seq - 1])
-        records.append(
-            encode(event, seq=seq, at=place["at"], turn=place["turn"], cause=place["cause"], previous=previous)
-        )
-        previous = place["digest"]
-    return records
+    """The records that store `EVENTS`, as the file has them."""
+    one = encode_turn(
+        [(event, "") for event in EVENTS],
+        COMMANDS,
+        first=1,
+        at=1735689600001,
+        previous=GENESIS_DIGEST,
+        salt=SALT.__str__,
+    )
+    return [one, turn(FIRST, first=one.last + 1, previous=one.digest)]
 
 
-def stored(record: Record, **altered: str) -> dict[str, str]:
-    """The fields of a stream entry, some of them altered."""
-    return {**{name: str(value) for name, value in record._asdict().items() if name != "seq"}, **altered}
+def forged(record: Record, **changes: Any) -> Record:
+    """The record with other fields, its digest right."""
+    record = record._replace(**changes)
+    _, _, at, events, commands, _, _ = record
+    return record._replace(digest=chained(GENESIS_DIGEST, record.first, record.last, at, events, commands))
 
 
-def first_record() -> Record:
-    return encode(FIRST, seq=1, at=5, turn=1, cause="", previous=GENESIS_DIGEST)
+def refused(record: Record) -> str:
+    with pytest.raises(UnreadableRecord) as raised:
+        told(record)
+    return str(raised.value)
 
 
-def test_the_file_holds_every_type_of_event() -> None:
-    assert {json.loads(line)["type"] for line in STORED} == EVENT_TYPES.keys()
+def test_there_is_an_event_of_every_type() -> None:
+    assert {type(event).__name__ for event in EVENTS} == EVENT_TYPES.keys()
 
 
-def test_a_line_of_every_type_states_all_that_the_type_has_today() -> None:
-    assert {type(EVENTS[seq - 1]).__name__ for seq in WHOLE} == EVENT_TYPES.keys()
+def test_a_turn_is_stored_exactly_as_schema_2_says() -> None:
+    assert [entry_line(record) for record in chain()] == STORED
 
 
-@pytest.mark.parametrize("seq", range(1, len(EVENTS) + 1), ids=lambda seq: type(EVENTS[seq - 1]).__name__)
-def test_a_line_written_before_its_type_got_more_fields_reads_as_the_same_event(seq: int) -> None:
-    line = json.loads(STORED[seq - 1])
-    data = json.dumps(line["data"], separators=(",", ":"), ensure_ascii=False)
-    assert decode(Record(**{**line, "data": data})) == EVENTS[seq - 1]
+def test_a_turn_is_read_back_as_it_was() -> None:
+    found = list(facts(read_lines(STORED), 0, GENESIS_DIGEST))
+    assert [fact.event for fact in found] == [*EVENTS, FIRST]
+    assert [fact.seq for fact in found] == list(range(1, len(found) + 1))
+    last = len(EVENTS)
+    assert {fact.turn for fact in found[:last]} == {1}
+    assert (found[last].turn, found[last].at) == (last + 1, 5)
+    assert [fact.seq for fact in found if fact.digest] == [last, last + 1]
+    assert [fact.digest for fact in found if fact.digest] == [record.digest for record in chain()]
 
 
-@pytest.mark.parametrize("seq", WHOLE, ids=lambda seq: type(EVENTS[seq - 1]).__name__)
-def test_an_event_is_stored_exactly_as_schema_1_says(seq: int) -> None:
-    record = chain()[seq - 1]
-    assert json.dumps(record.as_json(), separators=(",", ":"), ensure_ascii=False) == STORED[seq - 1]
+def test_the_first_event_of_a_command_tells_of_it_and_all_of_them_name_it() -> None:
+    found = {fact.seq - 1: fact for fact in told(chain()[0])}
+    named = {place: fact.cause for place, fact in found.items() if fact.cause}
+    assert named == {7: "c-1", 11: "c-2.1", 12: "c-2.1", 16: "c-3"}
+    begun = {place: (fact.command, fact.by, fact.caused) for place, fact in found.items() if fact.command is not None}
+    public = [
+        SubmitApp(app="a1", company="acme", user='ann "the\tuser"', tasks=6),
+        SubmitApp(app="a2", company="acme", user="ann"),
+    ]
+    assert begun == {
+        1: (COMMANDS[0].command, "", 1),
+        7: (public[0], "ann", 1),
+        11: (COMMANDS[2].command, "", 2),
+        16: (public[1], "", 1),
+    }
+    assert {place: fact.private for place, fact in found.items() if fact.private is not None} == {
+        7: PRIVATE,
+        16: Private(command=("true",)),
+    }
 
 
-@pytest.mark.parametrize("seq", range(1, len(EVENTS) + 1), ids=lambda seq: type(EVENTS[seq - 1]).__name__)
-def test_an_event_is_read_back_as_it_was(seq: int) -> None:
-    assert decode(chain()[seq - 1]) == EVENTS[seq - 1]
+def test_anyone_can_recompute_the_chain_and_the_commitments_from_an_export() -> None:
+    """With the standard library alone, from what `docs` say of the form."""
+    lines = [line.as_json() for record in chain() for line in lines_of(record)]
+    previous, first, turn_of = "0" * 64, 1, []
+    for line in lines:
+        turn_of.append(line)
+        if "digest" not in line:
+            continue
+        events = [[each["type"], *each["data"].values()] for each in turn_of]
+        commands = []
+        for number, each in enumerate(turn_of):
+            if "command" in each:
+                rest = each["events"], each["cause"], each["by"], each["command"], each["commit"]
+                commands.append([number, *rest])
+            if "private" in each:
+                private = dict(each["private"])
+                assert each["commit"] == _hash(private.pop("salt"), _compact(private))
+        fields = previous, str(first), str(line["seq"]), str(line["at"]), _compact(events), _compact(commands)
+        previous = _hash(*fields)
+        assert previous == line["digest"]
+        first, turn_of = line["seq"] + 1, []
 
 
-def test_anyone_can_recompute_the_chain_from_an_export() -> None:
-    previous = "0" * 32
-    for line in STORED:
-        entry = json.loads(line)
-        data = json.dumps(entry["data"], separators=(",", ":"), ensure_ascii=False)
-        fields = previous, *(entry[name] for name in ("seq", "type", "v", "at", "turn", "cause")), data
-        previous = blake2b("\n".join(map(str, fields)).encode(), digest_size=16).hexdigest()
-        assert previous == entry["digest"]
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def test_the_fields_of_an_entry_are_always_these_in_this_order() -> None:
-    assert FIELDS == ("type", "v", "at", "turn", "cause", "data", "digest")
-    assert Record._fields == ("seq", *FIELDS)
+def _hash(*fields: str) -> str:
+    parts = [field.encode() for field in fields]
+    return blake2b(b"".join(b"%d:%b" % (len(part), part) for part in parts), digest_size=32).hexdigest()
+
+
+def test_lines_read_back_are_the_records_to_the_byte() -> None:
+    for public in (False, True):
+        texts = [json.dumps(line.as_json()).encode() for record in chain() for line in lines_of(record, public=public)]
+        assert list(read_lines(texts)) == [
+            record._replace(private=b"" if public else record.private) for record in chain()
+        ]
+
+
+def test_what_is_withheld_leaves_digests_and_everything_else_as_they_are() -> None:
+    record = chain()[0]
+    public = record._replace(private=b"")
+    check(public, 0, GENESIS_DIGEST)
+    assert [fact._replace(private=None) for fact in told(record)] == told(public)
+    assert PRIVATE.name not in "".join(map(str, lines_of(record, public=True)))
+
+
+def test_no_part_of_the_private_part_can_be_changed() -> None:
+    record = chain()[0]
+    for part, instead in (
+        ("数え", "数う"),
+        ("TOKEN", "TOKEM"),
+        ("/srv", "/srw"),
+        (SALT, SALT[:-1] + "0"),
+        ("[1,", "[3,"),
+    ):
+        private = record.private.replace(part.encode(), instead.encode(), 1)
+        assert private != record.private
+        assert "was altered: it is not what the chain commits to" in refused(record._replace(private=private))
+    for private in (b"{}", b"[", record.private.replace(b",", b", ", 1), b'[[0,"",{}]]'):
+        assert "was altered" in refused(record._replace(private=private))
 
 
 def test_no_event_holds_a_float() -> None:
-    """Schema 1: no floats."""
-    for model in EVENT_TYPES.values():
-        assert "number" not in json.dumps(msgspec.json.schema(model)).replace("integer", "")
+    for event in EVENTS:
+        assert not any(isinstance(value, float) for value in asdict(event).values())
 
 
-def test_an_entry_without_an_optional_field_is_read_with_its_default() -> None:
-    data = '{"company":"acme","cores":null,"memory_mb":null,"part":null}'
-    record = first_record()._replace(type="CompanyRegistered", data=data)
-    assert decode(record) == CompanyRegistered(company="acme")
-
-
-def test_an_older_version_is_brought_up_to_todays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def renamed(data: dict[str, Any]) -> dict[str, Any]:
-        return {"company": data["tenant"]}
-
-    monkeypatch.setattr(CompanyRemoved, "v", 2)
-    monkeypatch.setitem(codec.UPCASTS, ("CompanyRemoved", 1), renamed)
-    record = first_record()._replace(type="CompanyRemoved", v=1, data='{"tenant":"acme"}')
-    assert decode(record) == CompanyRemoved(company="acme")
-
-
-def test_an_older_version_without_a_way_up_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CompanyRemoved, "v", 2)
-    record = first_record()._replace(seq=9, type="CompanyRemoved", v=1, data='{"company":"acme"}')
-    with pytest.raises(UnreadableRecord, match=r"log position 9: CompanyRemoved"):
-        decode(record)
-
-
-def test_an_event_of_an_unknown_type_is_named_with_its_position() -> None:
-    with pytest.raises(UnreadableRecord, match=r"^log position 7: an event of the unknown type 'Surprise'$") as raised:
-        decode(first_record()._replace(seq=7, type="Surprise"))
-    assert raised.value.seq == 7
-
-
-def test_an_event_of_a_newer_version_is_named_with_its_position() -> None:
-    with pytest.raises(
-        UnreadableRecord, match=r"^log position 7: MasterElected version 2 was written by a newer program"
-    ):
-        decode(first_record()._replace(seq=7, v=2))
+def test_an_event_stored_before_its_type_got_more_fields_is_read_with_their_defaults() -> None:
+    record = forged(turn(FIRST), events=b'[["CompanyRegistered","acme",null,null]]')
+    assert told(record)[0].event == CompanyRegistered(company="acme")
+    (line,) = lines_of(record)
+    assert line.data == {"company": "acme", "cores": None, "memory_mb": None}
+    assert list(read_lines([json.dumps(line.as_json()).encode()])) == [record]
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("events", "why"),
     [
-        "",
-        "{",
-        "[]",
-        "null",
-        "{}",
-        '{"master":1}',
-        '{"master":"m1","more":1}',
-        '{"master":null}',
-        '{"master":"m1"}x',
+        ('["Surprise"]', "an event of the unknown type 'Surprise'"),
+        ("[]", "an event of the unknown type ''"),
+        ("[7]", "an event of the unknown type 7"),
+        ('["CompanyRemoved","c",1]', "CompanyRemoved holds data that cannot be read"),
+        ('["CompanyRemoved"]', "CompanyRemoved holds data that cannot be read"),
+        ('["CompanyRemoved",1]', "CompanyRemoved holds data that cannot be read"),
+        ('["CompanyRemoved",null]', "CompanyRemoved holds data that cannot be read"),
+        ('["ExecutorAllocated","a","a.0","w",4.5,2048]', "ExecutorAllocated holds data that cannot be read"),
+        ('["ExecutorAllocated","a","a.0","w","4",2048]', "ExecutorAllocated holds data that cannot be read"),
+        ('["ExecutorAllocated","a","a.0","w",true,2048]', "ExecutorAllocated holds data that cannot be read"),
     ],
 )
-def test_data_that_does_not_fit_its_type_is_named_with_its_position(data: str) -> None:
-    with pytest.raises(UnreadableRecord, match=r"^log position 7: MasterElected holds data that cannot be read"):
-        decode(first_record()._replace(seq=7, data=data))
+def test_an_event_that_cannot_be_understood_is_named_with_its_position(events: str, why: str) -> None:
+    text = f'[["MasterElected","m1"],{events}]'.encode()
+    assert refused(forged(turn(FIRST, FIRST, first=7), events=text)).startswith(f"log position 8: {why}")
 
 
-def test_amounts_are_whole_numbers_and_nothing_that_looks_like_them() -> None:
-    for cores in ("4.0", '"4"', "true"):
-        data = f'{{"app":"a","executor":"a.0","worker":"w","cores":{cores},"memory_mb":2048}}'
-        with pytest.raises(UnreadableRecord, match=r"log position 1: ExecutorAllocated"):
-            decode(first_record()._replace(type="ExecutorAllocated", data=data))
+@pytest.mark.parametrize("events", [b"", b"[", b"null", b"{}", b"\xff", b'[["MasterElected","m1"]]x', b"[7]"])
+def test_a_turn_whose_events_cannot_be_read_is_named_with_its_position(events: bytes) -> None:
+    assert refused(forged(turn(FIRST, first=7), events=events)).startswith("log position 7: ")
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        b'[[1,1,"","",{"type":"KillApp","app":"a"},""]]',
+        b'[[0,2,"","",{"type":"KillApp","app":"a"},""]]',
+        b'[[0,0,"","",{"type":"KillApp","app":"a"},""]]',
+        b'[[-1,1,"","",{"type":"KillApp","app":"a"},""]]',
+        b'[[0,1,"","",{"type":"KillApp","app":"a"},""],[0,1,"","",{"type":"KillApp","app":"a"},""]]',
+        b'[[0,1,"","",{"type":"Paint"},""]]',
+        b'[[0,1,"",""]]',
+        b"{}",
+    ],
+)
+def test_commands_that_do_not_fit_their_turn_are_refused(commands: bytes) -> None:
+    assert refused(forged(turn(FIRST, first=7), commands=commands)).startswith("log position 7: ")
+
+
+def test_a_turn_of_more_or_fewer_events_than_positions_is_refused() -> None:
+    for last in (6, 8):
+        assert "the turn holds 1 events" in refused(forged(turn(FIRST, first=7), last=last))
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("type", "MasterElectex"),
-        ("v", "2"),
-        ("at", "6"),
-        ("turn", "2"),
-        ("cause", "x"),
-        ("data", '{"master":"m2"}'),
-        ("digest", "0" * 32),
+        ("at", 6),
+        ("last", 2),
+        ("events", b'[["MasterElected","m2"]]'),
+        ("commands", b'[[0,1,"","",{"type":"KillApp","app":"a"},""]]'),
+        ("digest", "0" * 64),
     ],
 )
-def test_an_altered_entry_is_named_with_its_position(field: str, value: str) -> None:
-    record = first_record()
-    assert read_record(1, stored(record), GENESIS_DIGEST) == record
-    with pytest.raises(UnreadableRecord, match=r"^log position 1: the digest is .* the entry was altered$"):
-        read_record(1, stored(record, **{field: value}), GENESIS_DIGEST)
+def test_an_altered_turn_is_named_with_its_positions(field: str, value: Any) -> None:
+    record = turn(FIRST)
+    check(record, 0, GENESIS_DIGEST)
+    with pytest.raises(UnreadableRecord, match=r"^log position 1: entr.* altered: the digest is .* where the chain"):
+        check(record._replace(**{field: value}), 0, GENESIS_DIGEST)
+    altered = chain()[0]._replace(at=7)
+    with pytest.raises(UnreadableRecord, match=f"^log position 1: entries 1 to {len(EVENTS)} were altered"):
+        check(altered, 0, GENESIS_DIGEST)
 
 
-def test_an_entry_behind_a_missing_one_is_named_with_its_position() -> None:
-    records = chain()
-    with pytest.raises(UnreadableRecord, match=r"^log position 3: the digest is"):
-        read_record(3, stored(records[2]), records[0].digest)
-    with pytest.raises(UnreadableRecord, match=r"^log position 2: the digest is"):
-        read_record(2, stored(records[2]), records[1].digest)
+def test_a_turn_in_a_wrong_place_is_named_with_the_position_that_it_should_have() -> None:
+    one, two = chain()
+    with pytest.raises(UnreadableRecord, match=f"^log position 1: the entry is missing; the next one .* {two.first}$"):
+        check(two, 0, GENESIS_DIGEST)
+    with pytest.raises(UnreadableRecord, match=f"^log position {two.first}: entry 1 stands here once more"):
+        check(one, one.last, one.digest)
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_an_entry_that_lacks_a_field_is_named_with_its_position(field: str) -> None:
-    fields = stored(first_record())
-    del fields[field]
-    with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry has the fields "):
-        read_record(1, fields, GENESIS_DIGEST)
+def raw(record: Record, **changes: bytes) -> tuple[bytes, list[bytes]]:
+    """The record as the store gives it."""
+    fields = {
+        name: value if isinstance(value, bytes) else str(value).encode() for name, value in stored(record).items()
+    }
+    return b"%d-0" % record.last, [
+        part for name, value in (fields | changes).items() for part in (name.encode(), value)
+    ]
 
 
-@pytest.mark.parametrize("field", ["v", "at", "turn"])
-def test_an_entry_with_a_number_that_is_none_is_named_with_its_position(field: str) -> None:
-    fields = stored(first_record(), **{field: "x"})
-    fields["digest"] = blake2b(
-        "\n".join((GENESIS_DIGEST, "1", *list(fields.values())[:-1])).encode(), digest_size=16
-    ).hexdigest()
-    with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry has a number that is none"):
-        read_record(1, fields, GENESIS_DIGEST)
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
-@pytest.mark.parametrize(("field", "value"), [("v", "01"), ("at", "+5"), ("turn", " 1")])
-def test_a_number_written_another_way_breaks_the_chain(field: str, value: str) -> None:
-    with pytest.raises(UnreadableRecord, match=r"^log position 1: the digest is"):
-        read_record(1, stored(first_record(), **{field: value}), GENESIS_DIGEST)
+def test_a_stream_entry_is_read_as_the_record_that_it_stores() -> None:
+    assert [record_of(raw(record)) for record in chain()] == chain()
 
 
-def test_a_field_that_is_foreign_to_the_schema_is_named_with_its_position() -> None:
-    with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry has the fields .*, more instead of"):
-        read_record(1, stored(first_record(), more="x"), GENESIS_DIGEST)
+@pytest.mark.parametrize("changes", [{"at": b"x"}, {"at": b"+5"}, {"first": b"01"}, {"at": b" 5"}, {"digest": b"\xff"}])
+def test_a_stream_entry_with_a_number_or_text_that_is_none_is_named_with_its_position(
+    changes: dict[str, bytes],
+) -> None:
+    with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry has a number or text that is none"):
+        record_of(raw(turn(FIRST), **changes))
 
 
-@pytest.mark.parametrize("name", ["master", "v", "anything"])
+def test_a_stream_entry_with_other_fields_is_named_with_its_position() -> None:
+    entry, flat = raw(turn(FIRST))
+    for fields in (flat[2:], [*flat, b"more", b"x"]):
+        with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry has the fields .* instead of first"):
+            record_of((entry, fields))
+
+
+def test_a_log_of_schema_1_is_refused_by_the_name_of_the_version_that_reads_it() -> None:
+    line = b'{"seq":1,"type":"MasterElected","v":1,"at":5,"turn":1,"cause":"","data":{"master":"m"},"digest":"14be"}'
+    with pytest.raises(UnreadableRecord, match=OLD_SCHEMA):
+        list(read_lines([line]))
+    flat = [
+        b"type",
+        b"MasterElected",
+        b"v",
+        b"1",
+        b"at",
+        b"5",
+        b"turn",
+        b"1",
+        b"cause",
+        b"",
+        b"data",
+        b"{}",
+        b"digest",
+        b"",
+    ]
+    with pytest.raises(UnreadableRecord, match=OLD_SCHEMA):
+        record_of((b"1-0", flat))
+    assert "fairlog 0.1" in OLD_SCHEMA
+
+
+def test_a_line_that_is_no_whole_entry_is_named_with_the_position_it_should_have() -> None:
+    with pytest.raises(UnreadableRecord, match=r"^log position 4: a line that is no entry of the log"):
+        read_entry(b'{"first":4}', 4)
+
+
+def test_the_fields_of_an_entry_are_always_these_in_this_order() -> None:
+    assert FIELDS == ("first", "at", "events", "commands", "private", "digest")
+    assert tuple(stored(turn(FIRST))) == FIELDS
+
+
+def test_a_commitment_differs_with_the_salt() -> None:
+    assert commitment("00", PRIVATE) != commitment("01", PRIVATE)
+
+
+@pytest.mark.parametrize("name", ["master", "anything"])
 def test_events_cannot_be_changed_once_they_are_facts(name: str) -> None:
     with pytest.raises(AttributeError):
         setattr(FIRST, name, "m2")
+
+
+def test_a_fact_names_the_type_of_its_event() -> None:
+    assert Fact(1, 1, 1, "", FIRST).type == "MasterElected"

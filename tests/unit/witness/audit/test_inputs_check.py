@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from fairlog.cli.sources import exported
+from recovery.replay.chain import read_export
 from scheduler.model.commands import (
     ChangeCompany,
     DecommissionWorker,
@@ -22,25 +21,26 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.events import EVENT_TYPES
-from scheduler.store.codec import Record
-from tests.property.given import Cluster, recorded
-from tests.unit.recorded import rechained
+from scheduler.store.codec import Fact
+from tests.property.given import Cluster
+from tests.unit.recorded import edited, facts, rechained
+from tests.unit.recorded import said as stated
 from witness.audit.audit import audit
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
 
-def golden() -> dict[str, list[Record]]:
+def golden() -> dict[str, list[Fact]]:
     """Recorded histories by the types that they hold."""
-    logs: dict[str, list[Record]] = {}
+    logs: dict[str, list[Fact]] = {}
     for file in sorted(GOLDEN.glob("*.jsonl")):
         with file.open("rb") as lines:
-            log = list(exported(lines))
+            log = list(read_export(lines))
         logs |= {record.type: log for record in log}
     return logs
 
 
-def lively() -> list[Record]:
+def lively() -> list[Fact]:
     """A cluster in which executors, drivers and workers end, one way or another, and take something along."""
     cluster = Cluster({"max_executor_failures": 1})
     cluster.company("acme", 128, 262144)
@@ -64,7 +64,7 @@ def lively() -> list[Record]:
         cluster.ended(executor, done=True)
     cluster.company("bolt")
     cluster.turn(RemoveCompany(company="bolt"))
-    return recorded(cluster)
+    return facts(cluster)
 
 
 LOG = lively()
@@ -72,7 +72,7 @@ LOG = lively()
 
 def position(kind: str, said: dict[str, object]) -> int:
     """Where the log has an entry of that type that says so."""
-    places = [r.seq for r in LOG if r.type == kind and said.items() <= json.loads(r.data).items()]
+    places = [r.seq for r in LOG if r.type == kind and said.items() <= stated(r).items()]
     return places[0]
 
 
@@ -131,10 +131,7 @@ def test_what_came_of_a_command_and_was_edited_is_named(
     kind: str, said: dict[str, object], changes: dict[str, object], rule: str
 ) -> None:
     seq = position(kind, said)
-    log = list(LOG)
-    data = {**json.loads(log[seq - 1].data), **changes}
-    log[seq - 1] = log[seq - 1]._replace(data=json.dumps(data, separators=(",", ":")))
-    found = audit(rechained(log))
+    found = audit(rechained(edited(LOG, seq, **changes)))
     assert (found[0].seq, found[0].rule) == (seq, rule)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from scheduler.model.events import AppAdmitted, ExecutorAllocated
 from scheduler.rules.state import ClusterState
-from tests.property.given import Cluster, recorded
+from tests.property.given import Cluster
 from tests.property.histories import HISTORIES, History, played, seeded
+from tests.unit.recorded import facts
 from witness.audit.audit import Audit
 from witness.audit.shadow_ledger import Books
 
@@ -43,19 +45,19 @@ def _worker(state: ClusterState, event: ExecutorAllocated) -> None:
 @settings(max_examples=60)
 def test_the_books_agree_with_the_ledgers_of_any_history_at_every_position(history: History) -> None:
     cluster, state, books = played(history), ClusterState(), Books()
-    for event, at, cause in cluster.log:
+    for event, at, cause, _ in cluster.log:
         state.apply(event, at=at, cause=cause)
         assert books.post(event, state) is None
 
 
 @pytest.mark.parametrize("spoil", [_waiting_apps, _company, _user, _app, _worker])
 def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = recorded(played(seeded(11, 60)))
+    log = facts(played(seeded(11, 60)))
     at = [written.seq for written in log if written.type == "ExecutorAllocated"][5]
     sound = ClusterState.apply
 
-    def apply(state: ClusterState, event: ExecutorAllocated, *, at: int, cause: str = "") -> None:
-        sound(state, event, at=at, cause=cause)
+    def apply(state: ClusterState, event: ExecutorAllocated, *, at: int, **given: Any) -> None:
+        sound(state, event, at=at, **given)
         if state.head == spoiled_at:
             spoil(state, event)
 
@@ -71,7 +73,7 @@ def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_t
     history: History, cores: int
 ) -> None:
     books, state = Books(), ClusterState()
-    for event, at, cause in played(history, {"admission": "fair", "quota_patience_s": cores}).log:
+    for event, at, cause, _ in played(history, {"admission": "fair", "quota_patience_s": cores}).log:
         if isinstance(event, AppAdmitted) and state.settings.admission == "fair":
             assert books.passes_cap(event)
         state.apply(event, at=at, cause=cause)
@@ -85,7 +87,7 @@ def test_an_admission_beyond_the_cap_does_not_pass() -> None:
     cluster.submit("a1", company="acme", cores=12)
     cluster.submit("a2", company="acme", cores=8)
     books, state = Books(), ClusterState()
-    for event, at, cause in cluster.log:
+    for event, at, cause, _ in cluster.log:
         state.apply(event, at=at, cause=cause)
         books.post(event, state)
     assert state.apps["a2"].state == "pending"
