@@ -11,7 +11,7 @@ from fairlog.cli.session import Session, until
 from fairlog.cli.target import Place
 from recovery.replay.chain import read_export
 from recovery.replay.rebuild import fold
-from scheduler.model.errors import FairlogError, UnreadableRecord
+from scheduler.model.errors import FairlogError, InvalidCommand, UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.store.codec import Fact, Record, check, read_lines
@@ -63,6 +63,18 @@ class Source:
         for fact in self:
             fold(state, fact)
         return look(state, view, arguments)
+
+    def end(self) -> Position:
+        """Where the log ends, its last turn's position and digest. Raises: InvalidCommand if it holds nothing."""
+        if self._file is None:
+            position = self.session.log.head()
+            if not position.seq:
+                raise InvalidCommand("the log holds no entry yet")
+            return position
+        latest: Fact | None = None
+        for latest in self:  # noqa: B007 - the last one counts
+            pass
+        return Position(latest.seq, latest.digest) if latest is not None else GENESIS
 
     def now_ms(self) -> int | None:
         """The time (ms) up to which the log that was read tells: the store's, or `--at`; None = its last entry's."""

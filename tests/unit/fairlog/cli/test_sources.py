@@ -13,7 +13,6 @@ from fairlog.cli.main import cli
 from recovery.replay.rebuild import fold
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
-from tests.unit.recorded import facts
 from tests.unit.witness.audit.test_audit import LOG, exported, position
 
 
@@ -23,7 +22,7 @@ def run(*arguments: object) -> Result:
 
 def seen(view: str, to: int, **arguments: object) -> Any:
     state = ClusterState()
-    for fact in facts(LOG[:to]):
+    for fact in LOG[:to]:
         fold(state, fact)
     return look(state, view, arguments)
 
@@ -50,7 +49,7 @@ def test_without_a_position_it_is_the_end_of_the_file(tmp_path: Path) -> None:
 def test_what_a_file_does_not_hold_is_refused_in_a_sentence(tmp_path: Path) -> None:
     file = exported(tmp_path, LOG)
     assert run("app", "nobody", file).output == (
-        "Error: no app 'nobody' is known; `fairlog apps --all` lists the known ones\n"
+        "Error: no app 'nobody' is known; `fairlog apps --all` lists the apps\n"
     )
     beyond = run("shares", file, "--at", len(LOG) + 1)
     assert (beyond.exit_code, beyond.output) == (
