@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler.model.commands import Private
-from scheduler.model.events import AppRegistered, CompanyRegistered, Locality, Wanted, WorkerStatus
+from scheduler.model.events import AppRegistered, CompanyChanged, CompanyRegistered, Locality, Wanted, WorkerStatus
 from scheduler.model.resources import UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.fleet import Shape
@@ -193,7 +193,7 @@ class User:
 class Company:
     """A tenant, the quota it bought, and its users."""
 
-    spec: CompanyRegistered
+    spec: CompanyRegistered | CompanyChanged
     usage: Usage
     balance: Balance = field(default_factory=Balance)
     last_selected: int = 0

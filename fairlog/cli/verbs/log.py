@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @span_options
 @click.option("--app", type=read_text, metavar="A", help="Print only events of this app.")
 @click.option("--follow", "following", is_flag=True, help="Keep printing new events.")
+@click.option("--public", is_flag=True, help="Leave out names, commands, variables and folders of apps, and salts.")
 @click.option(
     "--parquet",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -44,6 +45,7 @@ def log(
     last: Bound,
     app: str | None,
     following: bool,
+    public: bool,
     parquet: Path | None,
     as_json: bool,
 ) -> None:
@@ -59,7 +61,7 @@ def log(
         raise click.UsageError(
             f"--parquet and {'--json' if as_json else '--follow'} cannot be combined; give one of them"
         )
-    lines = _lines(session, first, last, following=following)
+    lines = _lines(session, first, last, following=following, public=public)
     chosen = _about(lines, app, known=app is None or first != OPEN or last != OPEN)
     if parquet is None:
         show = render.log_json if as_json else render.log_line
@@ -72,11 +74,11 @@ def log(
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 
-def _lines(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Line]:
+def _lines(session: Session, first: Bound, last: Bound, *, following: bool, public: bool) -> Iterator[Line]:
     after = position_of(session.log, (first.seq or 1) - 1)
     grown = (record for record in follow(session.log, after) if record is not None)
     records: Iterator[Record] = grown if following else session.log.read(after, to=last.seq)
-    lines = (line for record in records for line in lines_of(record))
+    lines = (line for record in records for line in lines_of(record, public=public))
     yield from (line for line in up_to(lines, last) if first.reached(line))
 
 
