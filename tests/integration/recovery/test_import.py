@@ -29,8 +29,8 @@ from scheduler.store.codec import Fact, Record
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
-from tests.integration.workers.worker_rig import wait_until
 from tests.unit.recorded import exported, stored
+from tests.waiting import wait_until
 from witness.audit.audit import audit
 
 if TYPE_CHECKING:
@@ -93,9 +93,7 @@ CUT_SHORT = [seq for seq in range(1, len(LINES)) if TURNS[seq - 1] == TURNS[seq]
 
 
 @pytest.mark.parametrize("cut", CUT_SHORT)
-def test_a_log_that_was_cut_in_the_middle_of_a_turn_is_gone_on_with_and_the_audit_names_that_turn_alone(
-    fake: Redis, cut: int
-) -> None:
+def test_a_log_cut_inside_a_turn_continues_and_audit_names_only_that_turn(fake: Redis, cut: int) -> None:
     log = EventLog(fake, Keys("default"))
     adopt(log, read_whole(BytesIO("".join(LINES[:cut]).encode())))
     master = Scheduler(log, "next", lambda: rebuild(log))

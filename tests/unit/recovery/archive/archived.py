@@ -47,6 +47,16 @@ def staying(retain: int, records: list[Record] = RECORDS) -> list[int]:
     return [record.last for record in records if record.last > bound]
 
 
+def first_staying(retain: int, records: list[Record] = RECORDS) -> int:
+    """The position of the first event that stays in the store."""
+    return next(record.first for record in records if record.last == staying(retain, records)[0])
+
+
+def up_to(seq: int) -> list[Record]:
+    """The turns that have ended by that position."""
+    return [record for record in RECORDS if record.last <= seq]
+
+
 def in_stream(log: EventLog) -> list[int]:
     """Where the turns end that still lie in the store."""
     entries: Any = log.store.xrange(log.keys.log)

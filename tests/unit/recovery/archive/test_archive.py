@@ -38,9 +38,11 @@ from tests.unit.recovery.archive.archived import (
     assert_whole,
     commit,
     files,
+    first_staying,
     forget_files,
     in_stream,
     staying,
+    up_to,
 )
 from witness.audit.audit import audit
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 URL = "memory://shared/archive"
 END = RECORDS[-1].last
+DIGESTS = {record.last: record.digest for record in RECORDS}
 
 
 @pytest.fixture(autouse=True)
@@ -72,17 +75,17 @@ def test_what_is_older_than_what_is_retained_moves_and_everything_reads_as_befor
     segments = move(log)
     assert in_stream(log) == staying(50)
     assert [segment.first for segment in segments] == [1, *(segment.last + 1 for segment in segments[:-1])]
-    assert segments[-1].last + 1 == staying(50)[0]
+    assert segments[-1].last + 1 == first_staying(50)
     assert all(60 <= segment.last - segment.first + 1 < 70 for segment in segments[:-1])
     assert listed(log.store, log.keys) == segments
     assert sorted(files(URL)) == [segment.name for segment in segments]
     last = segments[0].last
-    assert segments[0].name == f"000000000001-{last:012}-{RECORDS[last - 1].digest[:8]}.jsonl.zst"
+    assert segments[0].name == f"000000000001-{last:012}-{DIGESTS[last][:8]}.jsonl.zst"
     assert_whole(log)
 
 
 def test_nothing_moves_twice_and_what_was_added_moves_later(fake: Redis) -> None:
-    log = commit(fake, RECORDS[:200])
+    log = commit(fake, up_to(200))
     first = move(log)
     assert move(log) == []
     commit(fake)
@@ -107,7 +110,7 @@ def test_a_log_that_is_not_longer_than_what_is_retained_is_left_alone(log: Event
     assert list(files(URL)) == []
 
 
-def test_a_snapshot_that_can_be_used_lies_behind_all_that_moves_taken_if_there_is_none(log: EventLog) -> None:
+def test_a_usable_snapshot_follows_all_archived_entries_and_is_written_if_missing(log: EventLog) -> None:
     move(log, 50)
     assert positions(log) == [END]
     log.store.lset(KEYS.snapshot(END), 1, "damaged")
@@ -128,11 +131,12 @@ def test_a_state_that_no_snapshot_holds_any_more_is_folded_from_the_archive(log:
 
 
 def test_a_snapshot_at_a_position_that_was_archived_can_still_be_used(fake: Redis) -> None:
-    log = commit(fake, RECORDS[:150])
+    log = commit(fake, up_to(150))
+    head = log.head().seq
     move(log)
     commit(fake)
     move(log, 20)
-    assert positions(log) == [END, 150]
+    assert positions(log) == [END, head]
     fake.delete(KEYS.snapshot(END))
     with capture_logs() as logged:
         assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest()
@@ -152,16 +156,18 @@ def test_any_range_of_the_log_is_read_alike_wherever_it_was_cut(data: st.DataObj
         patch.setattr(archiving, "SEGMENT_BYTES", data.draw(st.sampled_from([2_000, 1 << 20]), label="bytes of one"))
         patch.setattr(archiving, "PAGE", data.draw(st.integers(5, 90), label="entries of a page"))
         for length in [*lengths, END]:
-            log = commit(log.store, RECORDS[: max(length, log.head().seq)])
+            log = commit(log.store, up_to(max(length, log.head().seq)))
             move(log, data.draw(st.integers(0, END), label="retained"))
         assert list(log.read()) == RECORDS
         for _ in range(4):
             first, last = sorted(data.draw(st.tuples(st.integers(0, END), st.integers(0, END)), label="range"))
-            after = log.at(first) or GENESIS
-            assert after == ((first, RECORDS[first - 1].digest) if first else GENESIS)
-            assert list(log.read(after, to=last)) == RECORDS[first:last]
-            followed = [fact.digest for fact in log.follow(after, wait_ms=1)]
-            assert followed == [record.digest for record in RECORDS[first : first + len(followed)]]
+            after = log.before(first)
+            before = up_to(first)
+            assert after == ((before[-1].last, before[-1].digest) if before else GENESIS)
+            assert list(log.read(after, to=last)) == [r for r in RECORDS[len(before) :] if r.first <= last]
+            assert [fact.seq for fact in log.facts(after, to=last)] == list(range(after.seq + 1, last + 1))
+            followed = [fact.digest for fact in log.follow(after, wait_ms=1) if fact.digest]
+            assert followed == [record.digest for record in RECORDS[len(before) :][: len(followed)]]
             assert followed or first == END
 
 
@@ -186,7 +192,7 @@ def test_a_reader_that_is_overtaken_by_the_archiver_reads_on_in_the_archive(log:
 
 def test_the_segments_are_an_export_that_the_audit_reads(log: EventLog) -> None:
     exported = [line + b"\n" for segment in move(log) for line in get(segment)]
-    assert list(read_lines(exported)) == [record for record in RECORDS if record.last < staying(50)[0]]
+    assert list(read_lines(exported)) == up_to(first_staying(50) - 1)
     assert audit(read_export(exported)) == []
 
 
@@ -234,7 +240,7 @@ def test_after_a_crash_at_any_step_the_log_is_whole_and_the_next_run_finishes() 
         assert set(files("fused://archive")) == {each.name for each in segments}, f"left by a crash at step {at}"
 
 
-def test_one_that_stalls_at_any_step_while_another_archives_does_no_harm() -> None:
+def test_an_archiver_stalled_at_any_step_does_not_disturb_another() -> None:
     number = steps()
     for at in range(1, number + 1):
         store, fuse = interrupted(at)
@@ -328,9 +334,10 @@ def test_what_reads_back_otherwise_than_it_was_written_is_not_trimmed(
 def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
     move(log, END - 60)
     begins = in_stream(log)[0]
-    log.store.xdel(KEYS.log, "100-0")
+    gone = up_to(100)[-1]
+    log.store.xdel(KEYS.log, f"{gone.last}-0")
     log.store.delete(KEYS.snapshots)
-    with pytest.raises(UnreadableRecord, match="log position 100: the entry is missing"):
+    with pytest.raises(UnreadableRecord, match=f"log position {gone.first}: the entry is missing"):
         move(log)
     assert in_stream(log)[0] == begins
 
@@ -384,7 +391,7 @@ def test_an_archive_that_was_moved_is_read_where_the_reader_is_told(log: EventLo
 def test_clusters_that_share_a_place_keep_out_of_each_others_way(log: EventLog) -> None:
     before = {segment.url for segment in move(log)}
     other = fakeredis.FakeRedis(server=fakeredis.FakeServer())
-    assert {segment.url for segment in move(commit(other, RECORDS[:130]))} - before
+    assert {segment.url for segment in move(commit(other, up_to(130)))} - before
     assert_whole(log)
 
 
@@ -409,4 +416,4 @@ def test_the_list_of_segments_says_all_that_is_needed_to_trust_one(log: EventLog
     before, segment, *_ = move(log)
     entry: Any = log.store.lindex(KEYS.archive, 1)
     assert json.loads(entry) == segment._asdict()
-    assert (segment.before, segment.digest) == (before.digest, RECORDS[segment.last - 1].digest)
+    assert (segment.before, segment.digest) == (before.digest, DIGESTS[segment.last])

@@ -67,6 +67,19 @@ def test_a_range_holds_both_of_its_ends() -> None:
             check_range("cores", value, 1, 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("x" * 129, "the app's name must have at most 128 characters, not 129"),
+        ("a\nb", "the app's name must not contain control characters"),
+    ],
+)
+def test_a_name_that_cannot_be_printed_is_refused_in_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(InvalidCommand) as raised:
+        check_private(Private(name, ("true",)))
+    assert str(raised.value).startswith(sentence)
+
+
 def test_a_program_may_be_anything_that_a_worker_could_run() -> None:
     check_private(Private("é", ("sh", "-c", "", "a\nb", "=", "é"), ("PATH", "a.b", "x-y"), "/srv/é"))
     check_private(Private(command=("x" * (128 * 1024 - 1),)))

@@ -176,9 +176,8 @@ LINES = logs.exported(stored(LOG)).encode().splitlines(keepends=True)
 
 @pytest.mark.parametrize("seq", [1, 7, len(LOG) - 1])
 def test_an_edited_entry_whose_digest_was_left_is_found_as_its_turn(seq: int) -> None:
-    lines = [
-        line.replace(b"acme", b"bolt").replace(b"w2", b"w1") if n == seq - 1 else line for n, line in enumerate(LINES)
-    ]
+    lines = list(LINES)
+    lines[seq - 1] = lines[seq - 1].replace(b'"at":', b'"at":1')
     found = audit(read_export(lines))
     assert [(each.seq, each.rule) for each in found] == [(LOG[seq - 1].turn, "chain")]
     assert "altered" in found[0].done
@@ -344,7 +343,7 @@ def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
         ("AppRegistered", "A1", "exists already"),
     ],
 )
-def test_whoever_is_registered_a_second_time_is_named(kind: str, rule: str, why: str) -> None:
+def test_a_second_registration_is_named_and_the_rest_is_still_audited(kind: str, rule: str, why: str) -> None:
     seq = position(kind)
     again = LOG[seq - 1]._replace(cause="again", at=LOG[-1].at + 1, turn=len(LOG) + 1)
     found = audit(rechained([*LOG, again]))
