@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import cleandoc
 from typing import IO, TYPE_CHECKING, Concatenate, cast
 
 import click
@@ -14,6 +15,9 @@ from fairlog.cli.target import Place, place_options
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from fairlog.cli.sources import Source
+
+
+_FILE = "With FILE (- is stdin), a log written by `fairlog log --json`, no store is needed."
 
 
 def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
@@ -46,4 +50,5 @@ def on_log(function: Callable[Concatenate[Source, P], R]) -> Callable[P, R]:
         file = cast("IO[bytes] | None", kwargs.pop("file"))
         return function(Source(click.get_current_context(), file), *args, **kwargs)
 
+    run.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\n{_FILE}"
     return click.argument("file", type=EXPORT, required=False)(place_options()(cast("Callable[P, R]", run)))

@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import click
 
 from recovery.replay.bounds import OPEN, Bound
+from scheduler.store.eventlog import Position
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,6 +26,7 @@ _SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNO
 _UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 _DURATION = re.compile(r"(-?\d{1,30})\s*([smhd])?", re.IGNORECASE | re.ASCII)
+_POINT = re.compile(r"[1-9]\d{0,17}:[0-9a-f]{64}", re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -162,6 +164,17 @@ def read_bound(text: str) -> Bound:
             f"{_short(text)} is neither a log position (1 or more) nor a time such as 2026-03-01T12:00:00"
         ) from None
     return Bound(at=((found if found.tzinfo else found.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1))
+
+
+def read_point(text: str) -> Position:
+    """A position of the log and its digest, written `SEQ:DIGEST` as `fairlog checkpoint` prints it.
+
+    Raises: click.BadParameter naming the right form.
+    """
+    seq, _, digest = text.strip().partition(":")
+    if not _POINT.fullmatch(text.strip()):
+        raise click.BadParameter(f"{_short(text)} is not of the form SEQ:DIGEST, as `fairlog checkpoint` prints it")
+    return Position(int(seq), digest)
 
 
 def span_options(function: Callable[P, R]) -> Callable[P, R]:

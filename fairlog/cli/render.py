@@ -152,3 +152,9 @@ def words(value: object) -> str:
     """A value on one line: a command as the shell would take it, anything odd quoted."""
     text = shlex.join(str(part) for part in value) if isinstance(value, list) else str(value)
     return text if text.isprintable() and " " not in text else json.dumps(text)
+
+
+def print_verdict(verdict: str | None) -> None:
+    """Say first what is wrong with the log that figures or explanations are taken from, if anything is."""
+    if verdict is not None:
+        click.echo(f"{verdict}\n")

@@ -306,7 +306,7 @@ class ClusterState:
         self._set_quotas()
 
     def _company_changed(self, event: CompanyChanged) -> None:
-        self.companies[event.company].spec = event
+        self.companies[event.company].spec = CompanyRegistered(**structs.asdict(event))
         self._set_quotas()
 
     def _company_removed(self, event: CompanyRemoved) -> None:

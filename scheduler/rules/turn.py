@@ -242,8 +242,8 @@ def decision_of(event: Event, cause: str = "") -> Decision | None:
 
 
 def stage_of(event: Event) -> int:
-    """The number of the stage that decides events of this type. Raises: KeyError if none does."""
-    return _KNOWN[type(event)][0]
+    """The number of the stage that decides events of this type, 0 if none does."""
+    return _KNOWN[type(event)][0] if type(event) in _KNOWN else 0
 
 
 def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:

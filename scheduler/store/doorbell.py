@@ -151,8 +151,9 @@ class DoorbellWorker(SimpleWorker):
             self.work(logging_level="ERROR")
         finally:
             _answer.reset(token)
-        if self.reason is not None:
-            raise self.reason
+        reason, self.reason = self.reason, None
+        if reason is not None:
+            raise reason
         if not self._stop_requested:
             raise RuntimeError("RQ's worker loop ended by itself; its log says why")
         self._leaving()

@@ -1,4 +1,4 @@
-"""A whole cluster of real processes, and the hand that kills, stops and restarts them while clients keep it busy."""
+"""A cluster of real processes under load, which are killed, paused and restarted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from uuid import uuid4
 import psutil
 from redis.exceptions import RedisError
 
-from fairlog.local.child import Child
 from recovery.archive.archive import open_log
 from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
@@ -26,6 +25,7 @@ from scheduler.model.commands import ConfigureCluster, RegisterCompany
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.model.events import AppRegistered
 from scheduler.rules.state import ClusterState
+from scheduler.service.child import Child
 from scheduler.service.client import Client
 from scheduler.store.codec import Record, told
 from scheduler.store.connection import connect
@@ -36,6 +36,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.history import read_history, read_traces
 from tests.chaos.stores import Replicated, Single, Store
 from tests.chaos.tenant import Tenancy
+from tests.waiting import HOPELESS_S
 from workers.processes import kill_until_gone, send_signal, with_variable
 from workers.rundir import RunDir
 
@@ -55,15 +56,15 @@ SETTINGS = {
 COMPANIES = ("acme", "bolt", "crux")
 LEASE_S = 1.5
 LOOK_S = 0.05
-STUCK_S = 90.0
-"""After so long without an entry in the log, whatever has not ended never will."""
-STOP_S = 20.0
+STUCK_S = HOPELESS_S
+"""After so long without an entry in the log, what has not ended never will."""
+STOP_S = 60.0
 SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "stop": signal.SIGTERM}
 _MARK = "FAIRLOG_CHAOS"
 
 
 class Rig:
-    """The cluster in `folder`; a context manager that leaves no process behind. `say` gets what is done to whom."""
+    """The cluster in `folder`; a context manager that leaves no process behind. `say` receives each fault."""
 
     def __init__(self, folder: Path, seed: int, *, replicated: bool, say: Callable[[str], None]) -> None:
         self.inflicted: Counter[str] = Counter()
@@ -103,7 +104,7 @@ class Rig:
         for child in (*self._masters, *self._agents):
             child.start()
         with connect(self._store.url) as store:
-            client = Client(store, CLUSTER, timeout_s=60)
+            client = Client(store, CLUSTER, timeout_s=HOPELESS_S)
             archive = {"archive_url": (self._folder / "archive").as_uri()}
             client.send(ConfigureCluster(settings=SETTINGS | archive))
             for company in COMPANIES:
@@ -112,12 +113,18 @@ class Rig:
             child.start()
 
     def run(self, faults: Sequence[Fault], seconds: float, progress: Callable[[str], None]) -> None:
-        """Inflict `faults` when their time comes; returns after `seconds`, everything well again."""
+        """Inflict `faults` when their time comes; return after `seconds`, with everything well again.
+
+        A fault without a victim waits for one, or for the next fault of its kind.
+        """
         began_s = time.monotonic()
         due = list(reversed(faults))
+        waiting: dict[str, Fault] = {}
         while (at_s := time.monotonic() - began_s) < seconds:
             while due and due[-1].at_s <= at_s:
-                self._inflict(due.pop())
+                fault = due.pop()
+                waiting[fault.kind] = fault
+            waiting = {kind: each for kind, each in waiting.items() if not self._inflict(each)}
             self._tend()
             progress(f"{at_s:.0f} of {seconds:.0f} s, {self._inflicted_so_far()}")
             time.sleep(LOOK_S)
@@ -126,11 +133,11 @@ class Rig:
         self._tend()
 
     def settle(self, progress: Callable[[str], None]) -> None:
-        """Have the clients stop, and return once every app has ended and nothing is held, or nothing moves any more."""
+        """Stop the clients; return once every app has ended and holds nothing, or the log stops growing."""
         for child in self._clients:
             child.ask_to_stop()
         for child in self._clients:
-            child.wait(time.monotonic() + 4 * STOP_S)
+            child.wait(time.monotonic() + HOPELESS_S)
         moved_s = time.monotonic()
         while not self._is_quiet() and time.monotonic() - moved_s < STUCK_S:
             self._tend(clients=False)
@@ -141,7 +148,7 @@ class Rig:
             time.sleep(LOOK_S)
 
     def evidence(self) -> Evidence:
-        """What the run has left behind."""
+        """The records of the run."""
         with connect(self._store.url) as store:
             records: list[Record] = list(open_log(store, Keys(CLUSTER)).read())
         apps = {fact.event.app for record in records for fact in told(record) if isinstance(fact.event, AppRegistered)}
@@ -153,15 +160,14 @@ class Rig:
     def _inflicted_so_far(self) -> str:
         return f"{self.inflicted.total()} faults"
 
-    def _inflict(self, fault: Fault) -> None:
-        """Do what is due to one of those that it may be done to; nothing if there is none."""
+    def _inflict(self, fault: Fault) -> bool:
+        """Inflict `fault` on one of the processes of its kind; False if there is none."""
         victims = sorted(self._victims(fault.kind).items())
         if not victims:
-            self.inflicted["none there"] += 1
-            return
+            return False
         name, pid = victims[int(fault.pick * len(victims))]
         if pid in self._paused and fault.deed != "kill":
-            return
+            return True
         send_signal([pid], SIGNALS[fault.deed])
         until = time.monotonic() + fault.hold_s
         if fault.deed == "pause":
@@ -170,6 +176,7 @@ class Rig:
             self._held[name] = until
         self.inflicted[str(fault)] += 1
         self._say(f"{fault}: {name} (process {pid}) for {fault.hold_s:.1f} s")
+        return True
 
     def _victims(self, kind: str) -> Mapping[str, int]:
         match kind:
@@ -179,8 +186,8 @@ class Rig:
                 return {name: pid for name, pid in masters.items() if (pid == serving) == (kind == "serving master")}
             case "agent":
                 return _pids(self._agents)
-            case "nursery":
-                return self._nurseries()
+            case "forkserver":
+                return self._forkservers()
             case "executor":
                 return self._executors()
             case "client":
@@ -189,18 +196,18 @@ class Rig:
                 return self._store.victims(kind)
 
     def _serving(self) -> int | None:
-        """The process that has the lease; None while the store does not say so at once."""
+        """The process that holds the lease; None if the store does not answer at once."""
         with suppress(RedisError), connect(self._store.url) as store:
             store.connection_pool.connection_kwargs["socket_timeout"] = 0.5
             serving = members(store, Keys(CLUSTER))[0]
             return serving.pid if serving is not None else None
         return None
 
-    def _nurseries(self) -> dict[str, int]:
+    def _forkservers(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for name, pid in _pids(self._agents).items():
             with suppress(psutil.Error):
-                found |= {f"{name}'s nursery": child.pid for child in psutil.Process(pid).children()}
+                found |= {f"{name}'s forkserver": child.pid for child in psutil.Process(pid).children()}
         return found
 
     def _executors(self) -> dict[str, int]:
@@ -213,7 +220,7 @@ class Rig:
         return found
 
     def _tend(self, *, clients: bool = True) -> None:
-        """Wake who has slept long enough, start again who was dead for long enough."""
+        """Continue paused processes and restart dead ones whose time has come."""
         now = time.monotonic()
         self._wake(now)
         self._store.tend(self._held)
@@ -227,7 +234,7 @@ class Rig:
             send_signal([pid], signal.SIGCONT)
 
     def _read_on(self) -> bool:
-        """Fold what is new in the log; whether there was anything."""
+        """Fold the new entries of the log; return whether there were any."""
         before = self._position
         with suppress(RedisError), connect(self._store.url) as store:
             for fact in open_log(store, Keys(CLUSTER)).facts(self._position):
@@ -236,7 +243,7 @@ class Rig:
         return self._position != before
 
     def _is_quiet(self) -> bool:
-        """Whether the inbox is empty, every app has ended, and the master says the same as the log."""
+        """Whether the inbox is empty, every app has ended, and the master's views agree with the log."""
         self._read_on()
         state = self._state
         if state.executors or any(app.ended is None for app in state.apps.values()) or not state.apps:
@@ -249,7 +256,7 @@ class Rig:
         return False
 
     def _close(self) -> None:
-        """End everything that was started here, whatever state it is in."""
+        """End every process started here."""
         self._wake(time.monotonic() + 3600)
         children = (*self._clients, *self._agents, *self._masters)
         for child in children:

@@ -1,4 +1,4 @@
-"""`fairlog` as people run it: a process of its own, with a home folder of its own."""
+"""`fairlog` as a process of its own, with a home folder of its own; and services as systemd starts them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import psutil
 
+from fairlog.cli.main import main
+from tests.integration.forked import Forked
+from tests.waiting import HOPELESS_S
+
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 40.0
 
 
 class Answer(NamedTuple):
@@ -31,7 +33,10 @@ class Answer(NamedTuple):
 
 
 class Shell:
-    """Runs `fairlog` with `home` as its user's home; nothing of the tester's environment reaches it."""
+    """Runs `fairlog` with `home` as its user's home, without the tester's environment.
+
+    A lease lasts longer than any pause of a busy machine, so that a master serves until a test ends it.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -40,12 +45,22 @@ class Shell:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "LANG": "C.UTF-8",
+            "FAIRLOG_LEASE": "60",
         }
         home.mkdir(parents=True, exist_ok=True)
 
-    def run(self, *arguments: str, text: str | None = None, timeout_s: float = 90) -> Answer:
-        """One `fairlog` command to its end."""
-        return self._finish([sys.executable, "-m", "fairlog", *arguments], text, timeout_s)
+    def run(self, *arguments: str, text: str = "") -> Answer:
+        """Run one `fairlog` command to its end, in a process forked from one that has loaded it."""
+        with tempfile.TemporaryDirectory() as folder:
+            given, out, err = (Path(folder) / name for name in ("in", "out", "err"))
+            given.write_text(text, encoding="utf-8")
+            process = Forked(main, *arguments, environment=self.env, log=out, errors=err, given=given, folder=self.home)
+            try:
+                code = process.wait(HOPELESS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            return _checked(Answer(code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")))
 
     def ok(self, *arguments: str, **options: Any) -> str:
         """What a command that must succeed prints."""
@@ -63,12 +78,12 @@ class Shell:
         return found
 
     def installed(self, *arguments: str) -> Answer:
-        """As `run`, but the way the installed command starts: the current folder is not looked into."""
-        return self._finish([sys.executable, "-P", "-m", "fairlog", *arguments], None, 90)
+        """As `run`, but started as the installed command is, without modules from the working folder."""
+        return self._finish([sys.executable, "-P", "-m", "fairlog", *arguments])
 
     def sh(self, script: str) -> Answer:
         """A script in a real shell in which `fairlog` is a command."""
-        return self._finish(["bash", "-c", f'fairlog() {{ "{sys.executable}" -m fairlog "$@"; }}\n{script}'], None, 90)
+        return self._finish(["bash", "-c", f'fairlog() {{ "{sys.executable}" -m fairlog "$@"; }}\n{script}'])
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """A `fairlog` command that goes on."""
@@ -89,19 +104,23 @@ class Shell:
         """The log's last position."""
         return int(self.status()["head"])
 
-    def _finish(self, command: list[str], text: str | None, timeout_s: float) -> Answer:
+    def _finish(self, command: list[str]) -> Answer:
         done = subprocess.run(
             command,
             env=self.env,
             cwd=self.home,
-            input=text or "",
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=HOPELESS_S,
             check=False,
         )
-        assert "Traceback" not in done.stderr, done.stderr
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return _checked(Answer(done.returncode, done.stdout, done.stderr))
+
+
+def _checked(answer: Answer) -> Answer:
+    assert "Traceback" not in answer.err, answer.err
+    return answer
 
 
 class Service:
@@ -115,7 +134,7 @@ class Service:
         self.log = shell.home / f"{name}.log"
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._line.bind(str(shell.home / f"{name}.socket"))
-        self._line.settimeout(60)
+        self._line.settimeout(HOPELESS_S)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "fairlog", *arguments],
@@ -145,14 +164,6 @@ class Service:
         self.process.kill()
         self.process.wait()
         self._line.close()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Return as soon as `condition` holds; fail naming `what` if it never does."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 def tree_of(pid: int) -> list[psutil.Process]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +15,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from scheduler.store.connection import connect
+from tests.waiting import wait_until
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction")
 
@@ -42,17 +42,25 @@ class Servers:
         return port
 
     def watch(self, primary: int, *, replicas: int = 1) -> int:
-        """Start a sentinel of the service `fairlog` at the port `primary`; its port, once it knows its replicas."""
+        """Start a sentinel of the service `fairlog` at the port `primary`; its port, once it knows its replicas.
+
+        It takes no server for dead that is only slow, until it is told to `hurry`.
+        """
         file = self.folder / f"sentinel-{uuid4().hex}.conf"
         file.write_text(
-            f"sentinel monitor fairlog 127.0.0.1 {primary} 1\nsentinel down-after-milliseconds fairlog 500\n"
-            "sentinel failover-timeout fairlog 2000\n"
+            f"sentinel monitor fairlog 127.0.0.1 {primary} 1\n"
+            "sentinel down-after-milliseconds fairlog 600000\nsentinel failover-timeout fairlog 2000\n"
         )
         port = self._run(str(file), "--sentinel")
         with Redis(port=port) as asked:
             asked.execute_command("SENTINEL", "DEBUG", "INFO-PERIOD", "100", "PUBLISH-PERIOD", "100")
             until(lambda: int(asked.sentinel_master("fairlog")["num-slaves"]) >= replicas)
         return port
+
+    def hurry(self, sentinel: int) -> None:
+        """Have the sentinel fail over once the primary has been silent for half a second."""
+        with Redis(port=sentinel) as asked:
+            asked.sentinel_set("fairlog", "down-after-milliseconds", 500)
 
     def connect(self, url: str) -> Redis:
         """A connection to the store at `url`, as the program makes it, that is closed with the servers."""
@@ -102,12 +110,13 @@ def a_standby_waits(store: Redis) -> bool:
     return any(client["cmd"] == "xread" and "b" in client["flags"] for client in store.client_list())
 
 
-def until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], object]) -> None:
     """Return once it holds; a store that does not answer yet does not."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with suppress(RedisError):
-            if holds():
-                return
-        time.sleep(0.02)
-    raise AssertionError("it never held")
+
+    def answers_so() -> object:
+        try:
+            return holds()
+        except RedisError:
+            return False
+
+    wait_until(answers_so, "the store")

@@ -20,15 +20,13 @@ from witness.explain import explain
 
 @given(HISTORIES)
 @settings(max_examples=150)
-def test_no_decision_of_any_history_deviates_from_what_an_audit_works_out(history: History) -> None:
+def test_audit_agrees_with_every_decision_of_any_history(history: History) -> None:
     assert audit(facts(played(history))) == []
 
 
 @given(HISTORIES, st.data())
 @settings(max_examples=100)
-def test_an_entry_that_was_taken_out_of_any_history_is_missed_where_it_was(
-    history: History, data: st.DataObject
-) -> None:
+def test_an_entry_removed_from_any_history_is_missed_at_its_position(history: History, data: st.DataObject) -> None:
     lines = exported(played(history).records).encode().splitlines(keepends=True)
     gone = data.draw(st.integers(1, len(lines) - 1))
     found = audit(read_export([line for seq, line in enumerate(lines, start=1) if seq != gone]))
@@ -37,9 +35,7 @@ def test_an_entry_that_was_taken_out_of_any_history_is_missed_where_it_was(
 
 @given(HISTORIES, st.data())
 @settings(max_examples=100)
-def test_two_entries_of_any_history_that_change_places_are_missed_at_the_first(
-    history: History, data: st.DataObject
-) -> None:
+def test_two_swapped_entries_of_any_history_are_missed_at_the_first(history: History, data: st.DataObject) -> None:
     lines = exported(played(history).records).encode().splitlines(keepends=True)
     one, other = sorted(data.draw(st.lists(st.integers(1, len(lines)), min_size=2, max_size=2, unique=True)))
     lines[one - 1], lines[other - 1] = lines[other - 1], lines[one - 1]
@@ -73,11 +69,6 @@ def _made_up(log: list[Fact], at: int, said: dict[str, Any]) -> list[Fact] | Non
     return [*log[:at], log[at]._replace(event=more), *log[at:]]
 
 
-def _late(log: list[Fact], at: int, _: dict[str, Any]) -> list[Fact] | None:
-    in_turn = at and log[at - 1].turn == log[at].turn
-    return [*log[:at], log[at]._replace(at=log[at].at + 1), *log[at + 1 :]] if in_turn else None
-
-
 def _exchanged(log: list[Fact], at: int, _: dict[str, Any]) -> list[Fact] | None:
     one, other = log[at : at + 2] if at + 1 < len(log) else (log[at], log[at])
     alike = one.turn != other.turn or other.type not in DECIDED or one.event == other.event
@@ -91,7 +82,6 @@ FAULTS: dict[str, Plant] = {
     "share": _edited(share=lambda _: "3/17"),
     "left out": _left_out,
     "made up": _made_up,
-    "late": _late,
     "exchanged": _exchanged,
 }
 DECIDED = {"AppAdmitted", "DriverAllocated", "ExecutorAllocated"}
@@ -99,7 +89,7 @@ DECIDED = {"AppAdmitted", "DriverAllocated", "ExecutorAllocated"}
 
 @given(DENSE, RULES, st.integers(0, 1 << 16))
 @settings(max_examples=15)
-def test_a_decision_that_was_changed_is_found_where_it_stands_though_the_chain_is_honest(
+def test_a_changed_decision_is_found_at_its_position_under_a_valid_chain(
     history: History, rules: dict[str, object], number: int
 ) -> None:
     """Under whatever policy and placement, with every digest after the change worked out anew."""
@@ -117,7 +107,7 @@ def test_a_decision_that_was_changed_is_found_where_it_stands_though_the_chain_i
 
 @given(HISTORIES)
 @settings(max_examples=40)
-def test_the_causes_of_what_an_app_waited_add_up_to_all_the_time_that_it_waited(history: History) -> None:
+def test_the_causes_of_an_apps_wait_add_up_to_its_whole_wait(history: History) -> None:
     cluster = played(history)
     log = facts(cluster)
     for name, app in list(cluster.state.apps.items())[-3:]:

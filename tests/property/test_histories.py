@@ -49,7 +49,7 @@ Written = dict[str, str]
 
 @given(HISTORIES)
 @settings(max_examples=150)
-def test_every_ledger_holds_and_every_decision_keeps_to_what_was_bought_offered_and_asked_for(
+def test_every_decision_respects_quotas_offers_and_requests(
     history: History,
 ) -> None:
     decommissioned: dict[str, None] = {}
@@ -101,7 +101,7 @@ def test_folding_a_prefix_and_then_the_rest_is_folding_all(history: History) -> 
 
 @given(HISTORIES)
 @settings(max_examples=40)
-def test_a_history_read_back_from_its_records_gives_the_same_events_and_the_same_state(history: History) -> None:
+def test_a_history_read_from_its_records_has_the_same_events_and_state(history: History) -> None:
     cluster = played(history)
     read = [Logged(fact.event, fact.at, fact.cause, fact.private) for fact in facts(cluster.records, *GENESIS)]
     assert read == cluster.log
@@ -147,7 +147,7 @@ def test_deciding_never_changes_the_state_it_is_given(history: History, more: li
 
 @given(HISTORIES)
 @settings(max_examples=60)
-def test_the_executors_of_an_app_are_numbered_from_0_and_a_number_is_never_used_again(history: History) -> None:
+def test_executors_of_an_app_are_numbered_from_0_without_reuse(history: History) -> None:
     """Semantics P6."""
     so_far: dict[str, int] = {}
     for event, *_ in played(history).log:
@@ -178,7 +178,7 @@ OFFERS = st.tuples(st.sampled_from([1, 4, 7, 8, 16, 32]), st.sampled_from([2048,
 
 @given(st.lists(OFFERS, max_size=5), st.lists(APPS, max_size=10), st.lists(st.integers(0, 99), max_size=12))
 @settings(max_examples=100)
-def test_with_one_company_and_user_nothing_is_left_idle_that_an_admissible_app_could_use(
+def test_with_one_user_no_core_is_idle_that_an_admissible_app_could_use(
     offers: list[tuple[int, int]], apps: list[tuple[int, int | None]], ends: list[int]
 ) -> None:
     cluster = Cluster()

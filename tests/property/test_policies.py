@@ -112,7 +112,7 @@ TIMES: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries(
 @EVERY_POLICY
 @given(works=WORKS, times=TIMES, quotas=st.tuples(*[st.integers(1, 20)] * 3), factor=st.sampled_from([2, 3, 7]))
 @settings(max_examples=15)
-def test_quotas_that_are_all_so_many_times_larger_change_nothing_while_they_do_not_bind(
+def test_scaling_all_quotas_that_do_not_bind_changes_nothing(
     *,
     policies: dict[str, object],
     works: list[Work],

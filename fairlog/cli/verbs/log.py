@@ -58,7 +58,9 @@ def log(
     or written over, only once it is whole.
     """
     if parquet is not None and (as_json or following):
-        raise click.UsageError(f"--parquet and {'--json' if as_json else '--follow'} exclude each other")
+        raise click.UsageError(
+            f"--parquet and {'--json' if as_json else '--follow'} cannot be combined; give one of them"
+        )
     lines = _lines(session, first, last, following=following, public=public)
     chosen = _about(lines, app, known=app is None or first != OPEN or last != OPEN)
     if parquet is None:

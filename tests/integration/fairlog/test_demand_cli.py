@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.cli_rig import Shell
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,11 @@ def logged(shell: Shell, name: str, kind: str) -> list[dict[str, Any]]:
 
 
 def test_an_elastic_app_grows_with_its_backlog_and_gives_back_what_is_idle(shell: Shell) -> None:
-    flag = shell.home / "go"
-    script = f"test $FAIRLOG_TASK_INDEX = 0 || exec sleep 0.5; while ! test -e {flag}; do sleep 0.05; done"
+    flag, grown = shell.home / "go", shell.home / "grown"
+    script = f"test $FAIRLOG_TASK_INDEX = 0 && gate={flag} || gate={grown}; while ! test -e $gate; do sleep 0.05; done"
     name = shell.submit("--elastic", "1:4", "--executor-cores", "1", "--tasks", "16", "--", "sh", "-c", script)
     wait_until(lambda: [one["executor_limit"] for one in logged(shell, name, "AppChanged")][:2] == [2, 4], "growth")
+    grown.touch()
     wait_until(lambda: len(logged(shell, name, "ExecutorRevoked")) == 3, "idle executors to be given back")
     assert {one["reason"] for one in logged(shell, name, "ExecutorRevoked")} == {"idle"}
     wait_until(lambda: shell.app(name)["requestedCores"] == 1, "the request to follow")
@@ -45,7 +47,7 @@ def test_an_elastic_app_grows_with_its_backlog_and_gives_back_what_is_idle(shell
 
 
 def test_scaling_an_app_near_a_host_says_what_each_executor_reached(shell: Shell) -> None:
-    name = shell.submit("--cores", "4", "--tasks", "40", "--", "sleep", "60")
+    name = shell.submit("--cores", "4", "--tasks", "40", "--", "sleep", "600")
     wait_until(lambda: shell.app(name)["state"] == "running", "the first executor")
     host = socket.gethostname()
     assert shell.ok("scale", name, "--executors", "3", "--prefer", f"{host}=20", "elsewhere=2") == f"{name} scaled\n"

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.cli_rig import Shell
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,11 @@ def sleepers(seconds: str = "987.5") -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", seconds]]
 
 
+def succeeded(shell: Shell, name: str) -> int:
+    """How many of the app's tasks have succeeded."""
+    return [task["state"] for task in shell.app(name)["taskStates"]].count("succeeded")
+
+
 def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
     script = "echo $FAIRLOG_CORES cores, $FAIRLOG_MEMORY_MB MiB"
     size = ["--executor-cores", "2", "--executor-memory", "700M", "--cores", "6", "--max-executors", "2"]
@@ -37,9 +43,15 @@ def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
 
 
 def test_an_executor_that_finds_no_task_stays_and_is_not_replaced_by_another(shell: Shell) -> None:
-    script = "test $FAIRLOG_TASK_INDEX = 0 || exit 0; sleep 2"
+    """Another app runs through both workers before the task ends that the first executor has."""
+    flag = shell.home / "first"
+    script = f"test $FAIRLOG_TASK_INDEX = 0 || exit 0; while ! test -e {flag}; do sleep 0.05; done"
     size = ["--sizing", "one-per-worker", "--cores", "4", "--tasks", "4"]
-    name = shell.submit(*size, "--wait", "--", "sh", "-c", script)
+    name = shell.submit(*size, "--", "sh", "-c", script)
+    wait_until(lambda: succeeded(shell, name) == 3, "the other tasks")
+    shell.submit(*size, "--wait", "--", "true")
+    flag.touch()
+    wait_until(lambda: shell.app(name)["state"] == "finished", "its end")
     entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
     assert len([entry for entry in entries if entry["type"] == "ExecutorAllocated"]) == 2
 
@@ -58,7 +70,7 @@ def test_a_killed_executor_is_replaced_and_its_task_runs_again(shell: Shell) -> 
 
 
 def test_scaling_up_gives_an_app_more_executors(shell: Shell) -> None:
-    name = shell.submit("--executor-cores", "1", "--cores", "3", "--max-executors", "1", "--", "sleep", "30")
+    name = shell.submit("--executor-cores", "1", "--cores", "3", "--max-executors", "1", "--", "sleep", "600")
     wait_until(lambda: len(shell.app(name)["executors"]) == 1, "one executor")
     assert shell.ok("scale", name, "--executors", "2") == f"{name} scaled\n"
     assert len(shell.app(name)["executors"]) == 2
@@ -107,13 +119,13 @@ def test_a_supervised_driver_is_started_again_until_it_succeeds(shell: Shell) ->
 
 
 def test_the_tasks_of_an_app_with_a_driver_run_beside_it_and_do_not_end_it(shell: Shell) -> None:
-    done = shell.home / "tasks"
-    done.mkdir()
-    script = (
-        f'if test -n "$FAIRLOG_TASK_INDEX"; then touch {done}/$FAIRLOG_TASK_INDEX; exit 0; fi; '
-        f"while test $(ls {done} | wc -l) -lt 5; do sleep 0.05; done; sleep 0.5; echo all of them"
-    )
-    name = shell.submit("--driver", "--tasks", "5", "--cores", "4", "--wait", "--", "sh", "-c", script)
+    flag = shell.home / "all"
+    script = f'test -z "$FAIRLOG_TASK_INDEX" || exit 0; while ! test -e {flag}; do sleep 0.05; done; echo all of them'
+    name = shell.submit("--driver", "--tasks", "5", "--cores", "4", "--", "sh", "-c", script)
+    wait_until(lambda: succeeded(shell, name) == 5, "its tasks")
+    assert shell.app(name)["state"] == "running"
+    flag.touch()
+    wait_until(lambda: shell.app(name)["state"] == "finished", "its end")
     assert shell.ok("logs", name, "--driver") == "all of them\n"
 
 
@@ -138,7 +150,7 @@ def test_a_driver_whose_process_is_killed_is_started_again_if_it_is_supervised(s
     wait_until(lambda: shell.app(name)["driver"] is None, "its end")
 
 
-def test_a_decommissioned_worker_is_left_by_its_executors_and_their_tasks_run_elsewhere(shell: Shell) -> None:
+def test_executors_leave_a_decommissioned_worker_and_their_tasks_run_elsewhere(shell: Shell) -> None:
     flag = shell.home / "moved"
     script = f"while ! test -e {flag}; do sleep 0.05; done; echo $FAIRLOG_EXECUTOR_ID"
     name = shell.submit("--executor-cores", "1", "--cores", "1", "--", "sh", "-c", script)

@@ -16,8 +16,9 @@ from fairlog.local.store import EmbeddedStore
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
 from scheduler.service.scheduler import Scheduler
-from tests.integration.cli_rig import Shell, wait_until
+from tests.integration.cli_rig import Shell
 from tests.integration.servers import Servers
+from tests.waiting import HOPELESS_S, wait_until
 
 APP = SubmitApp(app="a", company="acme", user="ann", command=("true",))
 
@@ -31,7 +32,7 @@ def session(store: EmbeddedStore) -> Iterator[Session]:
     session.close()
 
 
-def test_what_no_master_has_answered_is_said_to_be_unconfirmed_and_is_carried_out_by_the_next_one(
+def test_a_command_without_an_answer_is_unconfirmed_and_the_next_master_executes_it(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session.client.notify(RegisterCompany(company="acme"))
@@ -52,11 +53,14 @@ def test_what_no_master_has_answered_is_said_to_be_unconfirmed_and_is_carried_ou
     assert master.state.apps["a"].state == "killed"
 
 
-def test_what_a_store_that_goes_away_has_not_answered_is_unconfirmed(servers: Servers) -> None:
+def test_a_command_that_a_lost_store_has_not_answered_is_unconfirmed(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.service.client.RECONNECT_S", HOPELESS_S)
     port = servers.start("--no-appendfsync-on-rewrite", "no")
     session = Session(Place(store=f"redis://127.0.0.1:{port}/0"))
     servers.stack.callback(session.close)
-    session.client.timeout_s = 2
+    session.client.timeout_s = HOPELESS_S
     with Redis(port=port) as other, ThreadPoolExecutor() as threads:
         sent = threads.submit(session.submit, APP, {})
         wait_until(lambda: other.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
@@ -67,13 +71,13 @@ def test_what_a_store_that_goes_away_has_not_answered_is_unconfirmed(servers: Se
             sent.result()
 
 
-def test_who_interrupts_a_submission_is_told_that_it_may_still_come(
+def test_interrupting_a_submission_warns_that_it_may_still_be_executed(
     store: EmbeddedStore, session: Session, tmp_path: Path
 ) -> None:
     shell = Shell(tmp_path)
     submitting = shell.start("--store", store.url, "submit", "--company", "acme", "--user", "ann", "--", "true")
     wait_until(lambda: session.store.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
     submitting.send_signal(signal.SIGINT)
-    said, _ = submitting.communicate(timeout=30)
+    said, _ = submitting.communicate(timeout=HOPELESS_S)
     assert submitting.returncode == 130
     assert "interrupted; the command is not confirmed" in said

@@ -14,13 +14,15 @@ import psutil
 import pytest
 from redis import Redis
 
-from tests.integration.cli_rig import Shell, is_gone, tree_of, wait_until
+from tests.integration.cli_rig import Shell, is_gone, tree_of
+from tests.waiting import HOPELESS_S, wait_until
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """A home in which an `up` may be started; whatever runs there at the end is stopped."""
     shell = Shell(tmp_path / "home")
+    shell.env["FAIRLOG_LEASE"] = "3"
     yield shell
     shell.run("down")
 
@@ -35,22 +37,25 @@ def run_one(shell: Shell) -> None:
     shell.ok("submit", "--company", "acme", "--user", "ann", "--cores", "4", "--wait", "--", "true")
 
 
-def test_what_dies_is_started_again_and_the_cluster_goes_on(shell: Shell) -> None:
+def test_dead_processes_are_restarted_and_apps_run_again(shell: Shell) -> None:
     up(shell)
     shell.ok("company", "add", "acme")
     before = shell.status()
     killed = [before["master"]["pid"], before["workers"][0]["pid"], before["store"]["pid"]]
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
-        run_one(shell)
 
     def is_whole() -> bool:
-        status = shell.status()
-        members = [status["master"], *status["standbys"], *status["workers"], status["store"]]
+        answer = shell.run("status", "--json")
+        status = answer.json() if answer.out else dict.fromkeys(before)
+        members = [status["master"], *(status["standbys"] or ()), *(status["workers"] or ()), status["store"]]
         pids = {member["pid"] for member in members if member}
-        return len(pids) == 5 and pids.isdisjoint(killed) and all(map(psutil.pid_exists, pids))
+        return len(pids) == 5 and pids.isdisjoint(gone) and all(map(psutil.pid_exists, pids))
 
-    wait_until(is_whole, "the store, 1 master, 1 standby and 2 workers, none of them one that was killed")
+    gone: list[int] = []
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+        gone.append(pid)
+        wait_until(is_whole, "the store, 1 master, 1 standby and 2 workers, none of them one that was killed")
+        run_one(shell)
 
 
 def test_a_second_up_on_the_same_data_is_refused(shell: Shell) -> None:
@@ -65,7 +70,7 @@ def test_a_second_up_on_the_same_data_is_refused(shell: Shell) -> None:
     assert shell.run("status").code == 0
 
 
-def test_down_ends_everything_executors_included_and_the_data_is_there_again_afterwards(shell: Shell) -> None:
+def test_down_ends_executors_too_and_the_next_up_finds_the_data(shell: Shell) -> None:
     pid = up(shell)
     shell.ok("company", "add", "acme")
     app = shell.ok("submit", "--company", "acme", "--user", "ann", "--tasks", "1", "--", "sleep", "611").strip()
@@ -80,7 +85,7 @@ def test_down_ends_everything_executors_included_and_the_data_is_there_again_aft
     assert app in shell.ok("apps")
 
 
-def test_nothing_is_left_when_up_itself_is_killed_and_the_next_one_takes_over_its_data(shell: Shell) -> None:
+def test_killing_up_leaves_no_process_and_the_next_up_takes_over_its_data(shell: Shell) -> None:
     pid = up(shell)
     shell.ok("company", "add", "acme")
     everything = tree_of(pid)
@@ -91,7 +96,7 @@ def test_nothing_is_left_when_up_itself_is_killed_and_the_next_one_takes_over_it
     run_one(shell)
 
 
-def test_in_the_foreground_an_interrupt_ends_it_in_good_order(shell: Shell, tmp_path: Path) -> None:
+def test_an_interrupt_stops_a_foreground_up_in_order(shell: Shell, tmp_path: Path) -> None:
     running = shell.start("up", "--data", str(tmp_path / "elsewhere"), "--masters", "1", "--workers", "1")
     assert running.stdout is not None
     first = running.stdout.readline()
@@ -99,13 +104,13 @@ def test_in_the_foreground_an_interrupt_ends_it_in_good_order(shell: Shell, tmp_
     assert shell.status()["standbys"] == []
     everything = tree_of(running.pid)[1:]
     running.send_signal(signal.SIGINT)
-    rest, _ = running.communicate(timeout=30)
+    rest, _ = running.communicate(timeout=HOPELESS_S)
     assert rest.splitlines()[-2:] == ["stopping", "stopped"]
     assert running.returncode == 0
     assert all(map(is_gone, everything))
 
 
-def test_several_ups_are_told_apart_by_their_data(shell: Shell, tmp_path: Path) -> None:
+def test_the_data_folder_distinguishes_several_ups(shell: Shell, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     up(shell, "--workers", "0", "--masters", "1")
     shell.ok("company", "add", "first")
@@ -137,7 +142,7 @@ def test_up_says_at_which_position_the_log_cannot_be_read(shell: Shell) -> None:
     )
 
 
-def test_a_folder_with_packages_that_are_called_like_ours_does_no_harm(shell: Shell) -> None:
+def test_packages_named_like_ours_in_the_working_folder_are_not_imported(shell: Shell) -> None:
     for name in ("scheduler", "workers", "fairlog"):
         (shell.home / name).mkdir()
         (shell.home / name / "__init__.py").write_text("raise SystemExit(3)")
@@ -147,7 +152,7 @@ def test_a_folder_with_packages_that_are_called_like_ours_does_no_harm(shell: Sh
     assert shell.installed("down").code == 0
 
 
-def test_a_data_folder_that_cannot_be_used_is_one_sentence(shell: Shell) -> None:
+def test_an_unusable_data_folder_is_reported_in_one_sentence(shell: Shell) -> None:
     (shell.home / "file").touch()
     for arguments in (("up",), ("up", "--detach")):
         answer = shell.run(*arguments, "--data", str(shell.home / "file" / "below"))

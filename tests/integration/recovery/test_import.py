@@ -29,9 +29,9 @@ from scheduler.store.codec import Fact, Record
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
-from tests.integration.workers.worker_rig import wait_until
 from tests.property.given import Cluster
 from tests.unit.recorded import exported, put, stored
+from tests.waiting import wait_until
 from witness.audit.audit import audit
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from scheduler.service.client import Client
 from scheduler.store.codec import encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.keys import Keys
-from tests.integration.workers.worker_rig import wait_until
 from tests.property.histories import played, seeded
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def _noted(log: EventLog, after: Position, to: int | None, reads: list[int]) -> 
         yield fact
 
 
-def test_the_two_that_were_written_last_are_kept(log: EventLog) -> None:
+def test_the_two_newest_snapshots_are_kept(log: EventLog) -> None:
     for at in (40, 20, 30, 30, 10):
         take(log, at)
     assert positions(log) == [10, 30]
@@ -85,7 +85,7 @@ def test_the_two_that_were_written_last_are_kept(log: EventLog) -> None:
     assert log.store.ttl(log.keys.snapshot(10)) == -1
 
 
-def test_one_beyond_the_position_that_is_asked_for_is_not_used(log: EventLog) -> None:
+def test_a_snapshot_after_the_requested_position_is_not_used(log: EventLog) -> None:
     take(log, 10)
     take(log, 50)
     assert rebuild(log, to=30)[0].digest() == rebuild(log, to=30, whole=True)[0].digest()
@@ -123,9 +123,7 @@ def claim_another_digest(log: EventLog, key: str) -> None:
         (claim_another_digest, "it was taken where the log had the digest 0000"),
     ],
 )
-def test_a_bad_one_is_passed_over_for_the_one_before_and_then_for_the_whole_log_saying_so(
-    log: EventLog, damage: Any, why: str
-) -> None:
+def test_a_bad_snapshot_is_skipped_for_an_older_one_or_the_whole_log(log: EventLog, damage: Any, why: str) -> None:
     whole, position = rebuild(log, whole=True)
     take(log, 20)
     take(log, 30)
@@ -142,9 +140,7 @@ def test_a_bad_one_is_passed_over_for_the_one_before_and_then_for_the_whole_log_
     assert len(reasons(logged)) == 2
 
 
-def test_a_verb_says_on_stderr_that_one_is_passed_over_since_its_stdout_is_its_answer(
-    log: EventLog, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verb_reports_a_skipped_snapshot_on_stderr(log: EventLog, capsys: pytest.CaptureFixture[str]) -> None:
     take(log, 20)
     lose(log, log.keys.snapshot(20))
     structlog.reset_defaults()
@@ -153,7 +149,7 @@ def test_a_verb_says_on_stderr_that_one_is_passed_over_since_its_stdout_is_its_a
     assert (printed.out, "a snapshot is passed over" in printed.err) == ("", True)
 
 
-def test_one_of_a_tail_that_the_log_has_lost_is_passed_over(log: EventLog) -> None:
+def test_a_snapshot_of_a_lost_tail_is_skipped(log: EventLog) -> None:
     take(log, 20)
     take(log)
     entries: Any = log.store.xrange(log.keys.log)
@@ -167,7 +163,7 @@ def test_one_of_a_tail_that_the_log_has_lost_is_passed_over(log: EventLog) -> No
     assert "and the log has no such entry" in reasons(logged)[0]
 
 
-def test_one_of_a_lost_tail_makes_room_for_the_next_before_a_good_one_does(log: EventLog) -> None:
+def test_a_snapshot_of_a_lost_tail_is_dropped_before_a_good_one(log: EventLog) -> None:
     take(log, 20)
     take(log)
     entries: Any = log.store.xrange(log.keys.log)
@@ -178,9 +174,7 @@ def test_one_of_a_lost_tail_makes_room_for_the_next_before_a_good_one_does(log: 
     assert positions(log) == [30, 20]
 
 
-def test_one_that_a_program_with_other_facts_wrote_is_passed_over(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_written_with_other_fields_is_skipped(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = take(log, 20)
     monkeypatch.setattr("scheduler.rules.snapshot_records._COLUMNS", {})
     with capture_logs() as logged:
@@ -195,7 +189,7 @@ def standby(store: EmbeddedStore, keys: Keys, *, every: int) -> Master:
     return Master(log, Member("standby", 2, "there"), snapshot_every=every)
 
 
-def test_a_standby_writes_one_whenever_so_many_events_have_been_added(
+def test_a_standby_writes_a_snapshot_each_time_enough_events_were_added(
     log: EventLog, store: EmbeddedStore, keys: Keys
 ) -> None:
     log.store.set(keys.lease, "held by another")
@@ -211,7 +205,9 @@ def test_a_standby_writes_one_whenever_so_many_events_have_been_added(
     assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest()
 
 
-def test_a_master_alone_writes_one_as_well_and_its_turns_go_on(log: EventLog, store: EmbeddedStore, keys: Keys) -> None:
+def test_a_master_without_standby_writes_a_snapshot_between_turns(
+    log: EventLog, store: EmbeddedStore, keys: Keys
+) -> None:
     alone = standby(store, keys, every=100)
     assert alone.lease.take()
     alone.scheduler.take_over()
@@ -231,12 +227,10 @@ def test_a_master_alone_writes_one_as_well_and_its_turns_go_on(log: EventLog, st
 
 def _child_of(master: Master) -> object:
     master.snapshotter.tend()
-    return master.snapshotter._child
+    return master.snapshotter._fork
 
 
-def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_used(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_snapshot_is_never_used(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     def stuck(*_: Any) -> Any:
         log.store.rpush(f"{log.keys.snapshotting}:draft", b"half")
         signal.pause()
@@ -247,8 +241,8 @@ def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_
     snapshotter.begin(state, position)
     wait_until(lambda: log.store.exists(f"{log.keys.snapshotting}:draft"), "the half of it")
     assert not snapshotter.is_due(position.seq + 1000)
-    assert snapshotter._child is not None
-    os.kill(snapshotter._child._pid, signal.SIGKILL)
+    assert snapshotter._fork is not None
+    os.kill(snapshotter._fork._pid, signal.SIGKILL)
 
     def is_due_again() -> bool:
         snapshotter.tend()
@@ -260,5 +254,5 @@ def test_one_that_was_killed_while_it_was_written_leaves_nothing_behind_that_is_
     assert (positions(log), reasons(logged)) == ([], [])
     monkeypatch.undo()
     snapshotter.begin(state, position)
-    wait_until(lambda: snapshotter._child and snapshotter._child.exit_code() == 0, "its end")
+    wait_until(lambda: snapshotter._fork and snapshotter._fork.exit_code() == 0, "its end")
     assert positions(log) == [position.seq]

@@ -9,8 +9,9 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +19,8 @@ from redis import Redis
 from redis.exceptions import ConnectionError as StoreConnectionError
 
 from fairlog.local.store import EmbeddedStore, StoreUnavailable
+from tests.integration.cli_rig import is_gone
+from tests.waiting import wait_until
 
 
 @pytest.fixture(params=["embedded", "redis-server"])
@@ -85,11 +88,14 @@ def test_starting_a_store_that_runs_changes_nothing(own: EmbeddedStore) -> None:
     assert own.pid == pid
 
 
-def test_a_second_store_on_the_same_data_is_refused_at_once_in_one_sentence(own: EmbeddedStore) -> None:
-    started = time.monotonic()
+def test_a_second_store_on_the_same_data_is_refused_at_once_in_one_sentence(
+    own: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr("fairlog.local.store.time", SimpleNamespace(monotonic=time.monotonic, sleep=naps.append))
     with pytest.raises(StoreUnavailable) as refused:
         EmbeddedStore(own.data_dir).start()
-    assert time.monotonic() - started < 2
+    assert naps == []
     assert str(refused.value) == (
         f"another store, started by process {os.getpid()}, uses the data in {own.data_dir}; stop that process first"
     )
@@ -128,7 +134,7 @@ def test_the_server_ends_when_its_starter_is_killed_and_the_next_one_gets_the_da
         starter.wait()
     with EmbeddedStore(tmp_path) as store, Redis.from_url(store.url) as connection:
         assert connection.get("kept") == b"yes"
-        _until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: is_gone(server), "the end of the server")
 
 
 @pytest.mark.parametrize(
@@ -139,9 +145,7 @@ def test_the_server_ends_when_its_starter_is_killed_and_the_next_one_gets_the_da
         ("text", "text does not start: Exec format error"),
     ],
 )
-def test_a_server_program_that_cannot_run_is_named_and_leaves_the_data_free(
-    tmp_path: Path, server: str, sentence: str
-) -> None:
+def test_an_unusable_server_program_is_named_and_releases_the_data(tmp_path: Path, server: str, sentence: str) -> None:
     (tmp_path / "text").write_text("no program")
     (tmp_path / "text").chmod(0o700)
     with pytest.raises(StoreUnavailable) as refused:
@@ -151,24 +155,27 @@ def test_a_server_program_that_cannot_run_is_named_and_leaves_the_data_free(
         assert store.pid
 
 
-def test_a_server_that_does_not_last_is_started_again_with_a_growing_pause_until_it_does(own: EmbeddedStore) -> None:
+def test_a_crashing_server_is_restarted_after_growing_pauses(
+    own: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlog.local.store.SHORT_LIFE_S", float("inf"))
     server = own._server
     own._server = Path("/bin/false")
     _kill(own)
     said: list[str] = []
 
-    def is_said_twice() -> bool:
+    def is_said_thrice() -> bool:
         said.extend(filter(None, [own.tend()]))
         return len(said) == 3
 
-    _until(is_said_twice)
+    wait_until(is_said_thrice, "three sentences")
     assert said[0].startswith("the store was ended by SIGKILL; starting it again")
     assert said[1].startswith("the store ended with exit code 1 (")
     pauses = [float(sentence.rpartition(" in ")[2].removesuffix(" s")) for sentence in said]
     assert pauses == [0.2, 0.5, 1.0]
     own._server = server
     with Redis.from_url(own.url) as connection:
-        _until(lambda: own.tend() is None and _answers(connection))
+        wait_until(lambda: own.tend() is None and _answers(connection), "the store")
 
 
 def _answers(connection: Redis) -> bool:
@@ -200,11 +207,4 @@ def test_a_damaged_append_only_file_stops_the_start_with_the_servers_own_words(o
 def _kill(store: EmbeddedStore) -> None:
     assert store.pid is not None
     os.kill(store.pid, signal.SIGKILL)
-    _until(lambda: store.pid is None)
-
-
-def _until(reached: Callable[[], bool], within_s: float = 10) -> None:
-    deadline = time.monotonic() + within_s
-    while not reached():
-        assert time.monotonic() < deadline, "not reached in time"
-        time.sleep(0.01)
+    wait_until(lambda: store.pid is None, "the end of the store")

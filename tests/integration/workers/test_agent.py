@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +29,8 @@ from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from tests.integration.cli_rig import is_gone
 from tests.integration.forked import Forked
-from tests.integration.workers.worker_rig import processes_of, wait_until
+from tests.integration.workers.worker_rig import processes_of, tasks_of
+from tests.waiting import HOPELESS_S, wait_until
 from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy, make_offers
 from workers.rundir import ExitNote, RunDir
@@ -47,7 +49,7 @@ class Cluster:
         self.name = f"agents-{uuid4().hex[:8]}"
         self.keys = Keys(self.name)
         self.connection = Redis.from_url(store.url)
-        self.client = Client(self.connection, self.name, timeout_s=60)
+        self.client = Client(self.connection, self.name, timeout_s=HOPELESS_S)
         self.work = Worklist(self.connection, self.name)
         self.processes: list[subprocess.Popen[bytes] | Forked] = []
 
@@ -71,7 +73,8 @@ class Cluster:
         return process
 
     def fork(self, program: Callable[[], None], *arguments: str) -> Forked:
-        forked = Forked(program, *arguments, log=self.folder / "log", environment={"FAIRLOG_STORE": self.store.url})
+        environment = {**os.environ, "FAIRLOG_STORE": self.store.url}
+        forked = Forked(program, *arguments, log=self.folder / "log", environment=environment)
         self.processes.append(forked)
         return forked
 
@@ -121,7 +124,7 @@ class Cluster:
         for process in reversed(self.processes):
             process.terminate()
         for process in reversed(self.processes):
-            process.wait(60)
+            process.wait(HOPELESS_S)
         self.client.store.close()
 
 
@@ -181,14 +184,13 @@ def test_an_app_killed_before_its_worker_has_seen_it_holds_no_core(cluster: Clus
     wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
 
 
-def test_a_killed_executor_is_replaced_and_its_tasks_run_again_without_using_up_retries(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_killed_executor_is_replaced_and_its_tasks_keep_their_retries(cluster: Cluster, tmp_path: Path) -> None:
     cluster.agent()
     go = tmp_path / "go"
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
-    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
-    psutil.Process(processes_of(app)[0]).parent().kill()  # type: ignore[union-attr]
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
+    [holder] = RunDir(tmp_path / "run", "w1").known()
+    os.kill(holder.pid, signal.SIGKILL)
     wait_until(lambda: len(cluster.app(app)["executors"]) == 1 and f"{app}.1" in str(cluster.app(app)), "another one")
     go.touch()
     assert cluster.end_of(app)["state"] == "finished"
@@ -196,14 +198,12 @@ def test_a_killed_executor_is_replaced_and_its_tasks_run_again_without_using_up_
     assert {state.attempts for state in cluster.work.states(app)} == {2}
 
 
-def test_executors_outlive_their_agent_and_its_successor_does_not_miss_their_end(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_executors_outlive_their_agent_and_the_next_agent_reports_their_end(cluster: Cluster, tmp_path: Path) -> None:
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
     go = tmp_path / "go"
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
-    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     agent.kill()
     agent.wait()
     cluster.agent(offer)
@@ -213,11 +213,11 @@ def test_executors_outlive_their_agent_and_its_successor_does_not_miss_their_end
     wait_until(lambda: not cluster.granted_cores(), "the report of the end")
 
 
-def test_what_ended_while_there_was_no_agent_is_reported_by_the_next(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_next_agent_reports_executors_that_ended_without_one(cluster: Cluster, tmp_path: Path) -> None:
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
-    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     agent.kill()
     agent.wait()
     (tmp_path / "go").touch()
@@ -232,10 +232,10 @@ def test_executors_that_do_not_outlive_their_agent_end_with_it_and_run_again(clu
     agent = cluster.agent()
     go = tmp_path / "go"
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
-    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     agent.kill()
     agent.wait()
-    wait_until(lambda: not processes_of(app), "the end of the tasks", within_s=5)
+    wait_until(lambda: not processes_of(app), "the end of the tasks")
     cluster.agent()
     go.touch()
     assert cluster.end_of(app)["state"] == "finished"
@@ -270,21 +270,21 @@ class LateAgent(Agent):
         return super()._register()
 
 
-def test_a_worker_that_is_lost_while_it_is_offered_starts_nothing_beside_what_it_has_lost(cluster: Cluster) -> None:
-    first = cluster.agent()
+def test_a_worker_lost_while_registering_starts_nothing_beside_its_old_executor(cluster: Cluster) -> None:
+    first = cluster.agent(cluster.offer(outlive_agent=True))
     app = cluster.submit(STUBBORN, tasks=1)
     wait_until(lambda: len(processes_of(app)) == 1, "the task")
     first.kill()
     first.wait()
-    agent = LateAgent(cluster.store.url, cluster.name, cluster.offer())
-    agent.tick()
-    assert [executor["executor"] for executor in cluster.app(app)["executors"]] == [f"{app}.1"]
-    files = RunDir(agent.offer.run_dir, agent.offer.worker)
-    assert [holder.executor for holder in files.known()] == [f"{app}.0"]
-    agent.close()
+    with closing(LateAgent(cluster.store.url, cluster.name, cluster.offer())) as agent:
+        agent.tick()
+        assert [executor["executor"] for executor in cluster.app(app)["executors"]] == [f"{app}.1"]
+        files = RunDir(agent.offer.run_dir, agent.offer.worker)
+        assert [holder.executor for holder in files.known()] == [f"{app}.0"]
+    wait_until(lambda: not processes_of(app), "the end of the task")
 
 
-def test_a_silent_worker_is_lost_its_task_runs_elsewhere_and_it_stops_its_own_before_it_offers_anything(
+def test_a_silent_workers_task_moves_and_the_worker_stops_its_own_before_it_returns(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Semantics W2 and W4, with a worker that is really silent."""
@@ -310,13 +310,12 @@ def test_a_silent_worker_is_lost_its_task_runs_elsewhere_and_it_stops_its_own_be
 
 
 def test_a_grant_that_was_never_rung_for_is_started_all_the_same(cluster: Cluster) -> None:
-    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
-    agent.tick()
-    app = cluster.submit(("true",))
-    wait_until(lambda: cluster.connection.delete(queue_key(cluster.keys.worker_queue("w1"))), "the ring")
-    agent.tick()
-    assert cluster.end_of(app)["state"] == "finished"
-    agent.close()
+    with closing(Agent(cluster.store.url, cluster.name, cluster.offer())) as agent:
+        agent.tick()
+        app = cluster.submit(("true",))
+        wait_until(lambda: cluster.connection.delete(queue_key(cluster.keys.worker_queue("w1"))), "the ring")
+        agent.tick()
+        assert cluster.end_of(app)["state"] == "finished"
 
 
 def test_a_grant_that_is_revoked_while_its_ring_is_under_way_is_not_started(cluster: Cluster, tmp_path: Path) -> None:
@@ -336,7 +335,7 @@ def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_h
 ) -> None:
     cluster.agent()
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
-    wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     master = cluster.processes[0]
     os.kill(master.pid, signal.SIGSTOP)
     (tmp_path / "go").touch()
@@ -353,7 +352,7 @@ def test_the_end_of_an_app_is_said_again_if_the_store_has_lost_it(cluster: Clust
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
-    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     agent.kill()
     agent.wait()
     master = cluster.processes[0]
@@ -367,34 +366,32 @@ def test_the_end_of_an_app_is_said_again_if_the_store_has_lost_it(cluster: Clust
     assert cluster.end_of(app)["state"] == "finished"
 
 
-def test_an_executor_that_found_no_task_left_is_replaced_if_the_store_has_lost_what_it_did(
+def test_an_executor_that_found_no_task_is_replaced_if_the_store_lost_its_work(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    before = Agent(cluster.store.url, cluster.name, cluster.offer())
-    before.tick()
-    before.close()
+    with closing(Agent(cluster.store.url, cluster.name, cluster.offer())) as before:
+        before.tick()
     app = cluster.submit(("true",))
     wait_until(cluster.granted_cores, "the grant")
     files = RunDir(tmp_path / "run", "w1")
     os.close(files.claim_executor(f"{app}.0") or -1)
     files.write_exit(f"{app}.0", ExitNote(app=app, reason="exited", exit_code=0, done=True))
-    agent = Agent(cluster.store.url, cluster.name, cluster.offer())
+    with closing(Agent(cluster.store.url, cluster.name, cluster.offer())) as agent:
 
-    def ends() -> bool:
-        agent.tick()
-        return bool(cluster.app(app)["state"] == "finished")
+        def ends() -> bool:
+            agent.tick()
+            return bool(cluster.app(app)["state"] == "finished")
 
-    wait_until(ends, f"the end of {app}")
-    agent.close()
+        wait_until(ends, f"the end of {app}")
     assert {state.executor for state in cluster.work.states(app)} == {f"{app}.1"}
 
 
-def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_started_again(
+def test_a_removed_worker_stops_its_tasks_and_stays_out_until_restarted(
     cluster: Cluster,
 ) -> None:
     agent = cluster.agent()
     app = cluster.submit(SLEEP)
-    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     cluster.client.send(RemoveWorker(worker="w1", force=True))
     wait_until(lambda: not processes_of(app), "the end of the tasks")
     beats = cluster.connection.hlen(cluster.keys.agents)
@@ -405,14 +402,14 @@ def test_a_worker_that_was_removed_stops_what_it_runs_and_stays_out_until_it_is_
     agent.terminate()
     agent.wait()
     cluster.agent()
-    wait_until(lambda: len(processes_of(app)) == 4, "the tasks to run again")
+    wait_until(lambda: len(tasks_of(app)) == 4, "the tasks to run again")
 
 
 def test_an_executor_of_another_size_than_the_log_grants_is_stopped_and_replaced(cluster: Cluster) -> None:
     """A failover lost its grant, and the log has since granted another one of that id."""
     cluster.agent()
     app = cluster.submit(SLEEP)
-    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     grants, executor = cluster.keys.grants("w1"), f"{app}.0"
     stored: Any = cluster.connection.hget(grants, executor)
     cluster.connection.hset(grants, executor, json.dumps({**json.loads(stored), "cores": 2}))
@@ -422,9 +419,12 @@ def test_an_executor_of_another_size_than_the_log_grants_is_stopped_and_replaced
 def test_a_restart_of_the_store_loses_neither_tasks_nor_the_worker(tmp_path: Path) -> None:
     with EmbeddedStore(tmp_path / "data") as store, Cluster(store, tmp_path) as cluster:
         cluster.agent()
-        app = cluster.submit(("/bin/sh", "-c", f"sleep 1; echo x >> {tmp_path}/runs"), tasks=6)
-        wait_until(lambda: len(processes_of(app)) >= 4, "four tasks")
+        script = f"while ! test -e {tmp_path}/go; do sleep 0.05; done; echo x >> {tmp_path}/runs"
+        app = cluster.submit(("/bin/sh", "-c", script), tasks=6)
+        wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
         store.stop()
+        (tmp_path / "go").touch()
+        wait_until((tmp_path / "runs").exists, "a task to end while the store is away")
         store.start()
         assert cluster.end_of(app)["state"] == "finished"
         assert (tmp_path / "runs").read_text() == "x\n" * 6
@@ -435,7 +435,7 @@ def test_several_workers_on_one_node_share_an_apps_executors(cluster: Cluster) -
     cluster.agent(cluster.offer("w1", cores=4))
     cluster.agent(cluster.offer("w2", cores=4))
     app = cluster.submit(SLEEP, cores=8, tasks=8)
-    wait_until(lambda: len(processes_of(app)) == 8, "eight tasks")
+    wait_until(lambda: len(tasks_of(app)) == 8, "eight tasks")
     assert {executor["worker"] for executor in cluster.app(app)["executors"]} == {"w1", "w2"}
 
 
@@ -459,14 +459,15 @@ def test_one_command_runs_several_agents_which_end_with_it(cluster: Cluster) -> 
 
 def test_a_second_agent_of_a_worker_on_this_machine_is_refused(store: EmbeddedStore, tmp_path: Path) -> None:
     offer = make_offers(worker="w1", cores=4, memory_mb=4096, run_dir=tmp_path)[0]
-    agent = Agent(store.url, "twice", offer)
-    with pytest.raises(WorkerBusy, match="worker 'w1' already has an agent on this host"):
+    with (
+        closing(Agent(store.url, "twice", offer)),
+        pytest.raises(WorkerBusy, match="worker 'w1' already has an agent on this host"),
+    ):
         Agent(store.url, "twice", offer)
-    agent.close()
     Agent(store.url, "twice", offer).close()
 
 
-def test_a_second_agent_of_a_worker_is_refused_whatever_its_folder_while_the_first_one_lives(cluster: Cluster) -> None:
+def test_a_second_live_agent_of_a_worker_is_refused_whatever_its_folder(cluster: Cluster) -> None:
     first = cluster.agent()
     elsewhere = cluster.offer().model_copy(update={"run_dir": cluster.folder / "elsewhere"})
     second = Agent(cluster.store.url, cluster.name, elsewhere)
@@ -483,25 +484,25 @@ def test_an_agent_that_drains_lets_everything_end_and_takes_its_worker_out(clust
     hold = cluster.folder / "hold"
     hold.touch()
     app = cluster.submit(("/bin/sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done"))
-    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     agent.terminate()
     wait_until(lambda: cluster.client.view("workers")[0]["status"] == "draining", "the drain")
     assert agent.poll() is None
     hold.unlink()
     assert cluster.end_of(app)["state"] == "finished"
-    assert agent.wait(60) == 0
+    assert agent.wait(HOPELESS_S) == 0
     assert cluster.client.view("workers") == []
 
 
 def test_an_agent_that_drains_ends_at_once_when_it_is_told_again(cluster: Cluster) -> None:
     agent = cluster.agent(cluster.offer().model_copy(update={"drain": True}))
     app = cluster.submit(SLEEP)
-    wait_until(lambda: len(processes_of(app)) == 4, "four tasks")
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
     agent.terminate()
     wait_until(lambda: cluster.client.view("workers")[0]["status"] == "draining", "the drain")
     agent.terminate()
-    agent.wait(60)
-    assert not processes_of(app)
+    agent.wait(HOPELESS_S)
+    wait_until(lambda: not processes_of(app), "the end of the tasks")
 
 
 def test_what_lies_in_the_current_folder_is_not_taken_for_our_modules(cluster: Cluster) -> None:

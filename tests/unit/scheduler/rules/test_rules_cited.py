@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,17 @@ def cited(text: str) -> list[str]:
     return found
 
 
-def docstrings_of_functions(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield ast.get_docstring(node) or ""
+@cache
+def cited_by_functions(source: str) -> frozenset[str]:
+    """The numbers that the docstrings of its functions cite."""
+    functions = (
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return frozenset(number for node in functions for number in cited(ast.get_docstring(node) or ""))
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """Those of attributes too, which stand behind an assignment."""
+    """All of them, including those of attributes, which follow an assignment."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
@@ -48,7 +52,7 @@ def docstrings(source: str) -> Iterator[str]:
 
 def uncited(page: str, sources: list[str]) -> list[str]:
     """The rules of the page that no function cites."""
-    numbers = {number for source in sources for text in docstrings_of_functions(source) for number in cited(text)}
+    numbers = frozenset[str]().union(*map(cited_by_functions, sources))
     return [rule for rule in stated(page) if rule not in numbers]
 
 
