@@ -35,6 +35,7 @@ from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, Unkn
 from scheduler.model.events import WorkerRemoved
 from scheduler.model.grants import Grant, diff
 from scheduler.model.ids import app_of, is_driver
+from scheduler.service.child import die_with_parent, run_module
 from scheduler.service.client import Client
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
@@ -46,21 +47,19 @@ from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from workers.executor import ExecutorSpec
-from workers.nursery import Nursery, NurseryLost
+from workers.forkserver import Forkserver, ForkserverLost
 from workers.offer import Offer, WorkerBusy
 from workers.processes import (
     descendants,
-    die_with_parent,
     in_session,
     is_same_process,
     kill_until_gone,
-    run_module,
     send_signal,
     started_s,
     with_variable,
 )
 from workers.rundir import ExitNote, Holder, RunDir
-from workers.several import Several
+from workers.supervisor import Supervisor
 from workers.tasks import EXECUTOR_VARIABLE
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ return 1
 STORE_VARIABLE = "FAIRLOG_STORE"
 _REPEAT_S = 5
 _SILENCE_S = 2
-"""How long an executor may be gone without a note: its nursery is killing what it left behind."""
+"""How long an executor may be gone without a note: its forkserver is killing what it left behind."""
 _REGISTER_S = 5
 _PAGES = 50
 """How many pages of the log the agent looks back through for why its worker is out."""
@@ -107,8 +106,8 @@ class Agent:
         self._claim = self._files.claim_worker()
         if self._claim is None:
             raise WorkerBusy(offer.worker, self._files.path)
-        self._nursery = Nursery(self._files, outlive_agent=offer.outlive_agent)
-        self._nursery.start()
+        self._forkserver = Forkserver(self._files, outlive_agent=offer.outlive_agent)
+        self._forkserver.start()
         self._registered = False
         self._removed = False
         self._running: dict[str, Holder] = {}
@@ -198,7 +197,7 @@ class Agent:
             while self._running and time.monotonic() < deadline_s:
                 time.sleep(0.02)
                 self._look()
-        self._nursery.close()
+        self._forkserver.close()
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
@@ -350,9 +349,9 @@ class Agent:
             grace_s=offer.grace_s,
         )
         try:
-            pid = self._nursery.launch(spec, meanwhile=self._show_life)
-        except NurseryLost:
-            _log.warning("the nursery was lost and is started again", worker=offer.worker)
+            pid = self._forkserver.launch(spec, meanwhile=self._show_life)
+        except ForkserverLost:
+            _log.warning("the forkserver was lost and is started again", worker=offer.worker)
             return
         if pid is not None:
             self._running[grant.executor] = Holder(grant.executor, grant.app, pid)
@@ -430,7 +429,7 @@ def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
         return
     os.environ[STORE_VARIABLE] = store
     us = str(os.getpid())
-    Several([[*run_module("workers.agent"), cluster, offer.model_dump_json(), us] for offer in offers]).run()
+    Supervisor([[*run_module("workers.agent"), cluster, offer.model_dump_json(), us] for offer in offers]).run()
 
 
 def main() -> None:
@@ -440,7 +439,7 @@ def main() -> None:
     """
     log_to_stderr()
     for parent in sys.argv[3:]:
-        die_with_parent(signal.SIGTERM, int(parent))
+        die_with_parent(int(parent))
     try:
         run_agent(os.environ[STORE_VARIABLE], sys.argv[1], [Offer.model_validate_json(sys.argv[2])])
     except FairlogError as error:

@@ -17,9 +17,9 @@ from redis.exceptions import RedisError
 
 from scheduler.service.outage import Outage
 from scheduler.store.task_queue import Begun, Completion, Worklist
-from workers.crew import Crew
 from workers.executor import STOPPED, ExecutorSpec, live, on_child, wakeup_pipe
 from workers.rundir import ExitNote, RunDir
+from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Driver:
         self._worker = spec.worker
         self._work = Worklist(connection, spec.cluster)
         self._files = RunDir(spec.run_dir, spec.worker)
-        self._crew = Crew(self._grant, spec.grace_s)
+        self._group = TaskGroup(self._grant, spec.grace_s)
         self._stop = False
         self._next_show_s = 0.0
         self._tail = b""
@@ -51,8 +51,8 @@ class Driver:
         signal.signal(signal.SIGCHLD, on_child)
         begun = False
         outage = Outage(driver=self._grant.executor)
-        while not self._stop and not self._crew.ended:
-            quiet_s = self._crew.quiet_s()
+        while not self._stop and not self._group.ended:
+            quiet_s = self._group.quiet_s()
             try:
                 if not begun:
                     self._begin()
@@ -63,16 +63,16 @@ class Driver:
                 quiet_s = min(quiet_s, outage.goes_on(error))
                 self._next_show_s = 0.0
             self._wait(quiet_s)
-            self._crew.reap()
-            self._crew.enforce()
-        ended = self._crew.ended[0] if self._crew.ended else None
-        self._crew.stop(self._wait)
+            self._group.reap()
+            self._group.enforce()
+        ended = self._group.ended[0] if self._group.ended else None
+        self._group.stop(self._wait)
         self._keep_end(ended)
         return self._note(ended)
 
     def _begin(self) -> None:
         starter = TaskStarter(self._grant, self._worker, self._files, self._work.secrets(self._grant.app))
-        self._crew.add(starter.start(Begun(0, 1)))
+        self._group.add(starter.start(Begun(0, 1)))
 
     def _look_at_store(self) -> None:
         """Once in a while: whether it is still granted, and the end of what it has printed so far."""
@@ -82,7 +82,7 @@ class Driver:
         self._next_show_s = now_s + _SHOW_S
         if not self._work.is_granted(self._worker, self._grant.executor):
             self._stop = True
-        self._tail = next(iter(self._crew.news().values()), self._tail)
+        self._tail = next(iter(self._group.news().values()), self._tail)
         if self._tail:
             self._work.keep_driver_output(self._grant.app, self._tail)
             self._tail = b""

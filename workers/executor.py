@@ -28,15 +28,16 @@ from rq.worker import SimpleWorker, WorkerStatus
 
 from scheduler.model.commands import EndApp, ReportBacklog
 from scheduler.model.grants import Grant
+from scheduler.service.child import die_with_parent
 from scheduler.service.client import Client
 from scheduler.service.outage import Outage
 from scheduler.store.connection import ANSWER_S, connect
 from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
-from workers.crew import Crew
-from workers.processes import become_subreaper, die_with_parent
+from workers.processes import become_subreaper
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Executor(SimpleWorker):
         self._keys = keys
         self._work = Worklist(connection, spec.cluster)
         self._files = RunDir(spec.run_dir, spec.worker)
-        self._crew = Crew(grant, spec.grace_s)
+        self._group = TaskGroup(grant, spec.grace_s)
         self._starter: TaskStarter | None = None
         self._filled = False
         self._verdict: EndApp | None = None
@@ -114,8 +115,8 @@ class Executor(SimpleWorker):
         signal.signal(signal.SIGCHLD, on_child)
         outage = Outage(executor=self._spec.grant.executor)
         while True:
-            self._crew.reap()
-            self._crew.enforce()
+            self._group.reap()
+            self._group.enforce()
             outage_s = 0.0
             try:
                 if outage:
@@ -128,8 +129,8 @@ class Executor(SimpleWorker):
                 self._filled = False
             if ended is not None or self._stop_requested:
                 return self._finish(ended or "killed")
-            if outage_s or len(self._crew) or self._idle:
-                self._wait(outage_s or self._crew.quiet_s())
+            if outage_s or len(self._group) or self._idle:
+                self._wait(outage_s or self._group.quiet_s())
 
     def stop(self) -> None:
         """End what runs and put it back."""
@@ -147,9 +148,9 @@ class Executor(SimpleWorker):
             if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
                 return "killed"
             self._filled = True
-        want = grant.cores - len(self._crew)
+        want = grant.cores - len(self._group)
         self._idle = False
-        if want or self._crew.ended:
+        if want or self._group.ended:
             return self._exchange(self._starter, want)
         self._say()
         self._show()
@@ -157,7 +158,7 @@ class Executor(SimpleWorker):
 
     def _exchange(self, starter: TaskStarter, want: int) -> Literal["exited", "killed"] | None:
         grant = self._spec.grant
-        handed_in = list(self._crew.ended)
+        handed_in = list(self._group.ended)
         step = self._work.step(
             grant.app,
             handed_in,
@@ -167,12 +168,12 @@ class Executor(SimpleWorker):
             retries=grant.retries,
             rq_worker=self.name,
         )
-        del self._crew.ended[: len(handed_in)]
+        del self._group.ended[: len(handed_in)]
         for job in step.refused:
             _log.warning("foreign job refused", job=job, app=grant.app)
-        unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._crew]
+        unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._group]
         for begun in unknown[:want]:
-            self._crew.add(starter.start(begun))
+            self._group.add(starter.start(begun))
         if step.verdict is not None and not grant.has_driver:
             self._verdict = EndApp(app=grant.app, reason=step.verdict, detail=step.detail)
             return self._announce(self._verdict)
@@ -181,12 +182,12 @@ class Executor(SimpleWorker):
         if step.tasks < grant.tasks:
             self._filled = False  # the store failed over, and has lost the tasks that were made
             return None
-        if not len(self._crew) and not self._crew.ended and not grant.stays:
+        if not len(self._group) and not self._group.ended and not grant.stays:
             return "exited"
-        self._idle = not self._crew.ended and len(step.taken) < want
+        self._idle = not self._group.ended and len(step.taken) < want
         if grant.elastic:
             self._to_say = ReportBacklog(
-                executor=grant.executor, waiting=step.waiting, running=step.running, idle=not len(self._crew)
+                executor=grant.executor, waiting=step.waiting, running=step.running, idle=not len(self._group)
             )
             self._say()
         self._show()
@@ -214,7 +215,7 @@ class Executor(SimpleWorker):
         if now_s < self._next_show_s:
             return
         self._next_show_s = now_s + _SHOW_S
-        self._tails |= self._crew.news()
+        self._tails |= self._group.news()
         if self._tails:
             self._work.keep_output(self._spec.grant.app, self._spec.grant.executor, self._tails)
             self._tails.clear()
@@ -239,13 +240,13 @@ class Executor(SimpleWorker):
 
     def _finish(self, reason: Literal["exited", "killed"]) -> ExitNote:
         """Leave nothing running and nothing begun; the note says how it ended, and if it is done (semantics S6)."""
-        self._crew.stop(self._wait)
+        self._group.stop(self._wait)
         grant = self._spec.grant
         try:
-            if self._crew.ended:
+            if self._group.ended:
                 self._work.step(
                     grant.app,
-                    self._crew.ended,
+                    self._group.ended,
                     worker=self._spec.worker,
                     executor=grant.executor,
                     retries=grant.retries,
@@ -311,4 +312,4 @@ def on_child(*_: object) -> None:
 def follow_parent(spec: ExecutorSpec, parent: int) -> None:
     """Stop when the process that started this one dies, unless the executor is to outlive its agent."""
     if not spec.outlive_agent:
-        die_with_parent(signal.SIGTERM, parent)
+        die_with_parent(parent)

@@ -1,4 +1,4 @@
-"""How an executor or driver becomes a process: functions that a fresh child of the nursery calls, by name."""
+"""How an executor or driver becomes a process: functions that a fresh child of the forkserver calls, by name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import sys
 from collections.abc import Callable
 
+from scheduler.service.child import run_module
 from scheduler.service.program_log import log_to_stderr
 from workers.driver import run_driver
 from workers.executor import ExecutorSpec, run_executor
-from workers.processes import run_module
 
 Launcher = Callable[[ExecutorSpec, int], int]
 """Becomes the executor of a spec, whose lock is the descriptor given; the exit code of the process."""
@@ -21,7 +21,7 @@ def preloaded(spec: ExecutorSpec, lock: int) -> int:
 
 
 def fresh(spec: ExecutorSpec, lock: int) -> int:
-    """An executor in a new interpreter, for a third of a second more: nothing is shared with the nursery."""
+    """An executor in a new interpreter, for a third of a second more: nothing is shared with the forkserver."""
     os.set_inheritable(lock, True)  # noqa: FBT003 - the standard library's signature
     arguments = [*run_module("workers.launchers"), str(lock), spec.model_dump_json()]
     os.execv(sys.executable, arguments)  # noqa: S606 - our own interpreter and module

@@ -16,21 +16,12 @@ from pathlib import Path
 
 import psutil
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LINUX = sys.platform == "linux"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
-_OURS = str(Path(__file__).parents[1])
-"""Where our packages lie. `python -m` looks into the current folder first, which may hold a `workers` of its own."""
 _SAME_START_S = 2.0
 """A process's start is told by the machine's clock, which may have been set meanwhile."""
-
-
-def run_module(module: str) -> list[str]:
-    """How a command line begins that runs our own `module`, whatever lies in the current folder."""
-    run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-    return [sys.executable, "-P", "-c", f"import runpy, sys; sys.path.insert(0, {_OURS!r}); {run}"]
 
 
 def started_s(pid: int) -> float | None:
@@ -52,14 +43,6 @@ def become_subreaper() -> None:
     """Orphans among the descendants become children of this process instead of leaving its tree."""
     if _LINUX:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def die_with_parent(number: signal.Signals, parent: int) -> None:
-    """This process gets the signal `number` when `parent` dies, at once if it has died already."""
-    if _LINUX:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), number)
 
 
 def children(pid: int) -> list[int]:

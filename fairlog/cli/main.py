@@ -52,6 +52,7 @@ VERBS = {
     "import": ("import_log", "Import an exported log into a cluster that has no log."),
     "explain": ("audit", "Explain why an app waits, or why it was admitted and placed as it was."),
     "audit": ("audit", "Check every decision in the log against the rules."),
+    "checkpoint": ("audit", "Print the end of the log as SEQ:DIGEST."),
     "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),
     "fairness": ("figures", "Report how fair the log was to companies and users."),
     "statement": (

@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import click
 
 from recovery.replay.bounds import OPEN, Bound
+from scheduler.store.eventlog import Position
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,6 +26,7 @@ _SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNO
 _UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 _DURATION = re.compile(r"(-?\d{1,30})\s*([smhd])?", re.IGNORECASE | re.ASCII)
+_POINT = re.compile(r"[1-9]\d{0,17}:[0-9a-f]{64}", re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -62,7 +64,7 @@ def read_cores(text: str) -> int | Literal["unlimited"]:
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds within bounds; not a number at all is beyond them."""
+    """A number of seconds within bounds; NaN is out of bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 (click's)
         """The number. Raises: click.BadParameter naming the bounds."""
@@ -99,7 +101,7 @@ def read_pair(text: str) -> tuple[str, str]:
 
 
 def read_counts(text: str) -> dict[str, int]:
-    """How many tasks prefer which host, written `HOST=TASKS`, several of them separated by commas.
+    """The number of tasks that prefer each host, written `HOST=TASKS`, separated by commas.
 
     Raises: click.BadParameter naming the right form, or the host that is named twice.
     """
@@ -125,7 +127,7 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def read_bounds(text: str) -> tuple[int, int]:
-    """The least and the most of something, written `MIN:MAX`.
+    """A minimum and a maximum, written `MIN:MAX`.
 
     Raises: click.BadParameter naming the right form.
     """
@@ -136,7 +138,7 @@ def read_bounds(text: str) -> tuple[int, int]:
 
 
 def read_text(text: str) -> str:
-    """The text. Raises: click.BadParameter if it is not Unicode: the log holds nothing else."""
+    """The text. Raises: click.BadParameter if it is not valid UTF-8, which the log requires."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -149,7 +151,7 @@ EXPORT = click.File("rb")
 
 
 def read_bound(text: str) -> Bound:
-    """A position of the log, or a time to the ms, which is in UTC unless it says otherwise.
+    """A log position, or a time with ms precision, in UTC unless it says otherwise.
 
     Raises: click.BadParameter naming the right forms.
     """
@@ -164,8 +166,19 @@ def read_bound(text: str) -> Bound:
     return Bound(at=((found if found.tzinfo else found.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1))
 
 
+def read_point(text: str) -> Position:
+    """A position of the log and its digest, written `SEQ:DIGEST` as `fairlog checkpoint` prints it.
+
+    Raises: click.BadParameter naming the right form.
+    """
+    seq, _, digest = text.strip().partition(":")
+    if not _POINT.fullmatch(text.strip()):
+        raise click.BadParameter(f"{_short(text)} is not of the form SEQ:DIGEST, as `fairlog checkpoint` prints it")
+    return Position(int(seq), digest)
+
+
 def span_options(function: Callable[P, R]) -> Callable[P, R]:
-    """The verb gets `first` and `last`, the ends of a span of the log, which `--from` and `--to` say."""
+    """Add `--from` and `--to` to a verb, which gets them as `first` and `last`."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -186,7 +199,7 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def as_json(function: F) -> F:
-    """The verb gets `as_json`: whether `--json` was asked for."""
+    """Add `--json` to a verb, which gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 

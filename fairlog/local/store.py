@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -26,8 +25,8 @@ from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.retry import Retry
 
-from fairlog.local.child import PAUSES_S, SHORT_LIFE_S, ending
 from scheduler.model.errors import FairlogError
+from scheduler.service.child import Child, dies_with_us
 
 LONGEST_SOCKET_PATH = 103
 """Bytes that a socket's path may have on every system we run on (Linux allows 107, macOS 103)."""
@@ -36,18 +35,6 @@ _START_S = 30.0
 _STOP_S = 30.0
 _HANDOVER_S = 10.0
 _POLL_S = 0.01
-
-_END_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-parent, program = int(sys.argv[1]), sys.argv[2]
-try:
-    if os.getppid() == parent:
-        os.execv(program, sys.argv[2:])
-except OSError as error:
-    sys.exit(f"{program} does not start: {error.strerror}")
-"""
-"""Becomes the server, once Linux knows (PR_SET_PDEATHSIG) to ask it to end when its starter dies, even by SIGKILL."""
 
 _DURABLE = {
     "appendonly": "yes",
@@ -96,10 +83,8 @@ class EmbeddedStore:
     def __init__(self, data_dir: Path, *, server: Path | None = None) -> None:
         self.data_dir = data_dir.absolute()
         self._server = server
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._lock: int | None = None
-        self._launched_s = self._launch_at_s = 0.0
-        self._short_lives = 0
         self._socket = _runtime_dir() / f"{_short_name(self.data_dir)}.sock"
 
     def __enter__(self) -> Self:
@@ -119,7 +104,7 @@ class EmbeddedStore:
     @property
     def pid(self) -> int | None:
         """The server's process id; None if it is not running."""
-        return self._process.pid if self._process and self._process.poll() is None else None
+        return self._child.pid if self._child is not None else None
 
     @property
     def log_path(self) -> Path:
@@ -144,8 +129,7 @@ class EmbeddedStore:
             raise StoreUnavailable(f"the data folder {self.data_dir} cannot be used: {error.strerror}") from error
         with ExitStack() as undo:
             undo.callback(self.stop)
-            self._launch(program, lock)
-            self._wait_until_it_answers()
+            self._wait_until_it_answers(self._launch(program, lock))
             undo.pop_all()
 
     def tend(self) -> str | None:
@@ -153,38 +137,20 @@ class EmbeddedStore:
 
         One that does not last is started again with a growing pause: its disk may be full, or its memory.
         """
-        now = time.monotonic()
-        if self._process is None:
-            if self._lock is not None and now >= self._launch_at_s:
-                self._launch(self._server or bundled_server(), self._lock)
-            return None
-        code = self._process.poll()
-        if code is None:
-            return None
-        self._process = None
-        self._short_lives = self._short_lives + 1 if now - self._launched_s < SHORT_LIFE_S else 0
-        pause_s = PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)]
-        self._launch_at_s = now + pause_s
-        return (
-            f"the store {ending(code, self._last_words())}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
-        )
+        return self._child.tend() if self._child is not None else None
 
     def stop(self) -> None:
         """Return once the server has ended by itself and the data folder is free for another."""
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+        if self._child is not None:
+            self._child.ask_to_stop()
+            self._child.wait(time.monotonic() + _STOP_S)
+            self._child = None
             self._socket.unlink(missing_ok=True)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def _launch(self, program: Path, lock: int) -> None:
+    def _launch(self, program: Path, lock: int) -> Child:
         settings = {
             **_DURABLE,
             **_LOG_APART,
@@ -197,22 +163,18 @@ class EmbeddedStore:
             "auto-aof-rewrite-min-size": _REWRITTEN_FROM,
         }
         command = [str(program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
-        self._launched_s = time.monotonic()
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 (our own server with our own arguments)
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.data_dir,
-                env={"GLIBC_TUNABLES": _ALLOCATOR, **os.environ},
-                pass_fds=(lock,),
-                start_new_session=True,
-            )
+        self._child = child = Child(
+            "the store",
+            dies_with_us(command),
+            self.log_path,
+            cwd=self.data_dir,
+            environment={"GLIBC_TUNABLES": _ALLOCATOR, **os.environ},
+            pass_fds=(lock,),
+        )
+        child.start()
+        return child
 
-    def _wait_until_it_answers(self) -> None:
+    def _wait_until_it_answers(self, child: Child) -> None:
         deadline = time.monotonic() + _START_S
         with Redis.from_url(self.url, socket_timeout=_START_S, retry=Retry(NoBackoff(), 0)) as connection:
             while True:
@@ -221,19 +183,15 @@ class EmbeddedStore:
                 except BusyLoadingError:
                     deadline = time.monotonic() + _START_S
                 except StoreConnectionError as error:
-                    if self.pid is None:
-                        raise StoreUnavailable(f"the store ended before it answered: {self._last_words()}") from error
+                    if child.pid is None:
+                        raise StoreUnavailable(f"the store ended before it answered: {child.last_words()}") from error
                     if time.monotonic() > deadline:
                         raise StoreUnavailable(
-                            f"the store did not answer within {_START_S:.0f} s: {self._last_words()}"
+                            f"the store did not answer within {_START_S:.0f} s: {child.last_words()}"
                         ) from error
                 else:
                     return
                 time.sleep(_POLL_S)
-
-    def _last_words(self) -> str:
-        lines = self.log_path.read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), f"see {self.log_path}")
 
     def _take_lock(self) -> int:
         """The lock's file descriptor; it names its holder, so that a dead holder's server is waited for."""

@@ -22,12 +22,12 @@ import psutil
 from redis.exceptions import RedisError
 
 from fairlog.local import running
-from fairlog.local.child import Child
 from fairlog.local.running import Running
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
+from scheduler.service.child import Child
 from scheduler.service.client import Client
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
@@ -236,7 +236,7 @@ def start_detached(plan: Plan) -> Running:
         found = running.find_running(data)
         if found is not None and found.pid == up.pid and found.ready:
             return found
-        if up.has_ended():
+        if up.exit_code is not None:
             raise NotReady(up.last_words())
         time.sleep(_POLL_S)
 

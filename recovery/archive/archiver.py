@@ -6,11 +6,9 @@ It takes no time from turns, it may be killed at any moment, and it ends with th
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,6 +16,7 @@ from redis.exceptions import RedisError
 
 from recovery.archive.archive import archive, archived_to, open_log
 from scheduler.model.errors import FairlogError
+from scheduler.service.child import Child, die_with_parent
 from scheduler.service.program_log import log_to_stderr, masked
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
@@ -48,7 +47,7 @@ class Archiver:
         self._log = log
         self._store_url = store_url
         self._elsewhere = elsewhere
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._look_at_s = 0.0
 
     def tend(self, settings: ClusterConfigured, head: int) -> None:
@@ -56,21 +55,16 @@ class Archiver:
         if not settings.archive_after_events or time.monotonic() < self._look_at_s:
             return
         self._look_at_s = time.monotonic() + LOOK_EVERY_S
-        if self._process is not None and self._process.poll() is None:
+        if self._child is not None and self._child.pid is not None:
             return
         if is_due(self._log, settings, head, self._elsewhere) and claim(self._log):
             self._start(settings)
 
     def stop(self) -> None:
         """Return once nothing of it runs any more."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        if self._child is not None:
+            self._child.ask_to_stop()
+            self._child.wait(time.monotonic() + _STOP_S)
 
     def _start(self, settings: ClusterConfigured) -> None:
         url, retain = self._elsewhere or settings.archive_url, settings.archive_retain_events
@@ -80,12 +74,9 @@ class Archiver:
             "FAIRLOG_CLUSTER": self._log.keys.cluster,
             "FAIRLOG_ARCHIVE": self._elsewhere,
         }
-        self._process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-            [sys.executable, "-m", "recovery.archive.archiver", str(os.getpid()), url, str(retain)],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            cwd=Path(__file__).parents[2],
-        )
+        command = [sys.executable, "-m", "recovery.archive.archiver", str(os.getpid()), url, str(retain)]
+        self._child = Child("archiver", command, environment=environment)
+        self._child.start()
 
 
 def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str = "") -> bool:
@@ -101,36 +92,35 @@ def claim(log: EventLog) -> bool:
     return bool(log.store.set(log.keys.archiving, os.getpid(), nx=True, ex=CLAIMED_S))
 
 
-def run(log: EventLog, parent: int, url: str, retain: int) -> None:
+def run(log: EventLog, url: str, retain: int) -> None:
     """Move what is older than the last `retain` events to segments under `url`.
 
     Ends the process once the process `parent` is gone; what was moved by then is moved. The claim is left to expire.
     """
-    for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records, parent)):
+    for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records)):
         _log.info("a part of the log was archived", first=segment.first, last=segment.last, url=segment.url)
 
 
-def _claimed(log: EventLog, records: Iterable[Record], parent: int) -> Iterator[Record]:
+def _claimed(log: EventLog, records: Iterable[Record]) -> Iterator[Record]:
     """The records, while the claim is renewed; ends the process once its parent is gone."""
     due = 0
     for record in records:
         if record.last >= due:
             due = record.last + CLAIM_EVERY
             log.store.set(log.keys.archiving, os.getpid(), ex=CLAIMED_S)
-            if os.getppid() != parent:
-                sys.exit()
         yield record
 
 
 def main() -> None:
     """Archive the log that the environment names, as the arguments say, and tell what comes of it."""
     log_to_stderr()
-    os.nice(10)
     parent, url, retain = sys.argv[1:]
+    die_with_parent(int(parent))
+    os.nice(10)
     with connect(os.environ["FAIRLOG_STORE"]) as store:
         log = open_log(store, Keys(os.environ["FAIRLOG_CLUSTER"]), elsewhere=os.environ["FAIRLOG_ARCHIVE"])
         try:
-            run(log, int(parent), url, int(retain))
+            run(log, url, int(retain))
         except FairlogError as error:
             _log.warning("the log was not archived", reason=masked(str(error)))
             sys.exit(1)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 
-class Child:
+class Fork:
     """A process that has all that this one has at the moment of the fork, does `work` and exits with its result.
 
     It is as nice as `niceness` says, and ends after `at_most_s` seconds, if that is not 0.

@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 from redis.exceptions import RedisError
 
-from recovery.failover.fork import Child
+from recovery.failover.fork import Fork
 from recovery.replay.snapshot import CLAIMED_S, claim, positions, write
 from scheduler.rules.state import ClusterState
 from scheduler.store.eventlog import EventLog, Position
@@ -30,14 +30,14 @@ class Snapshotter:
         self._log = log
         self._every = every
         self._due_at = every
-        self._child: Child | None = None
+        self._fork: Fork | None = None
 
     def is_due(self, seq: int, *, patience: float = 0.0) -> bool:
         """Whether it is time at log position `seq`; with `patience`, only after that part of `every` more.
 
         Costs nothing while it is not.
         """
-        return self._child is None and seq >= self._due_at + patience * self._every
+        return self._fork is None and seq >= self._due_at + patience * self._every
 
     def begin(self, state: ClusterState, position: Position) -> None:
         """Have `state`, which is what the log tells up to `position`, written, unless another master does that."""
@@ -47,16 +47,16 @@ class Snapshotter:
             return
         if claim(self._log):
             work = partial(_write, self._log, state, position)
-            self._child = Child(work, niceness=NICENESS, at_most_s=CLAIMED_S)
+            self._fork = Fork(work, niceness=NICENESS, at_most_s=CLAIMED_S)
         else:
             self._due_at = position.seq + int(AGAIN_AFTER * self._every)
 
     def tend(self) -> None:
         """Take note of a child that has ended; where it has failed, somebody else may write one."""
-        code = self._child.exit_code() if self._child is not None else None
+        code = self._fork.exit_code() if self._fork is not None else None
         if code is None:
             return
-        self._child = None
+        self._fork = None
         if code:
             self._due_at += int(AGAIN_AFTER * self._every)
             self._give_back_claim()
@@ -64,10 +64,10 @@ class Snapshotter:
 
     def stop(self) -> None:
         """End a child that is still at work; somebody else may write one then."""
-        if self._child is None:
+        if self._fork is None:
             return
-        self._child.kill()
-        self._child = None
+        self._fork.kill()
+        self._fork = None
         self._give_back_claim()
 
     def _give_back_claim(self) -> None:

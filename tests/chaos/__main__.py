@@ -1,6 +1,6 @@
-"""`python -m tests.chaos`: a cluster of real processes under load and under fire, and whether its promises held.
+"""`python -m tests.chaos`: run a cluster of real processes under load and faults, then check its promises.
 
-Exits with 1, names what contradicts a promise and says the seed again if anything does.
+If a promise is broken, the exit code is 1 and the output names the violations and the seed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN = 20
 
 
 def _progress() -> Callable[[str], None]:
-    """What says how far the run is: one line that changes on a terminal, a line now and then elsewhere."""
+    """A function that reports progress: one changing line on a terminal, otherwise a line every ten seconds."""
     terminal, said_s = sys.stderr.isatty(), 0.0
 
     def say(sentence: str) -> None:
@@ -90,7 +90,7 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _keep(evidence: Evidence, folder: Path) -> None:
-    """Write the log beside the histories and traces."""
+    """Write the log next to the histories and traces."""
     with (folder / "log.jsonl").open("w") as file:
         file.write(exported(evidence.records))
 

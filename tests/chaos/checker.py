@@ -1,7 +1,7 @@
-"""Whether the promises held: from what clients were told, what the log says and what tasks did, and nothing else.
+"""Check the promises against three sources only: the answers to clients, the log and the traces of tasks.
 
-Each promise is a function that names what contradicts it. What the log grants is summed up anew here, in the
-plainest way, so that a mistake in the fold shows; `recovery.audit` beside it works out every decision again.
+Each promise is a function that yields its violations. Grants are summed here again in the simplest way, which
+shows a mistake in the fold; `witness.audit` recomputes every decision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Violation(NamedTuple):
 
 
 class Evidence:
-    """All that a run left behind: the clients' histories, the log, the traces of tasks, and tasks that still run."""
+    """The records of a run: the clients' histories, the log, the traces of tasks, and tasks that still run."""
 
     def __init__(
         self, lines: Sequence[Line], records: Sequence[Record], traces: Sequence[Trace], running: Sequence[str] = ()
@@ -68,7 +68,7 @@ class Evidence:
 
     @cached_property
     def sent(self) -> dict[str, Mapping[str, Any]]:
-        """Every command that a client has sent, by its id."""
+        """Command id -> the command as a client sent it."""
         return {line.id: line.command for line in self.lines if line.phase == "invoke"}
 
     @cached_property
@@ -78,12 +78,12 @@ class Evidence:
 
 
 def _grantee(data: Data) -> str:
-    """The executor or driver that such an entry is about."""
+    """The executor or driver of an entry about a grant."""
     return str(data.get("executor") or data["driver"])
 
 
 def check(evidence: Evidence) -> list[Violation]:
-    """Everything that contradicts a promise, promise by promise."""
+    """All violations, promise by promise."""
     return [Violation(promise, what) for promise, find in PROMISES.items() for what in find(evidence)]
 
 

@@ -1,4 +1,4 @@
-"""When what is done to which process, drawn from a seed before anything runs."""
+"""The faults of a run and their times, drawn from a seed before the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Deed = Literal["kill", "pause", "stop"]
 """SIGKILL; SIGSTOP and later SIGCONT; SIGTERM."""
 
 EVERY_S = 0.9
-"""How long it is from one fault to the next, on average."""
+"""The average time between two faults."""
 SINGLE: dict[tuple[str, Deed], tuple[int, float]] = {
     ("serving master", "kill"): (5, 2),
     ("serving master", "pause"): (4, 5),
@@ -19,8 +19,8 @@ SINGLE: dict[tuple[str, Deed], tuple[int, float]] = {
     ("agent", "kill"): (5, 7),
     ("agent", "pause"): (4, 8),
     ("agent", "stop"): (2, 3),
-    ("nursery", "kill"): (2, 0),
-    ("nursery", "pause"): (1, 3),
+    ("forkserver", "kill"): (2, 0),
+    ("forkserver", "pause"): (1, 3),
     ("executor", "kill"): (6, 0),
     ("executor", "pause"): (4, 4),
     ("client", "kill"): (5, 1),
@@ -29,7 +29,7 @@ SINGLE: dict[tuple[str, Deed], tuple[int, float]] = {
     ("store", "pause"): (2, 3),
     ("store", "stop"): (1, 1),
 }
-"""How often each comes, and how many seconds at most until a victim goes on or is started again."""
+"""Fault -> its weight, and the longest time (s) until the victim continues or is restarted."""
 REPLICATED: dict[tuple[str, Deed], tuple[int, float]] = {
     **{what: odds for what, odds in SINGLE.items() if what[0] != "store"},
     ("store", "kill"): (8, 6),
@@ -41,7 +41,7 @@ REPLICATED: dict[tuple[str, Deed], tuple[int, float]] = {
 
 
 class Fault(NamedTuple):
-    """`deed` to one of the `kind` processes, which `pick` in [0, 1) chooses; `hold_s` until it goes on."""
+    """`deed` to one process of `kind`, chosen by `pick` in [0, 1). The victim continues after `hold_s`."""
 
     at_s: float
     kind: str

@@ -1,4 +1,4 @@
-"""What clients did and were told, and what tasks did: files that survive the death of whoever writes them."""
+"""Files of the commands and answers of clients and of the actions of tasks. They survive their writers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Phase = Literal["invoke", "ok", "fail", "unknown"]
 
 
 class Line(NamedTuple):
-    """A command was sent (`invoke`), carried out (`ok`), refused (`fail`), or nobody knows (`unknown`).
+    """A command was sent (`invoke`), executed (`ok`), refused (`fail`), or its outcome is `unknown`.
 
-    One that was sent without any word afterwards is unknown, too: its client was killed.
+    The outcome of a command without a further line is also unknown: its client was killed.
     """
 
     id: str
@@ -31,7 +31,7 @@ DRIVER = -1
 
 
 class Trace(NamedTuple):
-    """What a task of `app` said: `begin`, `end`, or `twice` if it ran already under the same executor.
+    """An action of a task of `app`: `begin`, `end`, or `twice` if it already ran under the same executor.
 
     The app's driver is the task `DRIVER`; its id stands for the executor's.
     """
@@ -45,18 +45,18 @@ class Trace(NamedTuple):
 
 
 class History:
-    """The history of one client, which goes on where the last process that was this client left it."""
+    """The history of one client, continued by each process of this client."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, line: Line) -> None:
-        """Append `line`, whole or not at all, whatever becomes of this process."""
+        """Append `line`, completely or not at all, even if the process is killed."""
         os.write(self._file, json.dumps({**line._asdict(), "command": dict(line.command)}).encode() + b"\n")
 
     def unsettled(self) -> Line | None:
-        """The command that was sent last, if no word of it came."""
+        """The last command sent, if its outcome is unknown."""
         lines = read_history([self._path])
         sent = [line for line in lines if line.phase == "invoke"][-1:]
         known = {line.id for line in lines if line.phase in {"ok", "fail"}}
@@ -64,12 +64,12 @@ class History:
 
 
 def read_history(paths: Iterable[Path]) -> list[Line]:
-    """All lines of the clients' histories, in the order of each."""
+    """All lines of the histories, one history after the other."""
     return [Line(**json.loads(text)) for path in paths for text in path.read_text().splitlines()]
 
 
 def read_traces(folder: Path) -> Iterator[Trace]:
-    """What the tasks have said, in the order of each app."""
+    """The traces of all tasks, one app after the other."""
     for path in sorted(folder.glob("*.trace")):
         for text in path.read_text().splitlines():
             what, task, executor, process, at_ms = text.split()

@@ -1,4 +1,4 @@
-"""A whole cluster of real processes, and the hand that kills, stops and restarts them while clients keep it busy."""
+"""A cluster of real processes under load, which are killed, paused and restarted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from uuid import uuid4
 import psutil
 from redis.exceptions import RedisError
 
-from fairlog.local.child import Child
 from recovery.archive.archive import open_log
 from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
@@ -26,6 +25,7 @@ from scheduler.model.commands import ConfigureCluster, RegisterCompany
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.model.events import AppRegistered
 from scheduler.rules.state import ClusterState
+from scheduler.service.child import Child
 from scheduler.service.client import Client
 from scheduler.store.codec import Record, told
 from scheduler.store.connection import connect
@@ -64,7 +64,7 @@ _MARK = "FAIRLOG_CHAOS"
 
 
 class Rig:
-    """The cluster in `folder`; a context manager that leaves no process behind. `say` gets what is done to whom."""
+    """The cluster in `folder`; a context manager that leaves no process behind. `say` receives each fault."""
 
     def __init__(self, folder: Path, seed: int, *, replicated: bool, say: Callable[[str], None]) -> None:
         self.inflicted: Counter[str] = Counter()
@@ -133,7 +133,7 @@ class Rig:
         self._tend()
 
     def settle(self, progress: Callable[[str], None]) -> None:
-        """Have the clients stop, and return once every app has ended and nothing is held, or nothing moves any more."""
+        """Stop the clients; return once every app has ended and holds nothing, or the log stops growing."""
         for child in self._clients:
             child.ask_to_stop()
         for child in self._clients:
@@ -148,7 +148,7 @@ class Rig:
             time.sleep(LOOK_S)
 
     def evidence(self) -> Evidence:
-        """What the run has left behind."""
+        """The records of the run."""
         with connect(self._store.url) as store:
             records: list[Record] = list(open_log(store, Keys(CLUSTER)).read())
         apps = {fact.event.app for record in records for fact in told(record) if isinstance(fact.event, AppRegistered)}
@@ -186,8 +186,8 @@ class Rig:
                 return {name: pid for name, pid in masters.items() if (pid == serving) == (kind == "serving master")}
             case "agent":
                 return _pids(self._agents)
-            case "nursery":
-                return self._nurseries()
+            case "forkserver":
+                return self._forkservers()
             case "executor":
                 return self._executors()
             case "client":
@@ -196,18 +196,18 @@ class Rig:
                 return self._store.victims(kind)
 
     def _serving(self) -> int | None:
-        """The process that has the lease; None while the store does not say so at once."""
+        """The process that holds the lease; None if the store does not answer at once."""
         with suppress(RedisError), connect(self._store.url) as store:
             store.connection_pool.connection_kwargs["socket_timeout"] = 0.5
             serving = members(store, Keys(CLUSTER))[0]
             return serving.pid if serving is not None else None
         return None
 
-    def _nurseries(self) -> dict[str, int]:
+    def _forkservers(self) -> dict[str, int]:
         found: dict[str, int] = {}
         for name, pid in _pids(self._agents).items():
             with suppress(psutil.Error):
-                found |= {f"{name}'s nursery": child.pid for child in psutil.Process(pid).children()}
+                found |= {f"{name}'s forkserver": child.pid for child in psutil.Process(pid).children()}
         return found
 
     def _executors(self) -> dict[str, int]:
@@ -220,7 +220,7 @@ class Rig:
         return found
 
     def _tend(self, *, clients: bool = True) -> None:
-        """Wake who has slept long enough, start again who was dead for long enough."""
+        """Continue paused processes and restart dead ones whose time has come."""
         now = time.monotonic()
         self._wake(now)
         self._store.tend(self._held)
@@ -234,7 +234,7 @@ class Rig:
             send_signal([pid], signal.SIGCONT)
 
     def _read_on(self) -> bool:
-        """Fold what is new in the log; whether there was anything."""
+        """Fold the new entries of the log; return whether there were any."""
         before = self._position
         with suppress(RedisError), connect(self._store.url) as store:
             for fact in open_log(store, Keys(CLUSTER)).facts(self._position):
@@ -243,7 +243,7 @@ class Rig:
         return self._position != before
 
     def _is_quiet(self) -> bool:
-        """Whether the inbox is empty, every app has ended, and the master says the same as the log."""
+        """Whether the inbox is empty, every app has ended, and the master's views agree with the log."""
         self._read_on()
         state = self._state
         if state.executors or any(app.ended is None for app in state.apps.values()) or not state.apps:
@@ -256,7 +256,7 @@ class Rig:
         return False
 
     def _close(self) -> None:
-        """End everything that was started here, whatever state it is in."""
+        """End every process started here."""
         self._wake(time.monotonic() + 3600)
         children = (*self._clients, *self._agents, *self._masters)
         for child in children:

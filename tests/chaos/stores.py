@@ -1,4 +1,4 @@
-"""What chaos is brought to: the embedded server alone, or a primary with two replicas and three sentinels."""
+"""The stores of a chaos run: the embedded server, or a primary with two replicas and three sentinels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,8 +17,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from fairlog.local.child import Child
-from fairlog.local.store import _END_WITH_PARENT, EmbeddedStore, bundled_server
+from fairlog.local.store import EmbeddedStore, bundled_server
+from scheduler.service.child import Child, dies_with_us
 from tests.waiting import wait_until
 
 _ANSWER_S = 1.0
@@ -27,7 +26,7 @@ _SERVICE = "fairlog"
 
 
 class Store(Protocol):
-    """What the rig needs of a store."""
+    """The operations that the rig needs."""
 
     url: str
     replicas: int
@@ -36,10 +35,10 @@ class Store(Protocol):
         """Return once it can be used."""
 
     def victims(self, kind: str) -> Mapping[str, int]:
-        """Name -> process of each `store`, `replica` or `sentinel` that may be hit now."""
+        """Name -> process id of each `store`, `replica` or `sentinel` that may be hit now."""
 
     def tend(self, held: Mapping[str, float]) -> None:
-        """Start again what has died, but nothing that is `held` until a later time."""
+        """Restart dead servers, except those `held` until a later time."""
 
     def stop(self) -> None:
         """End it all."""
@@ -64,7 +63,7 @@ class Single:
         return {"store": pid} if kind == "store" and pid is not None else {}
 
     def tend(self, held: Mapping[str, float]) -> None:
-        """Start the server again once it is not held any more."""
+        """Restart the server once it is no longer held."""
         if self._store.pid is None and held.get("store", 0.0) <= time.monotonic():
             self._store.tend()
 
@@ -76,8 +75,8 @@ class Single:
 class Replicated:
     """One primary, two replicas, three sentinels on ports of this machine. A commit counts once one replica has it.
 
-    No server is hit before all three are well again, and every sentinel knows it: two at once are more than one
-    replica's copy can survive.
+    A server is only hit while all three are in sync and every sentinel reports so: the copy of one replica does not
+    survive two faults at once.
     """
 
     replicas = 1
@@ -93,7 +92,7 @@ class Replicated:
         self._children: dict[str, Child] = {}
 
     def start(self) -> None:
-        """Return once all three servers have the same, and the sentinels know each other."""
+        """Return once all three servers are in sync and the sentinels know each other."""
         for name, port in self._servers.items():
             self._launch(name, port, self._durable(port))
         for name, port in self._sentinels.items():
@@ -101,7 +100,7 @@ class Replicated:
         wait_until(self._primary, "the replicated store")
 
     def victims(self, kind: str) -> Mapping[str, int]:
-        """The primary, the replicas or the sentinels; no server while one of them is not well."""
+        """The primary, the replicas or the sentinels; no server while one of them is out of sync."""
         if kind == "sentinel":
             return self._pids(self._sentinels)
         primary = self._primary()
@@ -111,7 +110,7 @@ class Replicated:
         return {name: pid for name, pid in pids.items() if (name == primary) == (kind == "store")}
 
     def tend(self, held: Mapping[str, float]) -> None:
-        """Start the servers and sentinels again that are not held any more."""
+        """Restart the servers and sentinels that are no longer held."""
         for name, child in self._children.items():
             if held.get(name, 0.0) <= time.monotonic():
                 child.tend()
@@ -135,9 +134,7 @@ class Replicated:
         config = folder / "server.conf"
         config.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n{settings}")
         command = [self._program, str(config), *options]
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid()), *command]
-        self._children[name] = Child(name, command, folder / "log")
+        self._children[name] = Child(name, dies_with_us(command), folder / "log")
         self._children[name].start()
 
     def _durable(self, port: int) -> str:
@@ -154,7 +151,7 @@ class Replicated:
         )
 
     def _primary(self) -> str | None:
-        """The name of the primary, if the two others follow it and have the same as it, and all sentinels say so."""
+        """The name of the primary, if both others follow it, are in sync, and all sentinels agree."""
         roles = {name: self._asked(port) for name, port in self._servers.items()}
         primaries = [name for name, role in roles.items() if role.get("role") == "master"]
         if len(primaries) != 1:
@@ -170,7 +167,7 @@ class Replicated:
         return primaries[0] if well and self._sentinels_agree(port) else None
 
     def _sentinels_agree(self, primary: int) -> bool:
-        """Whether every sentinel takes that server for the primary, and sees the two others follow it."""
+        """Whether every sentinel reports this server as the primary and the two others as its replicas."""
         for port in self._sentinels.values():
             try:
                 with _asking(port) as sentinel:

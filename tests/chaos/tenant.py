@@ -1,4 +1,4 @@
-"""A client as a process of its own: submits apps, kills some, asks for what must be refused, and writes down all of it.
+"""A client process: it submits and kills apps, sends commands that must be refused, and records everything.
 
 Run as `python -m tests.chaos.tenant`, with a `Tenancy` as JSON.
 """
@@ -17,31 +17,31 @@ from uuid import uuid4
 from msgspec import to_builtins
 from redis.exceptions import RedisError
 
-from fairlog.local.parent import end_with
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp, command_of
 from scheduler.model.errors import CommandRejected, NoMaster
+from scheduler.service.child import die_with_parent
 from scheduler.service.client import Client
 from tests.chaos.history import History, Line
 
 REFUSED = "refused"
 """The name of an app whose submission must be refused."""
 OPEN_APPS = 4
-"""How many apps of its own a client has under way at once."""
+"""The number of apps that a client has open at once."""
 ANSWER_S = 4.0
 ATTEMPTS = 3
 PAUSE_S = 0.25
 DIES = 0.04
-"""How often a client dies in the middle of a command, so many seconds after it began at most:"""
+"""The probability that a client dies during a command, and the longest time (s) after its beginning."""
 DIES_WITHIN_S = 0.005
 ALONE, DRIVEN, ELASTIC = 0.1, 0.1, 0.15
-"""How often an app is its driver, has one beside its tasks (if it is to succeed), and is elastic."""
+"""The probabilities that an app is only a driver, has a driver besides its tasks (if it succeeds), or is elastic."""
 SUPERVISED = {"driver": True, "supervise": True, "driver_memory_mb": 256}
 HOW = ("ok", "ok", "ok", "ok", "ok", "ok", "fails", "fails-once")
 TASK = Path(__file__).with_name("task.sh")
 
 
 class Tenancy(NamedTuple):
-    """What a client is told: where the cluster is, its own number, and where histories and traces go."""
+    """The parameters of a client: the cluster, the client's number, and the folders of histories and traces."""
 
     url: str
     cluster: str
@@ -54,7 +54,7 @@ class Tenancy(NamedTuple):
 
 
 class Tenant:
-    """The client; `run` is its life."""
+    """The client; `run` sends its commands."""
 
     def __init__(self, tenancy: Tenancy) -> None:
         self._tenancy = tenancy
@@ -67,11 +67,11 @@ class Tenant:
         self._stopped = False
 
     def stop(self, *_: object) -> None:
-        """End after the command under way."""
+        """End after the current command."""
         self._stopped = True
 
     def run(self) -> None:
-        """Send commands until told to stop; the first one is, half of the time, the last one of the life before."""
+        """Send commands until told to stop. Half of the time, first repeat the last command of the previous process."""
         unsettled = self._history.unsettled()
         if unsettled is not None and self._draw.random() < 0.5:
             self._carry_out(command_of(unsettled.command), unsettled.id)
@@ -110,7 +110,7 @@ class Tenant:
         )
 
     def _demand(self, how: str) -> dict[str, Any]:
-        """What the app asks for: cores for its tasks, room that follows them, a driver beside them, or that alone."""
+        """The app's request: cores for tasks, elastic executors, a driver besides the tasks, or only a driver."""
         odds = self._draw.random()
         if how == "ok" and odds < ALONE:
             return {**SUPERVISED}
@@ -121,9 +121,9 @@ class Tenant:
         return {**tasks, "cores": self._draw.choice((2, 4, 6, 8)), **driver}
 
     def _carry_out(self, command: Command, identity: str) -> None:
-        """Send `command`, again under the same id as long as nobody knows whether it was carried out.
+        """Send `command`, and repeat it under the same id while its outcome is unknown.
 
-        Now and then the process is ended meanwhile, by the default action of SIGALRM.
+        With probability `DIES` the default action of SIGALRM ends the process meanwhile.
         """
         if isinstance(command, SubmitApp) and command.name != REFUSED:
             self._open.append(command.app)
@@ -146,7 +146,7 @@ class Tenant:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _look(self) -> None:
-        """Forget the apps that are over, or that never came to be."""
+        """Forget the apps that have ended or were never registered."""
         for app in list(self._open):
             try:
                 found: dict[str, Any] = self._client.view("app", app=app)
@@ -160,9 +160,9 @@ class Tenant:
 
 
 def main() -> None:
-    """Be the client that the command line describes."""
+    """Run the client given on the command line."""
     tenancy = Tenancy(**json.loads(sys.argv[1]))
-    end_with(tenancy.parent)
+    die_with_parent(tenancy.parent)
     tenant = Tenant(tenancy)
     signal.signal(signal.SIGTERM, tenant.stop)
     tenant.run()

@@ -1,4 +1,4 @@
-"""The checker finds every kind of broken promise in what a run left behind, and nothing where all held."""
+"""The checker finds every kind of broken promise in the records of a run, and nothing in a correct run."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from tests.unit.recorded import stored
 
 
 def submission(app: str, how: str = "ok") -> SubmitApp:
-    """An app of two tasks, and how it ends."""
+    """An app of two tasks that ends in this way."""
     return SubmitApp(app=app, company="acme", user="ann", cores=4, tasks=2, name=how, command=("true",))
 
 
 class Run:
-    """A run where all went well: `a` finished, `b` failed as it had to, `c` was killed on demand, `d` has a driver."""
+    """A correct run: `a` finished, `b` failed as intended, `c` was killed by a command, `d` has a driver."""
 
     def __init__(self) -> None:
         self._state = ClusterState()
@@ -89,7 +89,7 @@ class Run:
         return caused
 
     def client(self, at: int, command: Command) -> None:
-        """Carry out a command that a client sends and is told of."""
+        """Execute a command of a client and acknowledge it."""
         cause = f"c{len(self.lines)}"
         self.lines.append(Line(cause, "invoke", to_builtins(command)))
         self.lines.append(Line(cause, "ok", seq=self.turn(at, command, cause=cause)))
@@ -99,13 +99,13 @@ class Run:
         return [number for number, entry in enumerate(self.entries) if isinstance(entry.event, kind)][nth]
 
     def change(self, kind: type[Event], nth: int = 0, **fields: object) -> None:
-        """Have the `nth` event of a kind say something else."""
+        """Change fields of the `nth` event of a kind."""
         place = self.place(kind, nth)
         entry = self.entries[place]
         self.entries[place] = entry._replace(event=replace(entry.event, **fields))
 
     def evidence(self) -> Evidence:
-        """What the run left behind, its log chained as it is now."""
+        """The records of the run, with the digests of its log recomputed."""
         return Evidence(self.lines, stored(self.entries), self.traces, self.running)
 
     def _keep(self, turn: Turn) -> None:

@@ -1,4 +1,4 @@
-"""The short editions of `make chaos`: real processes under load, killed, stopped and restarted, and every promise."""
+"""Short runs of `make chaos`: real processes under load are killed, paused and restarted; every promise holds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SEED = 1
 KILLS_A_PRIMARY_FIRST = 4
-"""A seed whose first fault of a server is that: later ones come only if the servers are well again by then."""
+"""A seed whose first fault of a server kills the primary; later faults of servers wait until all are in sync."""
 AT_MOST_S = 1800
 """A run that has not ended by then hangs. A run takes some ten seconds longer than its faults."""
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="its tasks tell of themselves from /proc"),
+    pytest.mark.skipif(sys.platform != "linux", reason="its tasks read /proc"),
 ]
 
 

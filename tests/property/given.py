@@ -1,4 +1,4 @@
-"""A cluster as tests know it: events or commands in, events out, every ledger recomputed at every log position."""
+"""A cluster for tests: events or commands in, events out, every ledger recomputed at every log position."""
 
 from __future__ import annotations
 

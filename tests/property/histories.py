@@ -46,7 +46,7 @@ from tests.property.given import Cluster, Watch, submission, worker
 
 
 class Step(NamedTuple):
-    """What to do, to whom, and how; each read modulo the number of choices."""
+    """The action, its object and its variant; each is read modulo the number of choices."""
 
     what: int
     whom: int
@@ -155,7 +155,7 @@ DRIVERS: tuple[dict[str, object], ...] = (
 
 
 def _as_in_spark(choices: tuple[dict[str, object], ...]) -> Make:
-    """The submission of an app that says more than how many cores it wants."""
+    """The submission of an app with Spark's options of executors, drivers and locality."""
 
     def make(state: ClusterState, whom: int, how: int) -> Command:
         plain = _submission(state, whom, how)
@@ -237,14 +237,14 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
     (2, "remove", lambda _, whom, how: RemoveWorker(worker=f"w{whom % 7}", force=how % 4 == 0)),
     (2, "settings", lambda _, __, how: ConfigureCluster(settings=SETTINGS[how % len(SETTINGS)])),
 )
-"""How often, what, and the command that it means to the cluster at hand."""
+"""Weight, name, and the command for a given cluster."""
 
 WHAT = [name for times, name, _ in KINDS for _ in range(times)]
 MAKE = {name: make for _, name, make in KINDS}
 
 
 def command_for(state: ClusterState, step: Step) -> Command:
-    """The command that the step means to this cluster; some name what does not exist and are refused."""
+    """The command of the step for this cluster; some name unknown objects and are refused."""
     return MAKE[WHAT[step.what % len(WHAT)]](state, step.whom, step.how)
 
 
@@ -253,11 +253,11 @@ BUILD_UP: History = (
     [Step(WHAT.index("company"), number, quota) for number, quota in enumerate((4, 3, 0))],
     [Step(WHAT.index("worker"), number, number) for number in range(4)],
 )
-"""Three companies and four workers, so that a short history has something to decide."""
+"""Three companies and four workers, so that even a short history contains decisions."""
 
 
 def seeded(seed: int, turns: int) -> History:
-    """The history of that many turns that this seed makes."""
+    """The history of this many turns drawn from this seed."""
     chance = Random(seed)
     return [
         [Step(*(chance.randrange(60 * len(WHAT)) for _ in range(3))) for _ in range(chance.randrange(1, 4))]
@@ -275,13 +275,13 @@ RULES = st.fixed_dictionaries(
         "admission": st.sampled_from(["fair", "open"]),
     }
 )
-"""Every policy and placement, for a whole history."""
+"""All combinations of policies and placements, each for a whole history."""
 
 TURNS = st.lists(STEPS, min_size=1, max_size=3)
 SHORT = st.lists(TURNS, max_size=10)
 DENSE = st.builds(seeded, st.integers(0, 1 << 32), st.integers(15, 60))
 HISTORIES: st.SearchStrategy[History] = SHORT | DENSE
-"""Short ones shrink well, dense ones get further."""
+"""Short histories shrink well, dense ones reach more states."""
 
 
 def played(

@@ -1,6 +1,6 @@
-"""What the rules say, worked out the naive way: by a scan over all companies, users, apps and workers.
+"""The rules as naive scans over all companies, users, apps and workers.
 
-Slow and short on purpose. Nothing here looks at the indexes that the scheduler keeps up to date.
+Slow and short on purpose. It uses none of the scheduler's indexes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def pending(state: ClusterState, company: str, user: str) -> list[App]:
 
 
 class Past:
-    """What went before, noted event by event: whom caps held back, what companies used, who was selected when."""
+    """The past, recorded event by event: who was held back by a quota, past usage, and times of selection."""
 
     def __init__(self) -> None:
         self.held_since: dict[str, int] = {}
@@ -201,7 +201,7 @@ def company_order(state: ClusterState, company: Company, past: Past) -> tuple[An
 
 
 def next_admission(state: ClusterState, past: Past) -> Choice | None:
-    """Who is admitted next (semantics A3, A6, C, U, F)."""
+    """The next admission (semantics A3, A6, C, U, F)."""
     if state.settings.admission == "open":
         return _oldest(state)
     workers = live(state)

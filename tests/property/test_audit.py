@@ -69,11 +69,6 @@ def _made_up(log: list[Fact], at: int, said: dict[str, Any]) -> list[Fact] | Non
     return [*log[:at], log[at]._replace(event=more), *log[at:]]
 
 
-def _late(log: list[Fact], at: int, _: dict[str, Any]) -> list[Fact] | None:
-    in_turn = at and log[at - 1].turn == log[at].turn
-    return [*log[:at], log[at]._replace(at=log[at].at + 1), *log[at + 1 :]] if in_turn else None
-
-
 def _exchanged(log: list[Fact], at: int, _: dict[str, Any]) -> list[Fact] | None:
     one, other = log[at : at + 2] if at + 1 < len(log) else (log[at], log[at])
     alike = one.turn != other.turn or other.type not in DECIDED or one.event == other.event
@@ -87,7 +82,6 @@ FAULTS: dict[str, Plant] = {
     "share": _edited(share=lambda _: "3/17"),
     "left out": _left_out,
     "made up": _made_up,
-    "late": _late,
     "exchanged": _exchanged,
 }
 DECIDED = {"AppAdmitted", "DriverAllocated", "ExecutorAllocated"}

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation 5000` runs so many seeds on all cores, `1000-2000` these, `--seed 7` tells a story."""
+"""`python -m tests.simulation 5000` runs 5000 seeds on all cores, `1000-2000` a range; `--seed 7` traces one."""
 
 from __future__ import annotations
 

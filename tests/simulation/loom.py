@@ -1,7 +1,7 @@
-"""Programs that run in turns, one at a time, in a time of their own: what follows from a seed, and from nothing else.
+"""A deterministic scheduler: programs run one at a time in virtual time, in an order that only the seed decides.
 
-Each actor is a thread, so that the program it runs is the real one, loops and all. Only one of them ever
-runs; it hands on at a call to the store, a pause or a wait, and the seed says to whom.
+Each actor is a thread, so it runs the real program with its loops. Only one thread runs at a time. It yields at
+a call to the store, a pause or a wait, and the seed chooses the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Killed(BaseException):
 
 
 class Overrun(BaseException):
-    """The run takes far more steps than it should: something goes round in circles."""
+    """The run takes too many steps: probably an endless loop."""
 
 
 def _never() -> bool:
@@ -24,7 +24,7 @@ def _never() -> bool:
 
 
 class Actor:
-    """A process: what it runs, until when it waits or is stopped, and whether it still lives."""
+    """A simulated process: its program, the end of its wait or pause, and whether it is alive."""
 
     def __init__(self, name: str, pid: int, body: Callable[[], None]) -> None:
         self.name = name
@@ -45,14 +45,14 @@ class Actor:
         self.error: BaseException | None = None
 
     def is_ready(self, now_ms: int) -> bool:
-        """Whether it could go on now."""
+        """Whether the actor can continue now."""
         if self.stopped_until_ms > now_ms and not self.doomed:
             return False
         return self.wakes_at_ms <= now_ms or self.doomed or self.ready()
 
 
 class _Hand:
-    """A thread that is used again and again, since to start one costs more than most of what is done in it."""
+    """A reusable thread, because starting a thread costs more than most actors do."""
 
     def __init__(self) -> None:
         self._task: Callable[[], None] | None = None
@@ -78,7 +78,7 @@ _idle: list[_Hand] = []
 
 
 class Loom:
-    """All actors of a run and the time that they live in. The caller of `Loom` is the first of them."""
+    """All actors of a run and their virtual time. The caller of `Loom` is the first actor."""
 
     def __init__(self, seed: int, *, steps: int) -> None:
         self.random = Random(seed)
@@ -91,7 +91,7 @@ class Loom:
         self.on_pick: Callable[[], None] = lambda: None
 
     def spawn(self, name: str, body: Callable[[], None]) -> Actor:
-        """A new actor, which begins when it is its turn."""
+        """A new actor, which starts when it is chosen."""
         self.pids += 1
         actor = Actor(name, self.pids, body)
         self.actors.append(actor)
@@ -100,7 +100,7 @@ class Loom:
         return actor
 
     def kill(self, actor: Actor) -> None:
-        """It never does anything again."""
+        """End the actor at once, as by SIGKILL."""
         if not actor.alive:
             return
         actor.doomed = True
@@ -113,15 +113,15 @@ class Loom:
         self.current = mine
 
     def stop(self, actor: Actor, for_ms: int) -> None:
-        """It stands still for so long (SIGSTOP), and never knows."""
+        """Pause the actor for this long without its notice, as by SIGSTOP."""
         actor.stopped_until_ms = max(actor.stopped_until_ms, self.now_ms + for_ms)
 
     def poke(self, actor: Actor) -> None:
-        """Wake it where it waits for a signal."""
+        """Wake the actor if it waits for a signal."""
         actor.poked = True
 
     def wait(self, for_ms: float, ready: Callable[[], bool] = _never) -> bool:
-        """Stand back for so long, or until `ready`; whether that came about."""
+        """Yield for this long, or until `ready`; return whether it became ready."""
         actor = self.current
         actor.wakes_at_ms = self.now_ms + max(0, int(for_ms))
         actor.ready = ready
@@ -130,11 +130,11 @@ class Loom:
         return ready()
 
     def pause(self) -> None:
-        """Let somebody else go first, perhaps."""
+        """Yield to another actor if the seed says so."""
         self.wait(0)
 
     def end(self) -> None:
-        """Kill all but the caller."""
+        """Kill all actors except the caller."""
         for actor in [*self.actors]:
             if actor is not self.main and actor.alive:
                 self.kill(actor)
@@ -169,7 +169,7 @@ class Loom:
             raise mine.error
 
     def _pick(self) -> Actor:
-        """Who goes on; time passes until somebody can."""
+        """The next actor to run; time advances until one is ready."""
         self.left -= 1
         if self.left < 0:
             self.main.error = self.main.error or Overrun("the run does not come to an end")

@@ -1,7 +1,7 @@
-"""The machines of a simulated cluster: processes that are actors, and the files that outlive them.
+"""The machines of a simulated cluster: processes as actors, and the files that outlive them.
 
-What runs there is the real thing, agents, executors and drivers; doubles are here only for what asks the
-operating system: process ids, locks, signals, and the tasks themselves, which take time and come to an end.
+Agents, executors and drivers are the real programs. Only the operating system is replaced by doubles: process
+ids, locks, signals, and the tasks, which take virtual time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS = 1000
 
 
 class Nature(NamedTuple):
-    """How an app's tasks are: how long each takes, and which of them fail, always or at their first attempt."""
+    """The duration of an app's tasks, and which of them fail, always or at the first attempt."""
 
     takes_ms: int
     fails: frozenset[int] = frozenset()
@@ -35,7 +35,7 @@ class Nature(NamedTuple):
 
 
 class Underway:
-    """A task that runs."""
+    """A running task."""
 
     def __init__(self, begun: Begun, ends_at_ms: int, *, fails: bool) -> None:
         self.index = begun.task
@@ -44,14 +44,14 @@ class Underway:
         self.fails = fails
 
     def end(self) -> Completion:
-        """What it came to."""
+        """The outcome of the task."""
         if self.fails:
             return Completion(self.index, "failed", 1, f"task {self.index} failed", b"", self.attempt)
         return Completion(self.index, "succeeded", 0, "", b"", self.attempt)
 
 
 class Machine:
-    """One worker's host: which executors hold their locks there, and what notes the ended ones left."""
+    """One worker's host: the executors that hold their locks, and the exit notes of the ended ones."""
 
     def __init__(self, loom: Loom, offer: Offer, tell: Callable[[str, ExecutorSpec], None]) -> None:
         self.loom = loom
@@ -67,11 +67,11 @@ class Machine:
         self.agent: Actor | None = None
 
     def running(self) -> list[str]:
-        """The executors and drivers that live."""
+        """The running executors and drivers."""
         return [name for name, process in self.processes.items() if process.alive]
 
     def make(self) -> None:
-        """Nothing: there are no folders."""
+        """Do nothing: there are no folders."""
 
     def claim_worker(self) -> int:
         """A descriptor; nobody else runs this worker."""
@@ -107,9 +107,9 @@ class Machine:
         self,
         spec: ExecutorSpec,
         *,
-        meanwhile: Callable[[], object],  # noqa: ARG002 - this nursery takes no time to load
+        meanwhile: Callable[[], object],  # noqa: ARG002 - this forkserver takes no time to load
     ) -> int | None:
-        """Start an executor, as the nursery does: with its lock held from the first moment on."""
+        """Start an executor, as the forkserver does: with its lock held from the first moment on."""
         name = spec.grant.executor
         if self.is_running(name):
             return None
@@ -121,14 +121,14 @@ class Machine:
         return process.pid
 
     def kill(self, executor: str, *, note: bool = True) -> None:
-        """Kill it and its tasks (SIGKILL); its nursery writes the note, unless that died too."""
+        """Kill an executor and its tasks; its forkserver writes the exit note unless it died too."""
         self.loom.kill(self.processes[executor])
         if note:
             spec = self.specs[executor]
             self.write_exit(executor, ExitNote(app=spec.grant.app, reason="failed", exit_code=137))
 
     def crash(self) -> None:
-        """All processes die at once, and nobody is there to write a note."""
+        """Kill all processes at once, so that nobody writes an exit note."""
         if self.agent is not None:
             self.loom.kill(self.agent)
         for name in self.running():
@@ -151,8 +151,8 @@ class Machine:
             raise AssertionError(f"{spec.grant.executor} ended with {code} and left no note")
 
 
-class Nursery:
-    """The agent's way to its machine."""
+class Forkserver:
+    """The agent's interface to its machine."""
 
     def __init__(self, files: Machine, *, outlive_agent: bool) -> None:
         self._machine = files
@@ -163,11 +163,11 @@ class Nursery:
         """It is there."""
 
     def close(self) -> None:
-        """End what is not to outlive the agent."""
+        """End the executors that do not outlive the agent."""
 
 
-class Crew:
-    """The running tasks of one executor, as `workers.crew.Crew` has them."""
+class TaskGroup:
+    """The running tasks of one executor, as `workers.task_group.TaskGroup` has them."""
 
     def __init__(self, loom: Loom, ran: Callable[[Grant, Completion], None], grant: Grant) -> None:
         self._loom = loom
@@ -195,19 +195,19 @@ class Crew:
             self.ended.append(done)
 
     def enforce(self) -> None:
-        """Nothing runs too long or takes too much."""
+        """Do nothing: no task exceeds a limit."""
 
     def quiet_s(self) -> float:
-        """How long until something ends, or until it is looked after the grant again."""
+        """The time until a task ends or the grant is checked again."""
         ends = min((task.ends_at_ms for task in self._tasks.values()), default=1 << 62)
         return min(SECONDS, max(0, ends - self._loom.now_ms)) / SECONDS
 
     def news(self) -> Mapping[int, bytes]:
-        """Nothing is printed."""
+        """Return nothing: tasks print nothing."""
         return {}
 
     def stop(self, _wait: Callable[[float], None]) -> None:
-        """Tell all tasks to end, which may take them a while, and give them up."""
+        """Tell all tasks to end, wait for them, and abandon them."""
         if self._tasks:
             self._loom.wait(self._loom.random.choice((0, 20, 800)))
         self._tasks.clear()
@@ -220,7 +220,7 @@ def patch_machines(  # noqa: C901 - a double after the other
     natures: Mapping[str, Nature],
     ran: Callable[[Grant, Completion], None],
 ) -> None:
-    """Put the doubles in the place of what asks the operating system."""
+    """Replace the calls to the operating system by the doubles."""
 
     def of_current() -> Machine | None:
         return next((machine for machine in machines.values() if machine.agent is loom.current), None)
@@ -264,7 +264,7 @@ def patch_machines(  # noqa: C901 - a double after the other
         "workers.agent": {
             "os": system,
             "RunDir": lambda _, worker: machines[worker],
-            "Nursery": Nursery,
+            "Forkserver": Forkserver,
             "send_signal": send_signal,
             "kill_until_gone": kill_until_gone,
             "in_session": lambda pid: [pid],
@@ -279,7 +279,7 @@ def patch_machines(  # noqa: C901 - a double after the other
                 "signal": signals,
                 "select": SimpleNamespace(select=select),
                 "RunDir": lambda _, worker: machines[worker],
-                "Crew": lambda grant, _: Crew(loom, ran, grant),
+                "TaskGroup": lambda grant, _: TaskGroup(loom, ran, grant),
                 "TaskStarter": starter,
                 "wakeup_pipe": lambda: -1,
             }

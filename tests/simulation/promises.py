@@ -1,4 +1,4 @@
-"""What fairlog promises, checked from the log as it grows, from what clients were told, and from what machines ran."""
+"""The promises of fairlog, checked against the growing log, the answers to clients and the machines."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Slice(NamedTuple):
 
 
 class Witness:
-    """Sees every commit as it is made, and remembers what was said about it."""
+    """Observes every commit, and records the answers about it."""
 
     def __init__(self, store: Store, keys: Keys, machines: Mapping[str, Machine]) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class Witness:
         self._held: dict[str, _Slice] = {}
 
     def committed(self, master: str) -> None:
-        """A master has written to the log: one writer, one chain, and the grants are what the log says."""
+        """Check a commit: one writer, one chain, and grants that agree with the log."""
         for number, fact in enumerate(self._new_facts()):
             event = self._take(fact)
             if isinstance(event, MasterElected):
@@ -96,7 +96,7 @@ class Witness:
         self._check_grants()
 
     def tail_was_lost(self, *, promised: bool) -> None:
-        """The store has failed over; what the log lacks now was promised to nobody, or is excused."""
+        """Check after a failover of the store that the lost entries were promised to nobody, or excuse them."""
         before, causes, granted = self.position.seq, self.causes, self.granted
         self._forget()
         for fact in self._new_facts():
@@ -116,7 +116,7 @@ class Witness:
         self.torn |= granted.keys() - self.granted.keys()
 
     def answered(self, command: str, receipt: Receipt) -> None:
-        """A client was told that its command was carried out: the log has it by now."""
+        """Check that the log holds a command that a client was told is executed."""
         self.told[command] = receipt.seq
         if command in self.excused:
             return
@@ -124,12 +124,12 @@ class Witness:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq} before it was in the log")
 
     def refused(self, command: str, refusal: CommandRejected) -> None:
-        """A client was told that its command was not carried out."""
+        """Record that a client was told that its command is refused."""
         if isinstance(refusal, DuplicateApp) and command in self.causes:
             raise PromiseBroken(6, f"{command} was carried out, and refused when it was asked for again: {refusal}")
 
     def starts(self, worker: str, spec: ExecutorSpec) -> None:
-        """A worker is about to start an executor or driver: the log grants it, once, and there is room."""
+        """Check that the log grants an executor or driver that a worker starts, once, and that it has room."""
         grant, name = spec.grant, spec.grant.executor
         self._started.add(name)
         if name in self.torn or self.tails_lost:
@@ -147,7 +147,7 @@ class Witness:
             )
 
     def check_history(self) -> None:
-        """All that the log and the clients say in the end."""
+        """Check the whole log and all answers at the end."""
         for command, seq in self.told.items():
             if seq and command not in self.excused and command not in self.causes:
                 raise PromiseBroken(6, f"{command} was acknowledged at {seq} and is not in the log")
@@ -170,7 +170,7 @@ class Witness:
             raise PromiseBroken(5 if deviation.rule == "O2" else 2, f"the audit finds {deviation}")
 
     def check_follower(self, name: str, state: ClusterState, position: Position) -> None:
-        """What a master has in memory is the log folded up to there; of a lost tail it may not know yet."""
+        """Check that a master's state is the folded log, except for a lost tail that it has not noticed yet."""
         if position.seq > self.position.seq or position == GENESIS:
             return
         if position.seq != self.position.seq:
@@ -197,7 +197,7 @@ class Witness:
         return found
 
     def _archived(self) -> Iterator[Record]:
-        """The turns that are not in the store any more, where all of the log is to be read."""
+        """The turns that are no longer in the store."""
         for text in self._store.ask("LRANGE", self._keys.archive, 0, -1) if self.position == GENESIS else ():
             segment = Segment(**json.loads(text))
             yield from entries(segment, get(segment))
@@ -262,5 +262,5 @@ class Witness:
 
 
 def _grant(text: str) -> Grant | None:
-    """What is granted, whenever it may be begun with; None where it is to stop."""
+    """The grant without its time of settlement; None if it is revoked."""
     return Grant.model_validate_json(text).model_copy(update={"settled_at": 0}) if text else None

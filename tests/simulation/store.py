@@ -1,8 +1,8 @@
-"""The store of a simulated cluster: fakeredis behind a network on which whatever can happen happens.
+"""The store of a simulated cluster: fakeredis behind a network with faults, in virtual time.
 
-Time is the run's. A request may be struck: its sender dies before it or after it, or is stopped there; the answer
-gets lost, the request comes late. The store itself restarts, or fails over to a replica that lacks a tail.
-The network is ours, redis-py's own connections being nothing but bytes through a socket; the commands are fakeredis'.
+A fault strikes a request: its sender dies before or after it, or is paused there; the answer is lost; the request
+arrives late. The store may restart, or fail over to a replica that lacks a tail. The network replaces redis-py's
+connections; fakeredis executes the commands.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ FAULTS: tuple[Fault, ...] = (
 )
 EPOCH_MS = 1_700_000_000_000
 ANSWER_WITHIN_MS = 5_000
-"""How long an answer is waited for that never comes."""
+"""The timeout of a request without an answer."""
 _READS = {"xrange", "xrevrange", "xread", "xlen", "get", "exists", "hget", "hgetall", "hkeys", "hvals", "hlen", "hmget"}
 _READS |= {"lrange", "llen", "smembers", "zrange", "zrangebyscore", "zcount", "zscore", "time", "scan", "xinfo stream"}
 _CLOCKS = ("_socket._base", "commands_mixins.server_mixin", "model._stream", "_helpers", "_core._server")
 
 
 class Plan(NamedTuple):
-    """What will strike an actor, after so many more of its calls to the store, or of those that commit."""
+    """A fault that strikes an actor after this many of its calls to the store, or of its commits."""
 
     fault: Fault
     left: int
@@ -136,7 +136,7 @@ class _Engine(FakeSocket):
         return self._convert_lua_result(result, nested=False)
 
     def _blocking(self, timeout: float | None, ask: Any, shape: Any = None) -> Any:  # noqa: ARG002 - likewise
-        """What there is now: whoever asks waits outside."""
+        """The current answer; the caller does the waiting."""
         found = ask(True)  # noqa: FBT003 - likewise
         return found if shape is None else shape(found)
 
@@ -149,7 +149,7 @@ class _Engine(FakeSocket):
 
 @cache
 def _shape(signature: Any, count: int) -> tuple[list[tuple[int, Any]], list[tuple[int, Any]]]:
-    """Which of a command's arguments are keys, and which others have to be read."""
+    """Which arguments of a command are keys, and which must be parsed."""
     signature.check_arity([b""] * count, (8,))
     kinds = [*signature.fixed]
     kinds += [signature.repeat[number % len(signature.repeat)] for number in range(count - len(kinds))]
@@ -168,7 +168,7 @@ def _bytes(value: Any) -> bytes:
 
 @cache
 def _lua() -> dict[str, Any]:
-    """One Lua for all runs of this process, ready to be given to a server."""
+    """One Lua runtime for all runs of this process."""
     server: Any = fakeredis.FakeServer()
     runtime = _Engine(server, 0, client_class=fakeredis.FakeRedis)._get_server_runtime(server)
     loaded = runtime.eval("function(text) return assert(loadstring(text)) end")
@@ -177,7 +177,7 @@ def _lua() -> dict[str, Any]:
 
 
 class Link:
-    """A connection: what was asked over it and not answered yet."""
+    """A connection: the requests without an answer."""
 
     retry = Retry(NoBackoff(), 0)
     db = 0
@@ -234,7 +234,7 @@ class Link:
         return answer
 
     def disconnect(self, *_: Any, **__: Any) -> None:
-        """What was asked may still arrive."""
+        """Drop the connection; its requests may still arrive."""
         self.lost = True
 
     def should_reconnect(self) -> bool:
@@ -286,7 +286,7 @@ class Link:
                 pass
 
     def land(self) -> None:
-        """What was flying arrives."""
+        """Have the delayed requests arrive."""
         batch, self.flying = self.flying, []
         if self.epoch == self._store.epoch and self._store.blocks_ms(batch) is None:
             self._arrive(batch)
@@ -333,7 +333,7 @@ class Link:
 
 
 class Pool:
-    """Connections to the store, a new one each time, since each is nothing but a list."""
+    """Connections to the store; each use gets a new one."""
 
     cache = None
     connection_kwargs: dict[str, Any] = {"protocol": 2, "socket_timeout": 500}  # noqa: RUF012 - as redis-py has it
@@ -366,7 +366,7 @@ class Pool:
 
 
 class Client(Redis):
-    """A client of the simulated store. redis-py's own measures and reconnects around each command."""
+    """A client of the simulated store, without redis-py's metrics and reconnections around each command."""
 
     def execute_command(self, *arguments: Any, **options: Any) -> Any:
         link = self.connection_pool.get_connection()
@@ -413,29 +413,29 @@ class Store:
         return EPOCH_MS + self.loom.now_ms + self.skew_ms
 
     def value(self, key: str) -> Any:
-        """What lies under a key, past the network; None if nothing."""
+        """The value of a key, without the network; None if there is none."""
         item = self._engine._db._dict.get(key.encode())
         return None if item is None else item.value
 
     def ask(self, *command: str | int | bytes) -> Any:
-        """The answer to a command, past the network."""
+        """The answer to a command, without the network."""
         return self.obey([*map(_bytes, command)], self.loom.main)
 
     def switches(self) -> bool:
-        """Whether somebody else may go first here."""
+        """Whether the actor yields here."""
         return self.loom.random.random() < self._switching
 
     def stop_ms(self) -> int:
-        """For how long somebody is stopped."""
+        """The duration of a pause."""
         return self.loom.random.randrange(50, self.longest_stop_ms)
 
     def is_away(self, actor: Actor) -> bool:
-        """Whether the actor cannot reach the store now."""
+        """Whether the store is unreachable for the actor now."""
         now_ms = self.loom.now_ms
         return self.away_until_ms > now_ms or self.cut_off.get(actor, 0) > now_ms
 
     def fault(self, actor: Actor, batch: Sequence[list[bytes]]) -> Fault | None:
-        """What strikes this call of the actor."""
+        """The fault of this call of the actor, if any."""
         plan = self.plans.get(actor)
         if plan is None or (plan.at_commit and not self._is_commit(batch[0])):
             return None
@@ -450,11 +450,11 @@ class Store:
         return fields[0].lower() in _SCRIPTS and fields[1] in self._commits
 
     def fly(self, link: Link) -> None:
-        """Let what was sent arrive later."""
+        """Have a request arrive later."""
         self._in_air.append((self.loom.now_ms + self.loom.random.randrange(1, 6_000), link))
 
     def obey(self, fields: list[bytes], actor: Actor) -> Any:
-        """Carry out a command that has arrived."""
+        """Execute a command that has arrived."""
         name = fields[0].lower()
         if name == b"waitaof":
             self.replicated = len(self.history)
@@ -469,13 +469,13 @@ class Store:
         return answer
 
     def restart(self, for_ms: int) -> None:
-        """The server ends and comes back with all that it had answered, and no script."""
+        """Restart the server with all acknowledged data and without scripts."""
         self.epoch += 1
         self.away_until_ms = self.loom.now_ms + for_ms
         self._engine._server.script_cache.clear()
 
     def fail_over(self, for_ms: int, *, lag: int) -> None:
-        """Another server takes over that lacks up to `lag` commands which no answer has promised to be there."""
+        """Fail over to a server that lacks up to `lag` commands, none of which an answer has promised."""
         self.restart(for_ms)
         kept = max(self.replicated, len(self.history) - lag)
         history, self.history = self.history[:kept], []
@@ -489,7 +489,7 @@ class Store:
         self._engine._server.script_cache.clear()
 
     def blocks_ms(self, batch: Sequence[list[bytes]]) -> int | None:
-        """How long a command blocks at most; None if it does not."""
+        """The longest time that a command blocks; None if it does not block."""
         fields = batch[0]
         match fields[0].upper():
             case b"BLPOP":
@@ -504,7 +504,7 @@ class Store:
                 return None
 
     def news(self, fields: list[bytes]) -> Callable[[], bool]:
-        """Tells whether a blocking command has something to answer."""
+        """A function that tells whether a blocking command has an answer."""
         found = self._engine._db._dict
         match fields[0].upper():
             case b"BLPOP":

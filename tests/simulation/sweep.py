@@ -1,4 +1,4 @@
-"""Many seeds on all cores, and one seed with its story: what the suite and `make simulate` run."""
+"""Run many seeds on all cores, or one seed with its trace: for the suite and `make simulate`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ _CHUNK = 10
 
 
 class Failure(NamedTuple):
-    """A seed whose run broke a promise, or ended a program that should have gone on, and how."""
+    """A seed whose run broke a promise or ended a program unexpectedly, and the reason."""
 
     seed: int
     reason: str
     promise: int | None = None
 
     def __str__(self) -> str:
-        """With the one command that runs it again."""
+        """The reason, and the command that repeats the run."""
         return f"seed {self.seed}: {self.reason}\n    make simulate SEED={self.seed}"
 
 
 def pool() -> ProcessPoolExecutor:
-    """A process for each core that is ours: pytest-xdist's workers share them."""
+    """A pool with a process per core; pytest-xdist's workers share the cores."""
     ours = (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     return ProcessPoolExecutor(max(1, ours), mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
 
 
 def _begin() -> None:
-    """Have garbage collected between seeds only, and never looked for in what is there before them.
+    """Collect garbage only between seeds, and not among the objects that exist before.
 
-    Of a run's threads only one works at a time: a fifth of the time is saved if they need not wake another core.
+    The process is pinned to one core: only one thread of a run works at a time, and waking another core for it costs
+    a fifth of the time.
     """
     gc.disable()
     gc.freeze()
@@ -49,27 +50,27 @@ def _begin() -> None:
 
 
 def sweep(seeds: Sequence[int], processes: ProcessPoolExecutor) -> Iterator[tuple[int, list[Failure]]]:
-    """How many seeds were run and which of them failed, bit by bit."""
+    """The number of seeds and the failures of each chunk, as it ends."""
     chunks = [seeds[first : first + _CHUNK] for first in range(0, len(seeds), _CHUNK)]
     for chunk, failures in zip(chunks, processes.map(failing, chunks), strict=True):
         yield len(chunk), failures
 
 
 def failing(seeds: Sequence[int]) -> list[Failure]:
-    """Those of the seeds that fail."""
+    """The failures among these seeds."""
     found = [failure for seed in seeds if (failure := failure_of(seed)) is not None]
     gc.collect()
     return found
 
 
 def failure_of(seed: int) -> Failure | None:
-    """How the seed fails, None if it does not."""
+    """The failure of the seed, None if there is none."""
     with running(seed) as world:
         return _failure_in(world)
 
 
 def told(seed: int) -> tuple[str, Failure | None]:
-    """The story of a seed, and how it fails, if it does."""
+    """The trace of a seed, and its failure, if any."""
     with running(seed) as world:
         failure = _failure_in(world)
         return "\n".join(world.story), failure

@@ -1,4 +1,4 @@
-"""For each promise a bug, planted into the real programs, that the simulation finds within few seeds, by its number."""
+"""For each promise a bug is planted into the real programs; the simulation finds it within few seeds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def a_commit_appends_wherever_the_log_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
-    """For the master and for the agent, since each of them alone keeps the promise."""
+    """Planted into master and agent, since each of them alone keeps the promise."""
 
     def start(agent: Agent, granted: Any, _revoked: object) -> None:
         for grant in agent._settled(diff(granted, {**agent._running, **agent._ended}).start):
@@ -106,7 +106,7 @@ def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
 
 
 class Found(NamedTuple):
-    """The promise that finds a plant, and the seed to begin with: a little before one that has found it."""
+    """The promise that finds the bug, and the first seed to try: shortly before one that finds it."""
 
     promise: int
     from_seed: int = 0

@@ -1,4 +1,4 @@
-"""Thousands of seeded runs of a whole cluster under faults; a failing one prints the command that runs it again."""
+"""Two thousand seeded runs of a cluster under faults; a failing run prints the command that repeats it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_seed_goes_the_same_way_each_time_whatever_hashes_are_salted_with() ->
 
 
 def test_every_fault_comes_about_and_has_its_consequences() -> None:
-    """Else the seeds would show nothing."""
+    """Otherwise the seeds would prove nothing."""
     seen: Counter[str] = Counter()
     for seed in range(60):
         with running(seed) as world:

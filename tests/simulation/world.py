@@ -1,8 +1,8 @@
-"""A whole cluster in one process, masters, agents, executors, clients and a store, time and faults drawn from a seed.
+"""A cluster in one process: masters, agents, executors, clients and a store; time and faults come from a seed.
 
-What runs is the real thing; `loom` gives the programs their turns and their time, `store` is the server and
-the network, `machine` the hosts of the workers, and `promises` watches. Nothing here waits. The module is long
-because all that can befall a cluster stands in it, one small function each.
+The programs are the real ones. `loom` schedules them in virtual time, `store` is the server and the network,
+`machine` the hosts of the workers, and `promises` checks. The module is long because it holds all actions and
+faults, each a small function.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 KEYS = Keys("simulated")
 STEPS = 30_000
-"""After so many hand-overs a run goes in circles."""
+"""A run with more switches than this is an endless loop."""
 POISON = "poison"
 """The name of apps whose submission makes a master raise."""
 COMPANIES = ("north", "south", "west")
@@ -68,7 +68,7 @@ _PROGRAMS = ("fairlog.", "recovery.", "scheduler.", "workers.")
 
 
 class World:
-    """One seeded run: `happen` so many times, then `settle`, then `check`. `story` tells what went on."""
+    """One seeded run: `happen` repeatedly, then `settle`, then `check`. `story` is its trace."""
 
     def __init__(self, seed: int, patch: pytest.MonkeyPatch) -> None:
         self.seed = seed
@@ -99,15 +99,15 @@ class World:
         self._patch(patch)
 
     def say(self, *words: object) -> None:
-        """Note down what happens."""
+        """Add a line to the story."""
         self.story.append(f"{self.loom.now_ms / 1000:8.3f} {self.loom.current.name:12} " + " ".join(map(str, words)))
 
     def fingerprint(self) -> str:
-        """The same for runs that went the same way."""
+        """A digest that is equal for equal runs."""
         return blake2b("\n".join([*self.story, self.witness.position.digest]).encode(), digest_size=8).hexdigest()
 
     def happen(self) -> None:
-        """Something befalls the cluster, or is asked of it; then time passes."""
+        """Apply one action or fault, then let time pass."""
         random = self.random
         random.choices(_HAPPENINGS, self.weights)[0](self)
         self.loom.wait(random.choice((0, 5, 50, 400, 1_000)))
@@ -115,7 +115,7 @@ class World:
             self.loom.wait(random.randrange(8_000))
 
     def settle(self) -> None:
-        """No more faults: everybody does its part until nothing is left to do."""
+        """Stop the faults and run until nothing is left to do."""
         self.say("faults are over")
         store, loom = self.store, self.loom
         store.plans.clear()
@@ -144,13 +144,13 @@ class World:
         raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
 
     def _let_apps_run(self) -> None:
-        """Take back what clients asked for that keeps apps from ending, by the rules."""
+        """Scale up the apps whose limit of 0 executors keeps them from ending."""
         apps = self.witness.state.apps.items()
         held_back = [name for name, app in apps if app.ended is None and app.executor_limit == 0]
         self._tell(*(ScaleApp(app=name, executors=8) for name in held_back))
 
     def check(self) -> None:
-        """Every promise, from what is there in the end."""
+        """Check every promise at the end."""
         witness = self.witness
         witness.check_history()
         for actor, master in self.masters.items():
@@ -173,7 +173,7 @@ class World:
                 raise PromiseBroken(6, f"{identity} lies among the dead letters: {command}")
 
     def _check_end(self, name: str) -> None:
-        """An app ended, with all of its tasks run if it is said so, and was not given up without a reason."""
+        """Check that an app ended, ran all tasks if it finished, and did not fail without a reason."""
         witness, nature, app = self.witness, self.natures[name], self.witness.apps[name]
         if name not in witness.over:
             raise PromiseBroken(6, f"app {name} never ended")
@@ -296,7 +296,7 @@ class World:
         self.ran.setdefault((grant.app, done.task), []).append(done.outcome)
 
     def _ask(self, command: Command, identity: str | None = None, *, fault: bool = False) -> None:
-        """A client sends the command, and asks again until it is answered, unless it dies."""
+        """Have a client send the command and repeat it until it is answered, unless the client dies."""
         if identity is None:
             self.number += 1
             identity = f"command-{self.number}"
@@ -325,7 +325,7 @@ class World:
             self._strike(actor)
 
     def _tell(self, *commands: Command) -> None:
-        """An administrator sends the commands in one go."""
+        """Have an administrator send the commands at once."""
         client = Client(self.store.client, KEYS.cluster, timeout_s=60)
         self.number += 1
         self.clients[f"admin-{self.number}"] = self.loom.spawn("admin", lambda: self._admin(client, commands))
@@ -337,7 +337,7 @@ class World:
                 self.witness.answered(answer.command_id, answer)
 
     def _strike(self, actor: Actor) -> None:
-        """Somebody will have a fault at one of its next calls to the store; a master often at a commit."""
+        """Schedule a fault for one of the actor's next calls to the store, for a master often a commit."""
         random = self.random
         kind = random.choice(self.kinds)
         if actor in self.masters and random.random() < 0.5:
@@ -367,7 +367,7 @@ class World:
             for attribute in doubles.keys() & vars(module).keys() if name.startswith(_PROGRAMS) else ():
                 if not (attribute == "_log" and isinstance(module._log, FunctionType)):
                     patch.setattr(module, attribute, doubles[attribute])
-        patch.setattr("recovery.failover.snapshotter.Child", lambda work, **_: _Child(loom, work))
+        patch.setattr("recovery.failover.snapshotter.Fork", lambda work, **_: _Fork(loom, work))
         patch.setattr(
             "recovery.failover.master.gc", SimpleNamespace(set_threshold=lambda *_: None, freeze=lambda: None)
         )
@@ -382,8 +382,8 @@ class World:
         patch_machines(patch, loom, self.machines, self.natures, self._ran)
 
 
-class _Child:
-    """What writes a snapshot beside a master: an actor with the state as it was, in the place of a forked process."""
+class _Fork:
+    """The writer of a snapshot: an actor with a copy of the state, in place of a forked process."""
 
     def __init__(self, loom: Loom, work: partial[int]) -> None:
         log, state, position = work.args
@@ -405,7 +405,7 @@ class _Child:
 
 
 class _Log:
-    """Where the programs' own messages go: into the story."""
+    """Writes the programs' log messages into the story."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -540,14 +540,14 @@ def _change_worker(world: World) -> None:
 
 
 def _somebody(world: World) -> Actor:
-    """A master as often as anybody else."""
+    """A random actor, often a master."""
     if world.masters and world.random.random() < 0.4:
         return world.random.choice([*world.masters])
     return world.random.choice(world.loom.actors)
 
 
 def _strike_somebody(world: World) -> None:
-    """Somebody will have a fault at one of its next calls to the store."""
+    """Schedule a fault for one of an actor's next calls to the store."""
     world._strike(_somebody(world))
 
 
@@ -589,14 +589,14 @@ def _kill_master(world: World) -> None:
 
 
 def _stop_somebody(world: World) -> None:
-    """SIGSTOP at whatever moment, past the lease or the worker's timeout."""
+    """Pause an actor beyond the lease or the worker timeout."""
     chosen = _somebody(world)
     world.loom.stop(chosen, world.random.choice((500, 3_000, 8_000)))
     world.say("stops", chosen.name)
 
 
 def _stop_an_agent(world: World) -> None:
-    """Past the timeout of its worker, whose executors go on."""
+    """Pause an agent beyond its worker's timeout; its executors continue."""
     machine = world.random.choice([*world.machines.values()])
     if machine.agent is not None:
         world.loom.stop(machine.agent, 1000 * world.witness.state.settings.worker_timeout_s + 3_000)
@@ -605,7 +605,7 @@ def _stop_an_agent(world: World) -> None:
 
 
 def _cut_somebody_off(world: World) -> None:
-    """It cannot reach the store for a while; heartbeats come late."""
+    """Cut an actor off from the store for a while; heartbeats come late."""
     chosen = _somebody(world)
     world.store.cut_off[chosen] = world.loom.now_ms + world.random.choice((300, 3_000, 8_000))
     world.say("cuts off", chosen.name)
@@ -617,7 +617,7 @@ def _change_clock(world: World) -> None:
 
 
 def _ring(world: World) -> None:
-    """A ring is doubled, taken away, or comes late; a foreign job comes, too."""
+    """Double, remove or delay a ring, or add a foreign job."""
     random, store = world.random, world.store
     queue = random.choice([KEYS.master_queue, *(KEYS.worker_queue(worker) for worker in world.machines)])
     world.say("rings", queue)
@@ -641,7 +641,7 @@ def _restart_store(world: World) -> None:
 
 
 def _fail_over(world: World) -> None:
-    """Another store takes over that lacks the end of what this one had, often just when somebody was told of it."""
+    """Fail over to a store that lacks the tail, often right after an answer."""
     told = len(world.witness.told)
     world.loom.wait(world.random.choice((0, 2_000)), lambda: len(world.witness.told) > told)
     lag = world.random.choice((0, 3, 20, 60, 200))
@@ -655,7 +655,7 @@ def _replicas_away(world: World) -> None:
 
 
 def _archive(world: World) -> None:
-    """Somebody moves old entries out of the store, as a master's child does, and may be struck meanwhile."""
+    """Archive old entries as a master's child does; a fault may strike meanwhile."""
     retain = world.random.choice((1, 5, 20))
 
     def live() -> None:
@@ -701,7 +701,7 @@ _HAPPENINGS = [*_CHANCES]
 
 @contextmanager
 def running(seed: int) -> Iterator[World]:
-    """A world that is torn down behind the caller."""
+    """A world that is torn down afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         world = World(seed, patch)
         try:
@@ -714,9 +714,9 @@ def running(seed: int) -> Iterator[World]:
 
 
 def run(world: World) -> None:
-    """From the beginning to the end; most runs are short, since many small ones find more than few large ones.
+    """Run the world to its end. Most runs are short, since many short runs find more than few long ones.
 
-    Raises: PromiseBroken, or whatever a program ended with.
+    Raises: PromiseBroken, or the exception that ended a program.
     """
     world.found()
     for _ in range(world.random.choices((2, 4, 8, 24), (35, 40, 20, 5))[0]):

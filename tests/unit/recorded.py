@@ -32,10 +32,24 @@ def edited(log: Sequence[Fact], seq: int, **changes: object) -> list[Fact]:
     return found
 
 
+def without(log: Sequence[Fact], *gone: int) -> list[Fact]:
+    """The log without the entries at these positions; a command stays with what is left of its entries."""
+    found, command = [], None
+    for fact in log:
+        command = fact if fact.command is not None else command
+        if fact.seq in gone:
+            continue
+        if command is not None and fact.seq < command.seq + command.caused:
+            left = [seq for seq in range(command.seq, command.seq + command.caused) if seq not in gone]
+            if fact.seq == left[0]:
+                fact = command._replace(seq=fact.seq, event=fact.event, caused=len(left))  # noqa: PLW2901
+        found.append(fact)
+    return found
+
+
 def rechained(log: Iterable[Fact]) -> list[Fact]:
-    """The log with positions and turns as if it had been written like that, its digests believed."""
-    turns: dict[int, int] = {}
-    return [fact._replace(seq=seq, turn=turns.setdefault(fact.turn, seq)) for seq, fact in enumerate(log, start=1)]
+    """The log as if it had been written like that, its positions, turns and digests made anew."""
+    return facts(stored(log))
 
 
 def stored(log: Iterable[Fact]) -> list[Record]:

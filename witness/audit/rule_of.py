@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
-from scheduler.model.events import AppAdmitted, DriverAllocated, Event, ExecutorAllocated
+from typing import TYPE_CHECKING, Any
+
+from scheduler.model.commands import (
+    ChangeCompany,
+    Command,
+    DecommissionWorker,
+    DrainWorker,
+    EndApp,
+    EndedDriver,
+    EndedExecutor,
+    KillApp,
+    KillExecutors,
+    LoseWorker,
+    RegisterCompany,
+    RegisterWorker,
+    RemoveCompany,
+    RemoveWorker,
+    ReportBacklog,
+    ScaleApp,
+    StartedExecutor,
+    SubmitApp,
+    UndrainWorker,
+)
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import (
+    AppAdmitted,
+    AppChanged,
+    AppRemoved,
+    CommandRefused,
+    DriverAllocated,
+    Event,
+    ExecutorAllocated,
+    ExecutorRemoved,
+    ExecutorsRequested,
+    RoomReserved,
+    WorkerRemoved,
+)
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
-from scheduler.rules.decide import is_full
+from scheduler.rules.decide import decide, is_full
 from scheduler.rules.entities import App
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import decision_of
+
+if TYPE_CHECKING:
+    from scheduler.store.codec import Fact
 
 
 def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
@@ -33,7 +72,7 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
 def _rule(event: Event | None) -> str:
     """The rule that most decisions of that kind follow."""
     decision = None if event is None else decision_of(event)
-    return "T2" if decision is None else decision.rule
+    return _ENTAILED.get(type(event), "T2") if decision is None else decision.rule
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
@@ -95,3 +134,49 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
         return "P1"
     placement = PLACEMENTS[state.settings.placement]
     return "L5" if app.wanted and not placement.one_a_worker else placement.rule
+
+
+def rule_of_input(command: Command | None, done: Event | None, due: Event | None) -> str:
+    """The number of the rule by which the command causes `due`, or nothing, where `done`, or nothing, stands."""
+    kind = type(done if due is None else due)
+    if kind in _ENTAILED:
+        return _ENTAILED[kind]
+    if isinstance(command, EndedExecutor):
+        return _OF_AN_END.get(kind, "A5")
+    return "T2" if command is None else _OF_A_COMMAND.get(type(command), "T2")
+
+
+def caused(state: ClusterState, first: Fact) -> tuple[list[Event], str]:
+    """What the command of this entry causes on `state` by itself, or its refusal (semantics T3); if nothing, why."""
+    if first.command is None:
+        return [], "no command causes it"
+    try:
+        events = decide(state, first.command)
+    except CommandRejected as error:
+        refused = CommandRefused(error=type(error).__name__, message=str(error))
+        return ([refused], "") if isinstance(first.event, CommandRefused) else ([], str(error))
+    return events, "" if events else "this would change nothing"
+
+
+_OF_A_COMMAND: dict[type[Any], str] = {
+    RegisterCompany: "C2",
+    ChangeCompany: "C2",
+    RemoveCompany: "C2",
+    RegisterWorker: "W1",
+    LoseWorker: "W2",
+    DrainWorker: "W3",
+    UndrainWorker: "W3",
+    RemoveWorker: "W3",
+    DecommissionWorker: "W6",
+    SubmitApp: "A1",
+    KillApp: "A5",
+    EndApp: "A5",
+    KillExecutors: "P6",
+    StartedExecutor: "A5",
+    ScaleApp: "L1",
+    ReportBacklog: "L6",
+    EndedDriver: "D3",
+}
+_OF_AN_END: dict[Any, str] = {ExecutorRemoved: "A5", AppChanged: "S6", AppRemoved: "W5", WorkerRemoved: "W3"}
+_ENTAILED: dict[Any, str] = {RoomReserved: "C7", ExecutorsRequested: "L1"}
+"""What stands behind another event, or at the beginning of a turn, because it follows at once."""

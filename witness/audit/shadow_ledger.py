@@ -30,7 +30,6 @@ from scheduler.model.events import (
 )
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
     from scheduler.rules.ledger import Balance
     from scheduler.rules.state import ClusterState
 
@@ -72,7 +71,7 @@ class _Company:
     users: dict[str, Sums] = field(default_factory=dict)
 
 
-class Books:
+class ShadowLedger:
     """What the events posted so far make of every ledger."""
 
     def __init__(self) -> None:
@@ -83,45 +82,6 @@ class Books:
         self._slices: dict[str, tuple[_App, _Worker, int, int]] = {}
         """Executor or driver -> its app and worker, cores and MiB."""
         self._live_cores = self._live_mb = 0
-
-    @classmethod
-    def of(cls, state: ClusterState) -> Books:
-        """The books as they would stand if everything that led to `state` had been posted, and nothing had differed."""
-        books = cls()
-        books._cluster = _sums(state.balance)
-        for name, company in state.companies.items():
-            users = {user: _sums(known.balance) for user, known in company.users.items()}
-            books._companies[name] = _Company(company.spec, _sums(company.balance), users)
-        for worker in state.workers.values():
-            live = worker.status == "alive"
-            offer, granted = worker.offer, worker.offer - worker.free
-            books._workers[worker.id] = _Worker(
-                worker.id, offer.cores, offer.memory_mb, live, granted.cores, granted.memory_mb
-            )
-            books._live_cores += offer.cores * live
-            books._live_mb += offer.memory_mb * live
-        for app in state.apps.values():
-            if app.ended is None or app.granted.cores or app.granted.memory_mb:
-                books._adopt(app)
-        return books
-
-    def _adopt(self, app: App) -> None:
-        company, user = self._companies[app.spec.company], app.spec.user
-        entered = self._apps[app.spec.app] = _App(
-            app.spec.app,
-            app.spec.company,
-            user,
-            (self._cluster, company.sums, company.users[user]),
-            app.requested.cores,
-            app.requested.memory_mb,
-            app.granted.cores,
-            app.granted.memory_mb,
-            app.done_cores,
-            waits=app.admitted > 0 and app.ended is None,
-            ended=app.ended is not None,
-        )
-        for held in app.slices():
-            self._slices[held.id] = entered, self._workers[held.worker], held.resources.cores, held.resources.memory_mb
 
     def passes_cap(self, event: AppAdmitted) -> bool:
         """Whether its company's requested ledger stays within the quota with that app (semantics C2, C4).
@@ -270,7 +230,7 @@ class Books:
     def _company_removed(self, event: CompanyRemoved, _: ClusterState) -> None:
         del self._companies[event.company]
 
-    _entries: ClassVar[dict[type[Event], Callable[[Books, Any, ClusterState], str | None]]] = {
+    _entries: ClassVar[dict[type[Event], Callable[[ShadowLedger, Any, ClusterState], str | None]]] = {
         AppRegistered: _app_registered,
         AppAdmitted: _app_admitted,
         AppChanged: _app_changed,

@@ -13,7 +13,7 @@ from uuid import uuid4
 import click
 
 from fairlog.cli import render
-from fairlog.cli.decorators import on_cluster
+from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.follow import appended, follow, patiently
 from fairlog.cli.params import (
     as_json,
@@ -39,6 +39,7 @@ from scheduler.store.codec import told
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
+    from fairlog.cli.sources import Source
     from scheduler.store.task_queue import TaskState, Worklist
 
 _LOOK_S = 0.3
@@ -237,10 +238,10 @@ def scale(
 )
 @in_the_past
 @as_json
-@on_cluster
-def apps(session: Session, *, everything: bool, as_json: bool) -> None:
+@on_log
+def apps(source: Source, *, everything: bool, as_json: bool) -> None:
     """List the apps that have not ended, or all apps."""
-    found = session.ask("apps", everything=everything)
+    found = source.ask("apps", everything=everything)
     if as_json:
         render.print_json(found)
         return
@@ -267,14 +268,14 @@ def apps(session: Session, *, everything: bool, as_json: bool) -> None:
 @click.argument("app", type=read_text)
 @in_the_past
 @as_json
-@on_cluster
-def app(session: Session, *, app: str, as_json: bool) -> None:
+@on_log
+def app(source: Source, *, app: str, as_json: bool) -> None:
     """Show one app with its executors and tasks.
 
-    With --at, tasks are not shown, because the log does not record the state of single tasks.
+    With --at or FILE, tasks are not shown, because the log does not record the state of single tasks.
     """
-    found = session.ask("app", app=app)
-    tasks = _worklist(session).states(app) if session.at is None else []
+    found = source.ask("app", app=app)
+    tasks = [] if source.past else _worklist(source.session).states(app)
     if as_json:
         render.print_json({**found, "taskStates": [_task_json(task) for task in tasks]})
         return
@@ -294,7 +295,7 @@ def app(session: Session, *, app: str, as_json: bool) -> None:
         ],
         empty="It has no executor now.",
     )
-    if session.at is not None:
+    if source.past:
         return
     click.echo()
     render.print_table(

@@ -1,4 +1,4 @@
-"""The verbs by which the log bears witness: explain, audit."""
+"""The verbs by which the log bears witness: explain, audit, checkpoint."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import EXPORT, as_json, read_text, span_options
+from fairlog.cli.params import EXPORT, as_json, read_point, read_text, span_options
 from fairlog.cli.target import Place, in_the_past, place_options
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.chain import read_export, read_store
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.resources import size_text
-from witness.audit.audit import Audit, Deviation
+from scheduler.store.eventlog import Position
+from witness.audit.audit import Audit, Audited
+from witness.audit.deviation import Verdict
 from witness.explain import explain as tell
 
 if TYPE_CHECKING:
@@ -36,13 +38,14 @@ def explain(source: Source, *, app: str, as_json: bool) -> None:
     """Explain why an app waits, or why it was admitted and placed as it was.
 
     Everything is derived from the log and cites the rules of docs/semantics.md: what the app waits for, which
-    companies and users competed with it, and how its waiting time divides by cause. With FILE (- is stdin), a log
-    written by `fairlog log --json`, no store is needed.
+    companies and users competed with it, and how its waiting time divides by cause.
     """
-    told = tell(render.counted(source), app, now=source.now_ms)
+    audited = Audited(source)
+    told = tell(render.counted(audited), app, now=source.now_ms)
     if as_json:
-        render.print_json(told)
+        render.print_json({"verdict": audited.verdict, **told})
     else:
+        render.print_verdict(audited.verdict)
         _print_story(told)
 
 
@@ -94,8 +97,13 @@ def _print_admission(admission: dict[str, Any]) -> None:
 @click.command()
 @click.argument("file", type=EXPORT, required=False)
 @span_options
+@click.option("--company", type=read_text, metavar="C", help="Report only what concerns this company or all companies.")
+@click.option("--all", "everything", is_flag=True, help="List every deviation, not only the first of each cause.")
 @click.option(
-    "--company", type=read_text, metavar="C", help="Report only deviations that concern this company or all companies."
+    "--expect",
+    type=read_point,
+    metavar="SEQ:DIGEST",
+    help="Check that the log contains this point, as `fairlog checkpoint` printed it.",
 )
 @click.option(
     "--golden",
@@ -105,41 +113,57 @@ def _print_admission(admission: dict[str, Any]) -> None:
 )
 @as_json
 @place_options()
-@click.pass_context
 def audit(
-    ctx: click.Context,
     *,
     file: IO[bytes] | None,
     first: Bound,
     last: Bound,
     company: str | None,
+    everything: bool,
+    expect: Position | None,
     golden: Path | None,
     as_json: bool,
 ) -> int:
     """Check every decision in the log against the rules.
 
+    Each command is decided again on the state before it, and each turn's decisions are made again; the log must contain
+    exactly the events, or the refusal, that follow. The commands themselves are inputs and are believed, among them the
+    reports of workers: an executor started or ended, an app ended, tasks are waiting.
+
+    The verdict is one sentence for each cause; --all lists all deviations. With --json, each verdict contains its later
+    deviations. --expect detects a log whose end was cut off.
+
     With FILE (- is stdin), a complete log written by `fairlog log --json`, no store is needed. Exits with 1 if
     anything deviates. The audit always reads the log from its start; --from limits the report only.
     """
-    if golden is not None and file is not None:
-        raise click.UsageError("--golden reads logs from a folder; leave out FILE")
-    found: list[tuple[str, Deviation]] = []
-    for log in _logs(ctx, file, golden):
-        audited, name = Audit(), log.name
-        meant = _Log(name, _spanned(audited, log.entries, first, last))
-        found += [(name, each) for each in _deviations(audited, meant, company)]
+    if golden is not None and (file is not None or expect is not None):
+        raise click.UsageError("--golden reads logs from a folder; leave out FILE and --expect")
+    if expect is not None and last != OPEN:
+        raise click.UsageError("--expect needs the whole log; leave out --to")
+    found: list[tuple[str, Verdict]] = []
+    for log in _logs(file, golden):
+        audited = Audit()
+        entries = log.entries if expect is None else _expected(log.entries, expect)
+        verdicts = _verdicts(audited, _Log(log.name, _spanned(audited, entries, first, last)), company)
         if audited.ends_at < audited.first and first != OPEN:
             raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
         if not as_json:
-            _print_summary(name, audited, sum(where == name for where, _ in found))
+            _print_verdicts(f"{log.name}: " if golden else "", audited, verdicts, everything=everything)
+        found += [(log.name, each) for each in verdicts]
     if as_json:
         render.print_json([{**({"file": name} if golden else {}), **each.as_json()} for name, each in found])
-    elif found:
-        rows = [(name, each.seq, each.rule, each.done, each.due, each.entitled) for name, each in found]
-        columns = ("LOG", "SEQ", "RULE", "DONE", "DUE", "ENTITLED")
-        skip = 0 if golden else 1
-        render.print_table(columns[skip:], [row[skip:] for row in rows], empty="")
     return 1 if found else 0
+
+
+@click.command()
+@on_log
+def checkpoint(source: Source) -> None:
+    """Print the end of the log as SEQ:DIGEST.
+
+    Keep the line elsewhere. `fairlog audit --expect SEQ:DIGEST` then proves that a log still contains this point.
+    """
+    seq, digest = source.end()
+    click.echo(f"{seq}:{digest}")
 
 
 class _Log(NamedTuple):
@@ -149,7 +173,7 @@ class _Log(NamedTuple):
     entries: Iterable[Fact]
 
 
-def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
+def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
     """Each log that is meant."""
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
@@ -163,9 +187,32 @@ def _logs(ctx: click.Context, file: IO[bytes] | None, golden: Path | None) -> It
     else:
         from fairlog.cli.session import Session  # noqa: PLC0415 (a file needs no store)
 
+        ctx = click.get_current_context()
         session = Session(ctx.ensure_object(Place))
         ctx.call_on_close(session.close)
         yield _Log("the log", read_store(session.log))
+
+
+def _expected(entries: Iterable[Fact], point: Position) -> Iterator[Fact]:
+    """The entries. Raises: InvalidCommand where they show that the log does not contain the point."""
+    latest: Fact | None = None
+    for latest in entries:
+        if latest.digest and latest.turn <= point.seq <= latest.seq:
+            if latest.seq != point.seq:
+                raise InvalidCommand(
+                    f"position {point.seq} is inside the turn {latest.turn} to {latest.seq}; "
+                    f"give the digest of position {latest.seq}"
+                )
+            if latest.digest != point.digest:
+                raise InvalidCommand(
+                    f"this log does not contain {point.seq}:{point.digest}; its digest there is {latest.digest}"
+                )
+        yield latest
+    ended_at = 0 if latest is None else latest.seq
+    if ended_at < point.seq:
+        raise InvalidCommand(
+            f"this log does not contain {point.seq}:{point.digest}: it ends at position {ended_at}, its end was cut off"
+        )
 
 
 def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterable[Fact]:
@@ -187,25 +234,35 @@ def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -
         yield entry
 
 
-def _deviations(audited: Audit, log: _Log, company: str | None) -> list[Deviation]:
-    """What of the log deviates, of that company or everybody's.
+def _verdicts(audited: Audit, log: _Log, company: str | None) -> list[Verdict]:
+    """The verdicts on the log, those that concern the company or all of them.
 
-    Raises: InvalidCommand for a log without entries or that ends before, UnknownCompany.
+    Raises: InvalidCommand for a log without entries, UnknownCompany.
     """
     with unhindered():
-        found = list(audited.deviations(render.counted(log.entries)))
-    if not audited.events and not found:
+        for _ in audited.deviations(render.counted(log.entries)):
+            pass
+    if not audited.events and not audited.verdicts:
         raise InvalidCommand(f"{log.name} holds no entry")
     if company is None:
-        return found
+        return audited.verdicts
     if company not in audited.companies and audited.blind_from is None:
         raise UnknownCompany(company)
-    return [each for each in found if not each.companies or company in each.companies]
+    return [each for each in audited.verdicts if each.concerns(company)]
 
 
-def _print_summary(name: str, audited: Audit, deviations: int) -> None:
-    number = {0: "nothing deviates", 1: "1 deviation"}.get(deviations, f"{deviations} deviations")
-    click.echo(f"{name}: {audited.events} entries, {audited.decisions} decisions worked out again, {number}")
-    if audited.blind_from is not None:
-        click.echo(f"from position {audited.blind_from} on only the chain could be verified: the state is not known")
-    click.echo(f"read up to {audited.ends_at}, digest {audited.digest}")
+def _print_verdicts(name: str, audited: Audit, verdicts: list[Verdict], *, everything: bool) -> None:
+    checked = f"{audited.events} entries and {audited.decisions} decisions were checked"
+    end = f"up to {audited.ends_at}:{audited.digest}"
+    if not verdicts:
+        click.echo(f"{name}This log follows its rules: {checked}, {end}.")
+        return
+    for verdict in verdicts:
+        click.echo(f"{name}{verdict}")
+    click.echo(f"{checked}, {end}; reports of workers were believed.")
+    if everything:
+        found = sorted(each for verdict in verdicts for each in (verdict.first, *verdict.later))
+        rows = [(each.seq, each.rule, each.done, each.due, each.entitled) for each in found]
+        render.print_table(("SEQ", "RULE", "DONE", "DUE", "ENTITLED"), rows, empty="")
+    elif any(verdict.later for verdict in verdicts):
+        click.echo("`fairlog audit --all` lists every deviation.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from fairlog.cli import render
-from fairlog.cli.decorators import on_cluster
+from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.health import live, ready
 from fairlog.cli.params import as_json, read_pair, read_size, read_text
 from fairlog.cli.session import without_password
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlog.cli.session import Session
+    from fairlog.cli.sources import Source
 
 
 @click.command()
@@ -318,10 +319,10 @@ def read_value(name: str, text: str) -> int | str | None:
 @click.command()
 @in_the_past
 @as_json
-@on_cluster
-def workers(session: Session, *, as_json: bool) -> None:
+@on_log
+def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources."""
-    found = session.ask("workers")
+    found = source.ask("workers")
     if as_json:
         render.print_json(found)
         return
@@ -390,10 +391,10 @@ def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
 @click.command()
 @in_the_past
 @as_json
-@on_cluster
-def shares(session: Session, *, as_json: bool) -> None:
+@on_log
+def shares(source: Source, *, as_json: bool) -> None:
     """Show what companies and users hold, and each company's share of its quota."""
-    found = session.ask("shares")
+    found = source.ask("shares")
     if as_json:
         render.print_json(found)
         return

@@ -18,6 +18,7 @@ from recovery.archive.files import whole_file
 from recovery.replay.bounds import Bound
 from recovery.replay.window import measure
 from scheduler.model.errors import InvalidCommand, UnknownCompany
+from witness.audit.audit import Audited
 from witness.fairness import By, Fairness
 from witness.statement import AMOUNTS, Usages, hours
 from witness.statement import statement as stated
@@ -69,16 +70,16 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
     entitled. Finish-time fairness (Themis, Mahajan 2020) is the time taken divided by the time on a dedicated 1/N of
     the cluster. Out of turn is the longest time that somebody with a pending app stayed below entitlement.
 
-    --html writes one page that needs no network. With FILE (- is stdin), a log written by `fairlog log --json`, no
-    store is needed.
+    --html writes one page that needs no network.
     """
     if html is not None:
         from fairlog.cli import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
 
         fairness_page.check_extra()
     meter = Fairness(by=by)
-    state, span = measure(render.counted(source), meter, first=first, last=last)
-    report = {"log": span.as_json(), **meter.report(state)}
+    audited = Audited(source)
+    state, span = measure(render.counted(audited), meter, first=first, last=last)
+    report = {"verdict": audited.verdict, "log": span.as_json(), **meter.report(state)}
     if html is not None:
         with whole_file(html) as draft:
             draft.write_text(fairness_page.page(report, meter.waits(span.last_at)), encoding="utf-8")
@@ -92,6 +93,7 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
 
 def _print_fairness(report: dict[str, Any]) -> None:
     whole, log = report["cluster"], report["log"]
+    render.print_verdict(report["verdict"])
     click.echo(f"log       {log['from']} to {log['to']}, {render.duration(log['toAt'] - log['fromAt'])}")
     click.echo(f"digest    {log['digest']}")
     click.echo(f"Jain      {_number(whole['jain'])}")
@@ -146,22 +148,24 @@ def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json
 
     Figures are core-hours and GiB-hours. Requested is what apps requested, from admission to removal; granted is what
     their executors and drivers held. The report names the span of the log and the digest of its last entry, so that
-    the figures can be verified. With FILE (- is stdin), a log written by `fairlog log --json`, no store is needed.
+    the figures can be verified.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
     first, last = read_month(month)
-    usages = Usages()
+    usages, audited = Usages(), Audited(source)
     try:
-        _, span = measure(render.counted(source), usages, first=first, last=last)
+        _, span = measure(render.counted(audited), usages, first=first, last=last)
     except InvalidCommand:
         raise InvalidCommand(f"the log has no entry in {month}") from None
     if company not in usages.companies:
         raise UnknownCompany(company)
-    said = stated(usages, span, company=company, month=month)
+    said = {"verdict": audited.verdict, **stated(usages, span, company=company, month=month)}
     if as_json:
         render.print_json(said)
     elif as_csv:
+        if audited.verdict is not None:
+            click.echo(audited.verdict, err=True)
         click.echo(_csv(said), nl=False)
     else:
         _print_statement(said)
@@ -188,6 +192,7 @@ def _csv(said: dict[str, Any]) -> str:
 
 
 def _print_statement(said: dict[str, Any]) -> None:
+    render.print_verdict(said["verdict"])
     log = said["log"]
     click.echo(f"company   {said['company']}, {said['month']}")
     click.echo(

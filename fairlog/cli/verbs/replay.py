@@ -59,8 +59,7 @@ def replay(source: Source, *, first: Bound, last: Bound, speed: float | None, as
     """Play the log as a live view: shares, queue, workers and decisions.
 
     Plays at the log's own speed or X times as fast, and shortens pauses to 2 s. If stdout is not a terminal, prints
-    one line per turn, or one JSON object per turn with --json, and does not pause unless --speed is given. With FILE
-    (- is stdin), a log written by `fairlog log --json`, no store is needed.
+    one line per turn, or one JSON object per turn with --json, and does not pause unless --speed is given.
     """
     playback = Playback(source, last)
     for _ in render.counted(playback.wind(first)):

@@ -26,9 +26,7 @@ class NotRunning(FairlogError):
     """There is no `up` to stop."""
 
     def __init__(self, data: Path | None) -> None:
-        super().__init__(
-            f"no `fairlog up` is running{f' on the data in {data}' if data else ''}; start one with `fairlog up`"
-        )
+        super().__init__(f"no `fairlog up` is running{f' on the data in {data}' if data else ''}")
 
 
 def _memory(text: str) -> int:
@@ -142,9 +140,9 @@ def demo() -> int:
 
 def _until_the_parent_ends(ctx: click.Context, _param: click.Parameter, parent: int | None) -> None:
     if parent is not None and not ctx.resilient_parsing:
-        from fairlog.local.parent import end_with  # noqa: PLC0415 (only `up` asks for it)
+        from scheduler.service.child import die_with_parent  # noqa: PLC0415 (only `up` asks for it)
 
-        end_with(parent)
+        die_with_parent(parent)
 
 
 def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -104,8 +104,7 @@ def whatif(
     decision is that of the log.
 
     A trace is a file in the Standard Workload Format and needs no store. It is compared with a run under the default
-    rules; its users are divided among companies by processor-seconds. With FILE (- is stdin), a log written by
-    `fairlog log --json`, no store is needed.
+    rules; its users are divided among companies by processor-seconds.
     """
     if trace is not None and click.get_current_context().params["file"] is not None:
         raise click.UsageError("--trace and FILE cannot be combined; give one of them")

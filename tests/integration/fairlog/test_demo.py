@@ -28,7 +28,7 @@ from scheduler.rules.turn import Entry, Turn
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
 from scheduler.store.codec import Fact
-from tests.integration.cli_rig import Shell
+from tests.integration.cli_rig import ROOT, Shell
 
 
 def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tmp_path: Path) -> None:
@@ -38,6 +38,11 @@ def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tm
     answer = shell.run("demo")
     assert answer.code == 0, answer
     assert len(re.findall(r"^ +ok  ", answer.out, re.MULTILINE)) == 7
+    shown = re.findall(r"^ +ok  .+|^Checked .+", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert shown
+    assert {re.sub(r"\d+", "N", line) for line in shown} <= {
+        re.sub(r"\d+", "N", line) for line in answer.out.splitlines()
+    }
     assert re.search(r"^killed master-\d, the active master", answer.out, re.MULTILINE)
     assert re.search(r"^killed worker-\d, which ran \d+ executors", answer.out, re.MULTILINE)
     assert len(re.findall(r"^\d+\. ", answer.out, re.MULTILINE)) == 40

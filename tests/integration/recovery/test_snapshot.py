@@ -227,7 +227,7 @@ def test_a_master_without_standby_writes_a_snapshot_between_turns(
 
 def _child_of(master: Master) -> object:
     master.snapshotter.tend()
-    return master.snapshotter._child
+    return master.snapshotter._fork
 
 
 def test_an_unfinished_snapshot_is_never_used(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +241,8 @@ def test_an_unfinished_snapshot_is_never_used(log: EventLog, monkeypatch: pytest
     snapshotter.begin(state, position)
     wait_until(lambda: log.store.exists(f"{log.keys.snapshotting}:draft"), "the half of it")
     assert not snapshotter.is_due(position.seq + 1000)
-    assert snapshotter._child is not None
-    os.kill(snapshotter._child._pid, signal.SIGKILL)
+    assert snapshotter._fork is not None
+    os.kill(snapshotter._fork._pid, signal.SIGKILL)
 
     def is_due_again() -> bool:
         snapshotter.tend()
@@ -254,5 +254,5 @@ def test_an_unfinished_snapshot_is_never_used(log: EventLog, monkeypatch: pytest
     assert (positions(log), reasons(logged)) == ([], [])
     monkeypatch.undo()
     snapshotter.begin(state, position)
-    wait_until(lambda: snapshotter._child and snapshotter._child.exit_code() == 0, "its end")
+    wait_until(lambda: snapshotter._fork and snapshotter._fork.exit_code() == 0, "its end")
     assert positions(log) == [position.seq]

@@ -16,22 +16,22 @@ from rq.serializers import JSONSerializer
 from fairlog.local.store import EmbeddedStore
 from tests.integration.workers.worker_rig import WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
-from workers.nursery import Nursery
+from workers.forkserver import Forkserver
 from workers.rundir import RunDir
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    files = RunDir(tmp_path_factory.mktemp("nursery"), WORKER)
+def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forkserver]:
+    files = RunDir(tmp_path_factory.mktemp("forkserver"), WORKER)
     files.make()
-    nursery = Nursery(files, outlive_agent=False)
-    yield nursery
-    nursery.close()
+    forkserver = Forkserver(files, outlive_agent=False)
+    yield forkserver
+    forkserver.close()
 
 
 @pytest.fixture
-def rig(store: EmbeddedStore, tmp_path: Path, nursery: Nursery) -> Iterator[Rig]:
-    rig = Rig(store.url, tmp_path / "run", shared=nursery)
+def rig(store: EmbeddedStore, tmp_path: Path, forkserver: Forkserver) -> Iterator[Rig]:
+    rig = Rig(store.url, tmp_path / "run", shared=forkserver)
     yield rig
     rig.close()
 
@@ -278,7 +278,7 @@ def test_a_killed_executor_leaves_no_process_and_is_said_to_have_failed(rig: Rig
     assert not processes_of(rig.app)
 
 
-def test_executors_end_with_a_nursery_that_is_killed(lone_rig: Rig) -> None:
+def test_executors_end_with_a_forkserver_that_is_killed(lone_rig: Rig) -> None:
     grant = lone_rig.grant(shell("setsid sleep 600 & sleep 600"), tasks=2)
     pid = lone_rig.launch(grant)
     wait_until(lambda: len(processes_of(lone_rig.app)) >= 6, "two tasks and what they start")
@@ -287,28 +287,28 @@ def test_executors_end_with_a_nursery_that_is_killed(lone_rig: Rig) -> None:
     assert not processes_of(lone_rig.app)
 
 
-def test_an_agent_shows_life_while_its_nursery_takes_long(lone_rig: Rig) -> None:
+def test_an_agent_shows_life_while_its_forkserver_takes_long(lone_rig: Rig) -> None:
     first = lone_rig.launch(lone_rig.grant(shell("sleep 600")))
-    nursery = psutil.Process(first).parent()
-    assert nursery is not None
-    nursery.suspend()
+    forkserver = psutil.Process(first).parent()
+    assert forkserver is not None
+    forkserver.suspend()
     shown: list[int] = []
 
     def show() -> None:
         shown.append(1)
-        nursery.resume()
+        forkserver.resume()
 
-    second = lone_rig.nursery.launch(lone_rig.spec(lone_rig.grant(shell("sleep 600"), number=1)), meanwhile=show)
+    second = lone_rig.forkserver.launch(lone_rig.spec(lone_rig.grant(shell("sleep 600"), number=1)), meanwhile=show)
     assert shown
     assert second is not None
-    assert psutil.Process(second).parent() == nursery
+    assert psutil.Process(second).parent() == forkserver
 
 
 def test_executors_end_at_once_when_their_agent_lets_go(lone_rig: Rig) -> None:
     grant = lone_rig.grant(shell("trap '' TERM; setsid sleep 600 & sleep 600"), tasks=2)
     lone_rig.launch(grant)
     wait_until(lambda: len(processes_of(lone_rig.app)) >= 6, "two tasks and what they start")
-    lone_rig.nursery.close()
+    lone_rig.forkserver.close()
     assert lone_rig.end_of(grant).reason == "killed"
     assert not processes_of(lone_rig.app)
 
@@ -319,7 +319,7 @@ def test_executors_that_outlive_their_agent_finish_their_work(store: EmbeddedSto
     grant = rig.grant(shell(f"while ! test -e {go}; do sleep 0.02; done; echo survived"))
     rig.launch(grant)
     wait_until(lambda: processes_of(rig.app), "the task")
-    rig.nursery.close()
+    rig.forkserver.close()
     go.touch()
     assert rig.end_of(grant).done
     assert outputs(rig, 1) == ["survived\n"]

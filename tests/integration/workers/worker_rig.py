@@ -17,7 +17,7 @@ from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 from tests.waiting import wait_until
 from workers.executor import ExecutorSpec
-from workers.nursery import Nursery
+from workers.forkserver import Forkserver
 from workers.processes import environment_value, send_signal
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.tasks import INDEX_VARIABLE
@@ -45,10 +45,12 @@ def tasks_of(app: str) -> set[int]:
 class Rig:
     """One worker without an agent: its executors are granted, launched and revoked by the test.
 
-    Its nursery is `shared` with other rigs, which is quicker, or its own.
+    Its forkserver is `shared` with other rigs, which is quicker, or its own.
     """
 
-    def __init__(self, url: str, folder: Path, *, shared: Nursery | None = None, outlive_agent: bool = False) -> None:
+    def __init__(
+        self, url: str, folder: Path, *, shared: Forkserver | None = None, outlive_agent: bool = False
+    ) -> None:
         self.url = url
         self.cluster = f"rig-{uuid4().hex[:8]}"
         self.app = f"app-{uuid4().hex[:8]}"
@@ -58,8 +60,8 @@ class Rig:
         self.files = RunDir(folder, WORKER)
         self.files.make()
         self.outlive_agent = outlive_agent
-        self.nursery = shared or Nursery(self.files, outlive_agent=outlive_agent)
-        self._nursery_is_shared = shared is not None
+        self.forkserver = shared or Forkserver(self.files, outlive_agent=outlive_agent)
+        self._forkserver_is_shared = shared is not None
 
     def grant(
         self,
@@ -94,12 +96,12 @@ class Rig:
 
     def launch(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5) -> int:
         """The process id of a new executor for `grant`, 0 if it runs already."""
-        return self.nursery.launch(self.spec(grant, launcher=launcher, pin=pin, grace_s=grace_s)) or 0
+        return self.forkserver.launch(self.spec(grant, launcher=launcher, pin=pin, grace_s=grace_s)) or 0
 
     def spec(
         self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5
     ) -> ExecutorSpec:
-        """What the nursery is told of an executor for `grant`."""
+        """What the forkserver is told of an executor for `grant`."""
         return ExecutorSpec(
             grant=grant,
             worker=WORKER,
@@ -135,10 +137,10 @@ class Rig:
 
     def close(self) -> None:
         """Leave nothing running."""
-        if self._nursery_is_shared:
+        if self._forkserver_is_shared:
             wait_until(lambda: not any(self._killed_now()), "the end of the executors")
         else:
-            self.nursery.close()
+            self.forkserver.close()
         self.connection.close()
 
     def _killed_now(self) -> Iterator[Holder]:

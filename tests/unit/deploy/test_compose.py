@@ -70,7 +70,7 @@ def test_every_service_is_health_checked_and_started_again(compose: _Compose) ->
         assert service["restart"] == "unless-stopped", name
 
 
-def test_a_master_is_healthy_while_it_is_at_work_and_a_worker_while_it_may_be_granted_something(
+def test_a_live_master_is_healthy_and_a_worker_that_can_be_granted_something(
     compose: _Compose,
 ) -> None:
     checks = {"master": ["CMD", "fairlog", "status", "--live"], "worker": ["CMD", "fairlog", "status", "--ready"]}

@@ -65,7 +65,7 @@ def test_a_worker_that_stops_leaves_its_executors_running() -> None:
     assert _service(FOLDER / "fairlog-worker.service")["KillMode"] == "process"
 
 
-def test_the_store_forces_every_write_to_disk_evicts_nothing_and_is_reached_from_here_alone() -> None:
+def test_the_store_syncs_every_write_evicts_nothing_and_listens_locally() -> None:
     started = _service(FOLDER / "fairlog-store.service")["ExecStart"]
     wanted = ("--supervised systemd", "--bind 127.0.0.1", "--appendonly yes", "--appendfsync always")
     for option in (*wanted, "--no-appendfsync-on-rewrite no", "--maxmemory-policy noeviction"):

@@ -39,7 +39,7 @@ def test_what_one_does_not_demand_is_the_others_by_their_quotas(
     assert cores(capacity, weights, demands) == due
 
 
-def test_shares_of_what_each_needs_most_are_equal_as_in_the_paper_on_dominant_resource_fairness() -> None:
+def test_dominant_shares_are_equal_as_in_the_paper_on_dominant_resource_fairness() -> None:
     """9 CPUs, 18 GB; A's tasks take <1, 4>, B's <3, 1>: A runs 3 tasks, B 2, both have 2/3 of their dominant one."""
     whole: Amount = (9, 18)
     a, b = entitlements(whole, [whole, whole], [(100, 400), (300, 100)])

@@ -93,7 +93,7 @@ def test_an_app_waits_for_its_users_earlier_ones() -> None:
     ]
 
 
-def test_an_admitted_app_waits_for_a_worker_that_is_large_enough_and_the_nearest_is_named() -> None:
+def test_an_admitted_app_waits_for_a_large_enough_worker_and_the_nearest_is_named() -> None:
     cluster = Cluster()
     cluster.company("acme")
     cluster.worker("w1", 16, 4096)

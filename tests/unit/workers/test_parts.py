@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -199,11 +198,6 @@ def test_killing_until_gone_reaches_children_of_children() -> None:
     assert kill_until_gone(lambda: [*in_session(top.pid), *descendants(top.pid)])
     assert top.wait() == -signal.SIGKILL
     assert all(is_zombie(pid) for pid in in_session(top.pid))
-
-
-def test_a_process_ends_at_once_if_its_parent_is_gone_already() -> None:
-    script = "import signal; from workers.processes import die_with_parent; die_with_parent(signal.SIGTERM, 1)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGTERM
 
 
 def test_every_launcher_has_a_name() -> None:

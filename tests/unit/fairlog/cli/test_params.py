@@ -207,7 +207,7 @@ def test_an_event_is_one_line_whatever_its_command_holds() -> None:
     ]
 
 
-def test_a_setting_that_is_off_and_a_number_that_is_0_are_shown_where_they_say_something() -> None:
+def test_a_setting_of_off_or_0_is_shown_where_it_has_a_meaning() -> None:
     line = _line(ClusterConfigured(spread_out_drivers=False, max_drivers=0))
     assert "spread_out_drivers=False" in line
     assert "max_drivers=0" in line

@@ -110,7 +110,7 @@ def test_a_log_that_is_not_longer_than_what_is_retained_is_left_alone(log: Event
     assert list(files(URL)) == []
 
 
-def test_a_snapshot_that_can_be_used_lies_behind_all_that_moves_taken_if_there_is_none(log: EventLog) -> None:
+def test_a_usable_snapshot_follows_all_archived_entries_and_is_written_if_missing(log: EventLog) -> None:
     move(log, 50)
     assert positions(log) == [END]
     log.store.lset(KEYS.snapshot(END), 1, "damaged")
@@ -240,7 +240,7 @@ def test_after_a_crash_at_any_step_the_log_is_whole_and_the_next_run_finishes() 
         assert set(files("fused://archive")) == {each.name for each in segments}, f"left by a crash at step {at}"
 
 
-def test_one_that_stalls_at_any_step_while_another_archives_does_no_harm() -> None:
+def test_an_archiver_stalled_at_any_step_does_not_disturb_another() -> None:
     number = steps()
     for at in range(1, number + 1):
         store, fuse = interrupted(at)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 from redis.exceptions import ConnectionError as StoreConnectionError
 
-from recovery.archive import archiver
 from recovery.archive.archiver import CLAIMED_S, Archiver, claim, is_due, run
 from scheduler.model.events import ClusterConfigured
 from scheduler.store.connection import connect
@@ -42,7 +44,7 @@ def log(fake: Redis) -> Iterator[EventLog]:
     forget_files()
 
 
-def test_it_is_due_once_as_many_events_as_the_settings_say_lie_there_beyond_those_that_stay(log: EventLog) -> None:
+def test_archiving_is_due_once_enough_events_lie_beyond_the_retained_ones(log: EventLog) -> None:
     settings = ClusterConfigured(**SETTINGS)
     assert [head for head in range(28, 32) if is_due(log, settings, head)] == [30, 31]
     assert not is_due(log, replace(settings, archive_after_events=0), 1_000)
@@ -54,7 +56,7 @@ def test_it_is_due_once_as_many_events_as_the_settings_say_lie_there_beyond_thos
 def test_what_was_due_is_not_due_any_more_once_it_was_moved(log: EventLog) -> None:
     settings = ClusterConfigured(**SETTINGS)
     assert is_due(log, settings, len(RECORDS))
-    run(log, os.getppid(), settings.archive_url, settings.archive_retain_events)
+    run(log, settings.archive_url, settings.archive_retain_events)
     assert in_stream(log) == staying(10, RECORDS)
     assert not is_due(log, settings, len(RECORDS))
 
@@ -65,12 +67,10 @@ def test_it_is_left_to_one_at_a_time_but_not_for_ever(log: EventLog) -> None:
     assert 0 < log.store.ttl(KEYS.archiving) <= CLAIMED_S
 
 
-def test_it_ends_with_the_master_that_started_it(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archiver, "CLAIM_EVERY", 5)
-    gone = -1
-    with pytest.raises(SystemExit):
-        run(log, gone, "memory://archive", 10)
-    assert list(log.read()) == RECORDS
+def test_it_ends_with_the_master_that_started_it() -> None:
+    gone, root = "1", Path(__file__).parents[4]
+    command = [sys.executable, "-m", "recovery.archive.archiver", gone, "memory://archive", "10"]
+    assert subprocess.run(command, check=False, cwd=root).returncode == -signal.SIGTERM
 
 
 def test_a_master_that_is_not_told_to_archive_asks_the_store_nothing() -> None:

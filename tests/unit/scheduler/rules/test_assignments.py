@@ -64,7 +64,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
     ]
 
 
-def test_where_commits_are_to_reach_replicas_a_grant_says_from_what_position_on_it_counts() -> None:
+def test_with_replicas_a_grant_names_the_position_from_which_it_counts() -> None:
     state = fold(RUNNING)
     later = {"w1": {"a1.0": grant(settled_at=9)}, "w2": {"a1.1": grant("a1.1", settled_at=9)}}
     assert all_grants(state, settled_at=9) == later
@@ -98,7 +98,7 @@ def test_an_app_that_ends_with_nothing_running_revokes_nothing() -> None:
     assert changes(state, [AppRemoved(app="a1", reason="finished")]) == ({}, [], [])
 
 
-def test_workers_that_join_and_leave_are_named_so_that_their_heartbeats_are_expected_or_not() -> None:
+def test_changed_grants_name_the_workers_that_join_and_leave() -> None:
     state = fold(RUNNING[:3])
     further: list[Event] = [joined("w3"), WorkerRemoved(worker="w2", reason="removed")]
     assert changes(state, further) == ({}, ["w3"], ["w2"])
@@ -109,7 +109,7 @@ def test_a_worker_that_joined_and_left_in_one_turn_is_not_expected() -> None:
     assert changes(fold([]), further) == ({}, [], ["w3"])
 
 
-def test_a_worker_that_is_lost_and_back_in_one_turn_starts_with_what_it_is_granted_anew() -> None:
+def test_a_worker_lost_and_back_in_one_turn_has_only_its_new_grants() -> None:
     """Semantics W2, W4: `left` and then `joined`."""
     cluster = shared(w1=8)
     cluster.submit("a1", 8)

@@ -67,7 +67,7 @@ def test_an_app_that_names_no_cores_gets_the_default() -> None:
     assert registration(submission("a1", None), ClusterConfigured(default_cores=12)).cores == 12
 
 
-def test_an_app_without_memory_is_held_at_512_mib_a_task_and_the_event_keeps_that_none_was_given() -> None:
+def test_an_app_without_memory_counts_512_mib_a_task_and_the_event_has_none() -> None:
     """Semantics A2."""
     event = registration(submission("a1", 8, per_task_mb=None))
     assert (event.memory_per_task_mb, event.requested_memory_mb) == (None, 4096)
@@ -142,13 +142,13 @@ def test_an_app_id_is_used_once_even_after_the_app_has_ended(state: list[Event])
 BOUGHT = CompanyRegistered(company="acme", cores=16, memory_mb=8192)
 
 
-def test_an_app_larger_in_cores_than_what_its_company_bought_is_refused_with_both_numbers() -> None:
+def test_an_app_with_more_cores_than_its_quota_is_refused_with_both_numbers() -> None:
     """Semantics C4."""
     with pytest.raises(QuotaExceeded, match=r"the app requests 20 cores, but the quota of company 'acme' is 16 cores"):
         decide(fold([BOUGHT]), submission("a1", 17))
 
 
-def test_an_app_larger_in_memory_than_what_its_company_bought_is_refused_with_both_numbers() -> None:
+def test_an_app_with_more_memory_than_its_quota_is_refused_with_both_numbers() -> None:
     """Semantics C4."""
     with pytest.raises(QuotaExceeded, match=r"the app requests 16384 MiB of memory, but the quota .* is 8192 MiB"):
         decide(fold([BOUGHT]), submission("a1", 16, per_task_mb=1024))
@@ -187,7 +187,7 @@ def test_an_executor_that_the_log_does_not_grant_is_refused(command: StartedExec
     "command",
     [StartedExecutor(executor="a1.0", worker="w2"), EndedExecutor(executor="a1.0", worker="w2", reason="exited")],
 )
-def test_word_of_an_executor_from_a_worker_that_the_log_does_not_grant_it_to_changes_nothing(
+def test_a_report_from_a_worker_without_the_executors_grant_changes_nothing(
     command: StartedExecutor | EndedExecutor,
 ) -> None:
     state = fold(RUNNING)

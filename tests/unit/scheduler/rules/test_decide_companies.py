@@ -82,7 +82,7 @@ def test_a_changed_quota_is_stated_in_full_and_the_same_again_changes_nothing() 
     assert decide(state, ChangeCompany(company="acme")) == [CompanyChanged(company="acme")]
 
 
-def test_whether_a_company_borrows_is_changed_by_itself_or_with_the_quota_and_stays_unless_stated() -> None:
+def test_borrowing_changes_alone_or_with_the_quota_and_stays_unless_stated() -> None:
     """Semantics C6."""
     state = fold([CompanyRegistered(company="acme", cores=64, memory_mb=32768)])
     events = decide(state, ChangeCompany(company="acme", borrow=True))

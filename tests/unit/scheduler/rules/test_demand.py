@@ -67,7 +67,7 @@ def wait(cluster: Cluster, milliseconds: int) -> list[Event]:
 
 
 class TestScale:
-    def test_an_app_gets_the_executors_that_it_states_and_its_request_says_so_at_all_levels(self) -> None:
+    def test_an_app_gets_its_stated_executors_and_every_ledger_its_request(self) -> None:
         cluster = cluster_of(offer("w1", 16), offer("w2", 16))
         cluster.submit("a1", 4)
         events = cluster.turn(scale("a1", 5))
@@ -84,7 +84,7 @@ class TestScale:
         cluster.turn(scale("a1", 2))
         assert cluster.turn(scale("a1", 2)) == []
 
-    def test_a_lower_demand_stops_nothing_and_the_request_falls_with_each_executor_that_ends(self) -> None:
+    def test_a_lower_demand_stops_nothing_and_the_request_falls_as_executors_end(self) -> None:
         cluster = cluster_of(offer("w1", 16))
         cluster.submit("a1", 4)
         cluster.turn(scale("a1", 4))
@@ -250,7 +250,7 @@ class TestLocality:
 
 
 class TestElastic:
-    def test_it_starts_with_the_least_and_asks_for_1_2_4_and_8_more_while_the_backlog_lasts(self) -> None:
+    def test_an_elastic_app_adds_1_2_4_and_8_executors_while_its_backlog_lasts(self) -> None:
         cluster = cluster_of(*(offer(f"w{n}", 16) for n in range(8)))
         cluster.turn(elastic("e", 1, 20, tasks=1000))
         steps = [len(cluster.state.executors)]
@@ -289,7 +289,7 @@ class TestElastic:
         assert cluster.state.apps["e"].next_step == 1
         assert asked(cluster.turn(ReportBacklog(executor="e.1", waiting=0, running=5))) == []
 
-    def test_idle_executors_are_given_back_after_their_time_in_the_log_and_in_the_ledgers(self) -> None:
+    def test_idle_executors_are_returned_after_their_timeout_in_log_and_ledgers(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=60)
         cluster.turn(elastic("e", 1, 4, tasks=100))
         for _ in range(2):

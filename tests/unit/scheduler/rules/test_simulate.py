@@ -225,7 +225,7 @@ def reached(outcome: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["worker"], one["locality"]) for one in outcome["decisions"] if "locality" in one]
 
 
-def test_a_request_that_insists_on_a_host_waits_though_others_of_the_app_are_served_elsewhere() -> None:
+def test_a_strict_request_for_a_host_waits_while_others_are_served_elsewhere() -> None:
     """Semantics L5: nobody waits for h9, which has no worker; one of three requests names h1 too, which is full."""
     full = {**SUBMIT, "app": "full", "cores": 4, "executor_cores": 4, "executor_memory_mb": 1024}
     none_yet = {**SUBMIT, "cores": 3, "executor_cores": 1, "executor_memory_mb": 1024, "executor_limit": 0}

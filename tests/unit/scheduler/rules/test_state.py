@@ -275,7 +275,7 @@ def test_states_that_would_lose_executors_in_another_order_have_other_digests() 
     assert one.digest() != other.digest()
 
 
-def test_states_that_came_about_in_another_order_are_the_same_where_the_order_does_not_count() -> None:
+def test_states_are_equal_where_the_order_of_events_does_not_count() -> None:
     initech = CompanyRegistered(company="initech")
     one, other = fold([ACME, initech, joined("w1")]), fold([initech, ACME, joined("w1")])
     assert one.digest() == other.digest()

@@ -68,7 +68,7 @@ def test_with_no_live_worker_nothing_is_admitted() -> None:
     assert admitted(cluster.submit("a2")) == []
 
 
-def test_admission_goes_on_while_the_cluster_is_not_full_so_the_last_one_may_overshoot() -> None:
+def test_admission_goes_on_until_the_cluster_is_full_and_the_last_app_may_overshoot() -> None:
     """Semantics A3."""
     cluster = Cluster()
     cluster.company("acme", 1024, 1 << 20)
@@ -118,7 +118,7 @@ def test_an_app_that_ends_makes_room_in_the_same_turn() -> None:
     assert allocated(events) == [("w1", 8, 4096)]
 
 
-def test_a_killed_app_makes_room_for_admission_but_its_cores_are_given_only_once_its_executor_is_gone() -> None:
+def test_a_killed_app_frees_admission_at_once_and_its_cores_with_its_executor() -> None:
     """Semantics A5: no core is ever promised twice."""
     cluster = shared(w1=8)
     cluster.submit("a1", 8)
@@ -309,7 +309,7 @@ def test_spread_gives_each_worker_one_in_turn() -> None:
     assert [name for name, _, _ in allocated(cluster.submit("a1", 20))] == ["w3", "w3", "w2", "w2", "w1"]
 
 
-def test_apps_are_served_in_the_order_of_their_admission_and_one_that_does_not_fit_blocks_nobody() -> None:
+def test_apps_are_placed_in_order_of_admission_and_one_that_does_not_fit_is_skipped() -> None:
     """Semantics P6: large needs more memory than any worker has, and reserves nothing."""
     cluster = Cluster()
     cluster.company("acme", 1024, 1 << 20)

@@ -460,7 +460,7 @@ def test_a_stream_entry_is_read_as_the_record_that_it_stores() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"at": b"x"}, {"at": b"+5"}, {"first": b"01"}, {"at": b" 5"}, {"digest": b"\xff"}])
-def test_a_stream_entry_with_a_number_or_text_that_is_none_is_named_with_its_position(
+def test_a_stream_entry_with_an_invalid_number_or_text_is_named_with_its_position(
     changes: dict[str, bytes],
 ) -> None:
     with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry has a number or text that is none"):

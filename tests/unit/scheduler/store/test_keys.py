@@ -8,7 +8,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.store.keys import Keys
 
 
-def test_every_key_carries_the_clusters_name_in_braces_so_that_one_slot_of_a_redis_cluster_holds_them_all() -> None:
+def test_every_key_has_the_clusters_name_as_its_hash_tag() -> None:
     keys = Keys("prod")
     assert keys.log == "fairlog:{prod}:log"
     assert keys.grants("w1") == "fairlog:{prod}:grants:w1"

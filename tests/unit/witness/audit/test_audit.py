@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def sound() -> list[Fact]:
     return facts(cluster)
 
 
-LOG = sound()
+LOG = rechained(sound())
 
 
 def position(kind: str, **stated: object) -> int:
@@ -175,7 +174,7 @@ def test_a_decision_before_the_inputs_of_its_turn_is_found() -> None:
 LINES = logs.exported(stored(LOG)).encode().splitlines(keepends=True)
 
 
-@pytest.mark.parametrize("seq", [2, 7, len(LOG) - 1])
+@pytest.mark.parametrize("seq", [1, 7, len(LOG) - 1])
 def test_an_edited_entry_whose_digest_was_left_is_found_as_its_turn(seq: int) -> None:
     lines = list(LINES)
     lines[seq - 1] = lines[seq - 1].replace(b'"at":', b'"at":1')
@@ -199,15 +198,8 @@ def test_a_line_that_is_missing_doubled_or_moved_is_named_where_it_is(lines: lis
     assert said in found[0].done
 
 
-def test_a_decision_that_a_command_is_said_to_have_caused_is_found() -> None:
-    log = list(LOG)
-    log[ADMITTED - 1] = LOG[ADMITTED - 1]._replace(cause="nobody")
-    found = audit(rechained(log))
-    assert [each[:4] for each in found] == [(ADMITTED, "T2", "cause nobody", "no cause")]
-
-
-@pytest.mark.parametrize("kind", ["ExecutorChanged", "ExecutorRevoked"])
-def test_an_entry_that_was_doubled_is_found_though_the_chain_is_whole(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "rule"), [("ExecutorChanged", "A5"), ("ExecutorRevoked", "P6")])
+def test_an_entry_that_was_doubled_is_found_though_the_chain_is_whole(kind: str, rule: str) -> None:
     cluster = Cluster()
     cluster.company("acme")
     cluster.worker("w1", 16)
@@ -217,7 +209,7 @@ def test_an_entry_that_was_doubled_is_found_though_the_chain_is_whole(kind: str)
     log = facts(cluster)
     seq = next(r.seq for r in log if r.type == kind)
     found = audit(rechained([*log[:seq], log[seq - 1], *log[seq:]]))
-    assert [(each.seq, each.rule) for each in found] == [(seq + 1, "A5" if kind == "ExecutorRevoked" else "O2")]
+    assert [(each.seq, each.rule) for each in found] == [(seq + 1, rule)]
 
 
 def test_a_time_that_goes_back_is_found() -> None:
@@ -227,21 +219,14 @@ def test_a_time_that_goes_back_is_found() -> None:
     assert first(rechained(log))[:2] == (last, "T2")
 
 
-def test_an_input_that_contradicts_what_came_before_is_named_and_passed_over() -> None:
-    seq = position("AppRemoved", app="a1")
-    audited = Audit()
-    found = list(audited.deviations(rechained(edited(seq, app="nobody"))))
-    assert (found[0].seq, found[0].rule, audited.blind_from) == (seq, "A5", None)
-
-
 @pytest.mark.parametrize("changes", [{"app": "a2"}, {"app": "nobody"}, {"worker": "w1"}, {"worker": "w9"}])
-def test_an_end_that_names_another_app_or_worker_than_the_grant_is_found(
-    changes: dict[str, object],
-) -> None:
+def test_an_end_that_names_another_app_or_worker_than_the_grant_is_found(changes: dict[str, object]) -> None:
     seq = position("ExecutorRemoved", executor="a1.0")
-    found = audit(rechained(edited(seq, **changes)))
-    due = "nothing: ExecutorRemoved: executor 'a1.0' is granted to app 'a1' on worker 'w2'"
-    assert [(each.seq, each.rule, each.due) for each in found[:1]] == [(seq, "A5", due)]
+    audited = Audit()
+    found = list(audited.deviations(rechained(edited(seq, **changes))))
+    assert (found[0].seq, found[0].rule) == (seq, "A5")
+    assert "app=a1 executor=a1.0 worker=w2" in found[0].due
+    assert len(audited.verdicts) == 1
 
 
 def test_a_turn_of_decommissions_alone_owes_no_placement() -> None:
@@ -276,16 +261,17 @@ def run(*arguments: object) -> Result:
 def test_a_file_needs_no_store(tmp_path: Path) -> None:
     answer = run(exported(tmp_path, LOG))
     assert answer.exit_code == 0
-    assert f"{len(LOG)} entries" in answer.output
-    assert "nothing deviates" in answer.output
-    assert stored(LOG)[-1].digest in answer.output
+    assert answer.output == (
+        f"This log follows its rules: {len(LOG)} entries and 14 decisions were checked, "
+        f"up to {len(LOG)}:{LOG[-1].digest}.\n"
+    )
 
 
-def test_json_is_a_list_of_what_deviates_and_the_exit_code_says_so(tmp_path: Path) -> None:
+def test_json_is_a_list_of_verdicts_and_the_exit_code_says_so(tmp_path: Path) -> None:
     answer = run(exported(tmp_path, rechained(edited(ADMITTED, share="1/7"))), "--json")
     assert answer.exit_code == 1
     said: list[dict[str, Any]] = json.loads(answer.output)
-    assert [list(each) for each in said] == [["seq", "rule", "done", "due", "entitled"]]
+    assert [list(each) for each in said] == [["seq", "rule", "done", "due", "entitled", "verdict", "later"]]
     assert said[0]["entitled"] == "a5"
     sound = run(exported(tmp_path, LOG), "--json")
     assert (sound.exit_code, sound.output) == (0, "[]\n")
@@ -349,14 +335,20 @@ def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
     assert list(read_lines(spaced.encode().splitlines(keepends=True))) == stored(LOG)
 
 
-@pytest.mark.parametrize("kind", ["CompanyRegistered", "WorkerRegistered", "AppRegistered"])
-def test_whoever_is_registered_a_second_time_is_named_and_the_rest_is_audited_all_the_same(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "rule", "why"),
+    [
+        ("CompanyRegistered", "C2", "is registered already"),
+        ("WorkerRegistered", "W1", "would change nothing"),
+        ("AppRegistered", "A1", "exists already"),
+    ],
+)
+def test_a_second_registration_is_named_and_the_rest_is_still_audited(kind: str, rule: str, why: str) -> None:
     seq = position(kind)
     again = LOG[seq - 1]._replace(cause="again", at=LOG[-1].at + 1, turn=len(LOG) + 1)
     found = audit(rechained([*LOG, again]))
-    rule = {"CompanyRegistered": "C2", "WorkerRegistered": "W1", "AppRegistered": "A1"}[kind]
     assert [(each.seq, each.rule) for each in found] == [(len(LOG) + 1, rule)]
-    assert re.search("is (registered|known) already$", found[0].due)
+    assert why in found[0].due
 
 
 def test_a_wrong_share_is_named_so_under_open_admission_too() -> None:

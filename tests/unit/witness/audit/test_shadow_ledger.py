@@ -16,7 +16,7 @@ from tests.property.given import Cluster
 from tests.property.histories import HISTORIES, History, played, seeded
 from tests.unit.recorded import facts
 from witness.audit.audit import Audit
-from witness.audit.shadow_ledger import Books
+from witness.audit.shadow_ledger import ShadowLedger
 
 Spoil = Callable[[ClusterState, ExecutorAllocated], None]
 
@@ -44,11 +44,11 @@ def _worker(state: ClusterState, event: ExecutorAllocated) -> None:
 
 @given(HISTORIES)
 @settings(max_examples=60)
-def test_the_books_agree_with_the_ledgers_of_any_history_at_every_position(history: History) -> None:
-    cluster, state, books = played(history), ClusterState(), Books()
+def test_the_ledger_agree_with_the_ledgers_of_any_history_at_every_position(history: History) -> None:
+    cluster, state, ledger = played(history), ClusterState(), ShadowLedger()
     for event, at, cause, _ in cluster.log:
         state.apply(event, at=at, cause=cause)
-        assert books.post(event, state) is None
+        assert ledger.post(event, state) is None
 
 
 @pytest.mark.parametrize("spoil", [_waiting_apps, _company, _user, _app, _worker])
@@ -73,12 +73,12 @@ def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypat
 def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_them(
     history: History, cores: int
 ) -> None:
-    books, state = Books(), ClusterState()
+    ledger, state = ShadowLedger(), ClusterState()
     for event, at, cause, _ in played(history, {"admission": "fair", "quota_patience_s": cores}).log:
         if isinstance(event, AppAdmitted) and state.settings.admission == "fair":
-            assert books.passes_cap(event)
+            assert ledger.passes_cap(event)
         state.apply(event, at=at, cause=cause)
-        books.post(event, state)
+        ledger.post(event, state)
 
 
 def test_an_admission_beyond_the_cap_does_not_pass() -> None:
@@ -87,9 +87,9 @@ def test_an_admission_beyond_the_cap_does_not_pass() -> None:
     cluster.worker("w1", 64)
     cluster.submit("a1", company="acme", cores=12)
     cluster.submit("a2", company="acme", cores=8)
-    books, state = Books(), ClusterState()
+    ledger, state = ShadowLedger(), ClusterState()
     for event, at, cause, _ in cluster.log:
         state.apply(event, at=at, cause=cause)
-        books.post(event, state)
+        ledger.post(event, state)
     assert state.apps["a2"].state == "pending"
-    assert not books.passes_cap(AppAdmitted(app="a2", company="acme", user=state.apps["a2"].spec.user, share="3/4"))
+    assert not ledger.passes_cap(AppAdmitted(app="a2", company="acme", user=state.apps["a2"].spec.user, share="3/4"))

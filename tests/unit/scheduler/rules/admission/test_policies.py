@@ -160,7 +160,7 @@ def placed(*commands: dict[str, Any], **settings: object) -> list[tuple[str, int
     return [(decision["allocated"], decision["cores"]) for decision in decisions if "allocated" in decision]
 
 
-def test_who_held_much_for_long_comes_after_who_held_little_even_if_it_holds_nothing_now() -> None:
+def test_past_usage_counts_against_a_company_that_holds_nothing_now() -> None:
     """Semantics C5: by dominant share a, which occupies nothing, goes before b."""
     history = [
         company("a", 16),
@@ -215,7 +215,7 @@ def test_small_apps_pass_a_large_one_as_long_as_its_patience_lasts() -> None:
     ) == ["s1", "s2", "s3", "s4"]
 
 
-def test_an_app_that_its_quota_held_back_for_too_long_has_the_next_room_of_its_company_reserved() -> None:
+def test_an_app_held_back_too_long_by_its_quota_gets_a_reservation() -> None:
     """Semantics C7: held back since 2.000 s, so from 602.001 s on; the other company is not concerned."""
     assert admitted(
         *SMALL_AND_LARGE,

@@ -50,7 +50,7 @@ def test_the_company_with_the_lowest_share_is_next() -> None:
     assert order == ["three", "one", "two"]
 
 
-def test_of_equal_shares_the_company_selected_longest_ago_is_next_and_names_decide_among_those_never_selected() -> None:
+def test_the_company_selected_longest_ago_wins_a_tie_then_the_first_name() -> None:
     """Semantics C3."""
     apps = [pending(f"{name}{turn}", turn, company=name) for name in ("b", "a") for turn in (1, 2)]
     queue, _ = queue_of(*apps, b=8, a=8)
@@ -75,7 +75,7 @@ def test_the_user_selected_longest_ago_is_next_and_one_never_selected_before_all
     assert order == ["a1", "b1", "a2"]
 
 
-def test_among_users_never_selected_the_one_with_the_oldest_app_is_next_whatever_app_it_would_send() -> None:
+def test_among_users_never_selected_the_user_of_the_oldest_app_is_next() -> None:
     """Semantics U1, F2: the oldest pending app decides, not the head of the queue."""
     queue, _ = queue_of(pending("old", 1, user="zoe"), pending("b", 2, user="bob"), pending("sql", 3, user="zoe"), c=64)
     queue.configure(ClusterConfigured(app_policy="sql-first"))

@@ -158,7 +158,7 @@ def test_a_leaving_worker_waits_for_its_drivers_and_a_decommissioned_one_keeps_t
     assert isinstance(cluster.turn(ended("a2.driver-0"))[-1], WorkerRemoved)
 
 
-def test_a_decommissioned_worker_that_waits_for_its_driver_to_leave_is_not_called_back() -> None:
+def test_a_decommissioned_worker_that_waits_for_its_driver_stays_decommissioned() -> None:
     """Semantics W6: for good, whichever of the two commands comes first."""
     for first, second in ((DecommissionWorker, RemoveWorker), (RemoveWorker, DecommissionWorker)):
         cluster = shared(w1=16)
@@ -180,7 +180,7 @@ def test_at_most_so_many_drivers_are_up_at_once_and_the_next_one_follows() -> No
     assert drivers(cluster.turn(ended())) == [("a2", "w1")]
 
 
-def test_drivers_together_hold_at_most_their_share_of_the_live_cores_so_that_executors_find_room() -> None:
+def test_drivers_together_hold_at_most_their_share_of_the_live_cores() -> None:
     """Semantics D4: by default half of them."""
     cluster = shared({"admission": "open"}, w1=4, w2=4)
     submissions = [with_driver(f"a{number}", 4, tasks=4, executor_cores=2) for number in range(4)]
@@ -202,7 +202,7 @@ def test_drivers_that_are_not_spread_go_to_the_first_worker_by_id_with_room() ->
     assert drivers(cluster.turn(with_driver("a1"), with_driver("a2"))) == [("a1", "w10"), ("a2", "w2")]
 
 
-def test_a_draw_goes_round_all_workers_before_it_takes_one_again_and_its_order_hangs_on_the_position() -> None:
+def test_a_draw_visits_every_worker_once_per_round_in_an_order_set_by_the_position() -> None:
     """Semantics D2."""
     workers = [f"w{number}" for number in range(6)]
     orders = []
@@ -217,7 +217,7 @@ def test_a_draw_goes_round_all_workers_before_it_takes_one_again_and_its_order_h
     assert [again.next_worker(lambda _: True) for _ in range(12)] == orders[7]
 
 
-def test_a_draw_goes_on_behind_the_worker_that_was_taken_last_and_passes_over_those_without_room() -> None:
+def test_a_draw_continues_after_the_last_worker_and_skips_workers_without_room() -> None:
     """Semantics D2."""
     draw = Draw(3, ["w1", "w2", "w3"])
     order = [draw.next_worker(lambda _: True) for _ in range(3)]

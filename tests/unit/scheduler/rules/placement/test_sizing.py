@@ -153,7 +153,7 @@ def test_below_the_minimum_nothing_is_granted_and_the_app_keeps_its_place() -> N
     assert list(cluster.state.waiting) == ["a"]
 
 
-def test_grants_never_exceed_the_memory_requested_even_when_the_minimum_executor_has_grown_since() -> None:
+def test_grants_stay_within_the_requested_memory_when_the_minimum_executor_grows() -> None:
     """Semantics A2, Settings: a changed minimum concerns executors placed later; the request stays what it was."""
     cluster = Cluster()
     cluster.company("acme")

@@ -112,7 +112,7 @@ def test_a_remainder_smaller_than_an_executor_is_never_given() -> None:
     assert cluster.state.unsatisfied == []
 
 
-def test_executors_smaller_than_the_minimum_executor_find_room_where_that_one_would_not() -> None:
+def test_executors_below_the_minimum_size_fit_where_the_minimum_does_not() -> None:
     cluster = opened(w1=2)
     cluster.turn(asked("a1"))
     assert allocated(cluster.turn(fixed("a2", 2, 1))) == [("w1", 1, 1024), ("w1", 1, 1024)]
@@ -356,7 +356,7 @@ def test_unlimited_cores_need_a_number_of_tasks_and_executors_of_the_apps_own() 
         cluster.turn(asked(cores="unlimited", tasks=1))
 
 
-def test_the_worker_that_comes_back_after_a_kill_of_single_executors_frees_nothing_twice() -> None:
+def test_a_worker_returning_after_executor_kills_frees_nothing_twice() -> None:
     cluster = shared(w1=4)
     cluster.turn(fixed(cores=4, each=2), worker("w2", 4))
     cluster.turn(KillExecutors(app="a1", executors=("a1.0", "a1.1")))

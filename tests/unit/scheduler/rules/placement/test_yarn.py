@@ -22,7 +22,7 @@ HOSTS = ("h1", "h2", "h3", "h4", "h5")
 COUNTS = st.dictionaries(st.sampled_from(HOSTS), st.integers(0, 60))
 
 
-def test_a_pending_request_matches_by_one_host_is_stale_without_any_and_free_without_a_preference() -> None:
+def test_a_pending_request_is_matching_stale_or_free_by_its_hosts() -> None:
     pending = [("h1", "x"), None, ("x", "y"), ("h2",), (), None]
     assert split_pending_requests(pending, {"h1": 3, "h2": 1}) == ([0, 3], [2, 4], [1, 5])
 
@@ -37,7 +37,7 @@ def test_the_worked_example_wants_5_5_4_2_and_4_4_3_1_once_each_host_has_one() -
     assert expected_host_counts(EXAMPLE, one_each, []) == {"h1": 4, "h2": 4, "h3": 3, "h4": 1}
 
 
-def test_the_worked_example_asks_for_three_six_and_three_after_those_that_go_anywhere() -> None:
+def test_the_worked_example_requests_three_six_and_three_after_the_free_ones() -> None:
     requests = locality_of_requested_executors(18, {"h1": 4, "h2": 4, "h3": 3, "h4": 1}, {})
     assert requests == [
         *[ANYWHERE] * 6,

@@ -40,7 +40,7 @@ def test_executors_that_are_there_already_are_not_asked_for_again() -> None:
     assert asked([], 3, {"h1": 3}, there={"h1": 2}) == [Wanted(H1, 1, 100), Wanted(ANYWHERE, 2, 100)]
 
 
-def test_of_too_many_requests_those_that_no_task_prefers_are_cancelled_first_then_free_ones_then_the_oldest() -> None:
+def test_surplus_requests_are_cancelled_stale_first_then_free_then_oldest() -> None:
     pending = [Wanted(H1, 2, 10), Wanted(ANYWHERE, 1, 20), Wanted(H1, 2, 30), Wanted(H2, 2, 40)]
     assert asked(pending, 6, {"h1": 3}) == [*pending[:3], Wanted(H2, 1, 40)]
     assert asked(pending, 5, {"h1": 3}) == pending[:3]
@@ -48,12 +48,12 @@ def test_of_too_many_requests_those_that_no_task_prefers_are_cancelled_first_the
     assert asked(pending, 3, {"h1": 3}) == [Wanted(H1, 1, 10), Wanted(H1, 2, 30)]
 
 
-def test_a_stale_request_is_cancelled_and_asked_for_anew_and_a_matching_one_keeps_its_age() -> None:
+def test_a_stale_request_is_replaced_and_a_matching_one_keeps_its_age() -> None:
     pending = [Wanted(H1, 1, 10), Wanted(H2, 2, 20)]
     assert asked(pending, 3, {"h1": 3}) == [Wanted(H1, 1, 10), Wanted(H1, 2, 100)]
 
 
-def test_a_request_without_a_preference_is_exchanged_when_tasks_come_to_prefer_a_host() -> None:
+def test_a_free_request_is_replaced_once_tasks_prefer_a_host() -> None:
     pending = [Wanted(ANYWHERE, 3, 10)]
     assert asked(pending, 4, {"h1": 2}) == [Wanted(ANYWHERE, 2, 10), Wanted(H1, 2, 100)]
 
@@ -106,7 +106,7 @@ WANTED = st.builds(
 
 
 @given(st.lists(WANTED, max_size=6), st.integers(0, 30), st.dictionaries(st.sampled_from(HOSTS), st.integers(0, 20)))
-def test_there_are_as_many_requests_as_executors_are_lacking_and_none_prefers_only_what_nobody_prefers(
+def test_requests_equal_the_missing_executors_and_prefer_only_preferred_hosts(
     pending: list[Wanted], lacking: int, by_host: dict[str, int]
 ) -> None:
     after = asked(pending, lacking, by_host)

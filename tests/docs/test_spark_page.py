@@ -8,7 +8,7 @@ from pathlib import Path
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.fleet import WORKER_SELECTIONS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 DEPLOY = """recoveryMode recoveryMode.factory recoveryDirectory recoveryCompressionCodec recoveryTimeout zookeeper.url
 zookeeper.dir retainedApplications retainedDrivers maxExecutorRetries spreadOutDrivers spreadOutApps

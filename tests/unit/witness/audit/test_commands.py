@@ -10,20 +10,26 @@ import pytest
 from recovery.replay.chain import read_export
 from scheduler.model.commands import (
     ChangeCompany,
+    Command,
     DecommissionWorker,
     EndedDriver,
     EndedExecutor,
+    KillApp,
     LoseWorker,
+    RegisterCompany,
     RemoveCompany,
     RemoveWorker,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.model.events import EVENT_TYPES
-from scheduler.store.codec import Fact
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, encode_turn
 from tests.property.given import Cluster
-from tests.unit.recorded import edited, facts, rechained
+from tests.unit.recorded import edited, facts, rechained, without
 from tests.unit.recorded import said as stated
 from witness.audit.audit import audit
 
@@ -83,7 +89,7 @@ def test_a_lively_log_has_no_deviation() -> None:
     assert audit(LOG) == []
 
 
-@pytest.mark.parametrize("kind", EVENT_TYPES)
+@pytest.mark.parametrize("kind", sorted(EVENT_TYPES.keys() - {"CommandRefused", "RefusalsOmitted"}))
 def test_an_entry_that_was_doubled_is_named_at_its_own_position_whatever_it_is(kind: str) -> None:
     log = LOGS[kind]
     places = [number for number, record in enumerate(log, start=1) if record.type == kind]
@@ -108,7 +114,7 @@ def test_what_a_command_took_along_and_is_left_out_is_missed_where_it_was(
     kind: str, said: dict[str, object], rule: str
 ) -> None:
     seq = position(kind, said)
-    found = audit(rechained([record for record in LOG if record.seq != seq]))
+    found = audit(rechained(without(LOG, seq)))
     assert (found[0].seq, found[0].rule) == (seq, rule)
     assert found[0].due.startswith(kind)
 
@@ -117,14 +123,14 @@ def test_what_a_command_took_along_and_is_left_out_is_missed_where_it_was(
     ("kind", "said", "changes", "rule"),
     [
         ("AppRegistered", {"app": "a2"}, {"requested_cores": 16}, "A1"),
-        ("AppRegistered", {"app": "a2"}, {"requested_memory_mb": 512}, "A2"),
-        ("AppRegistered", {"app": "a2"}, {"cores": 200, "requested_cores": 200, "requested_memory_mb": 102400}, "C4"),
-        ("AppRegistered", {"app": "a2"}, {"company": "nobody"}, "O2"),
+        ("AppRegistered", {"app": "a2"}, {"requested_memory_mb": 512}, "A1"),
+        ("AppRegistered", {"app": "a2"}, {"cores": 200, "requested_cores": 200, "requested_memory_mb": 102400}, "A1"),
+        ("AppRegistered", {"app": "a2"}, {"company": "nobody"}, "A1"),
         ("ExecutorRemoved", {"reason": "lost"}, {"reason": "killed"}, "W2"),
         ("AppRemoved", {"app": "d1"}, {"reason": "finished"}, "D3"),
         ("WorkerRemoved", {"reason": "removed"}, {"last_seen": 7}, "W3"),
-        ("WorkerChanged", {"status": "leaving"}, {"cores": 2}, "O2"),
-        ("CompanyChanged", {}, {"cores": 1}, "O2"),
+        ("WorkerChanged", {"status": "leaving"}, {"cores": 2}, "W3"),
+        ("CompanyChanged", {}, {"cores": 1}, "C2"),
     ],
 )
 def test_what_came_of_a_command_and_was_edited_is_named(
@@ -150,3 +156,44 @@ def test_what_came_of_one_command_and_was_exchanged_is_named_where_it_begins(kin
     log = [*LOG[:one], LOG[one + 1], LOG[one], *LOG[one + 2 :]]
     found = audit(rechained(log))
     assert found[0].seq == one + 1
+
+
+def refusing() -> list[Fact]:
+    """A log with refusals, alone in a turn and beside what was accepted."""
+    state, records, digest = ClusterState(), list[Record](), GENESIS_DIGEST
+    given: tuple[tuple[int, tuple[Command, ...]], ...] = (
+        (1_000, (RegisterCompany(company="a"), KillApp(app="x"))),
+        (2_000, (KillApp(app="y"),)),
+        (3_000, (RegisterCompany(company="a"), RegisterCompany(company="b"))),
+    )
+    for at, commands in given:
+        turn = Turn(state, at)
+        for number, command in enumerate(commands):
+            try:
+                turn.take(command, f"{at}-{number}")
+            except CommandRejected as refusal:
+                turn.refuse(command, refusal, f"{at}-{number}")
+        turn.settle()
+        records.append(encode_turn(turn.entries, turn.commands, first=turn.first, at=at, previous=digest))
+        digest = records[-1].digest
+    return facts(records)
+
+
+def test_refusals_that_were_due_are_as_due() -> None:
+    log = refusing()
+    assert [fact.type for fact in log].count("CommandRefused") == 3
+    assert audit(log) == []
+
+
+def test_a_refusal_where_none_was_due_is_named_where_it_stands() -> None:
+    log = refusing()
+    fact = log[4]
+    assert fact.command == RegisterCompany(company="b")
+    log[4] = fact._replace(event=CommandRefused(error="DuplicateCompany", message="no"))
+    assert audit(log)[0].seq == 5
+
+
+def test_an_acceptance_where_a_refusal_was_due_is_named_where_it_stands() -> None:
+    log = refusing()
+    log[3] = log[3]._replace(event=CompanyRegistered(company="c"))
+    assert audit(log)[0].seq == 4

@@ -19,22 +19,23 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from scheduler.service.child import run_module
 from scheduler.service.program_log import log_to_stderr
 from workers.executor import ExecutorSpec, follow_parent
 from workers.launchers import LAUNCHERS
 from workers.memory import remove_cgroups
-from workers.processes import become_subreaper, children, descendants, in_session, kill_until_gone, run_module
+from workers.processes import become_subreaper, children, descendants, in_session, kill_until_gone
 from workers.rundir import ExitNote, RunDir
 
 _REPLY_S = 10
 _MEANWHILE_S = 0.5
 
 
-class NurseryLost(Exception):
-    """The nursery does not answer; the agent starts another one."""
+class ForkserverLost(Exception):
+    """The forkserver does not answer; the agent starts another one."""
 
 
-class Nursery:
+class Forkserver:
     """The agent's end: asks for executors. Started lazily, and again if it died."""
 
     def __init__(self, files: RunDir, *, outlive_agent: bool) -> None:
@@ -52,7 +53,7 @@ class Nursery:
         ours.settimeout(_MEANWHILE_S)
         with theirs, self._files.program_log().open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [*run_module("workers.nursery"), str(theirs.fileno()), str(int(self._outlive_agent))],
+                [*run_module("workers.forkserver"), str(theirs.fileno()), str(int(self._outlive_agent))],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -64,22 +65,22 @@ class Nursery:
     def launch(self, spec: ExecutorSpec, *, meanwhile: Callable[[], object] = lambda: None) -> int | None:
         """The process id of the new executor; None if one of that id holds its lock already.
 
-        A nursery that still loads is waited for; `meanwhile` is called now and then.
+        A forkserver that still loads is waited for; `meanwhile` is called now and then.
 
-        Raises: NurseryLost if it has to be started again first.
+        Raises: ForkserverLost if it has to be started again first.
         """
         self.start()
         try:
             if self._line is None:
-                raise NurseryLost
+                raise ForkserverLost
             self._line.sendall(spec.model_dump_json().encode())
             reply = self._reply(self._line, meanwhile)
         except OSError as error:
             self.close()
-            raise NurseryLost from error
+            raise ForkserverLost from error
         if not reply:
             self.close()
-            raise NurseryLost
+            raise ForkserverLost
         return int(reply) or None
 
     def _reply(self, line: socket.socket, meanwhile: Callable[[], object]) -> bytes:
@@ -106,8 +107,8 @@ class Nursery:
             self._process = None
 
 
-class _Cradle:
-    """The nursery's own end."""
+class _Server:
+    """The forkserver's own end."""
 
     def __init__(self, line: socket.socket, *, outlive_agent: bool) -> None:
         self._line: socket.socket | None = line
@@ -225,12 +226,12 @@ def _receive(line: socket.socket) -> bytes:
 
 
 def main() -> None:
-    """Be the nursery of the agent that holds the other end of the socket named on the command line."""
+    """Be the forkserver of the agent that holds the other end of the socket named on the command line."""
     line = socket.socket(fileno=int(sys.argv[1]))
     log_to_stderr()
     become_subreaper()
     gc.freeze()
-    _Cradle(line, outlive_agent=bool(int(sys.argv[2]))).work()
+    _Server(line, outlive_agent=bool(int(sys.argv[2]))).work()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ _LOOK_S = 0.5
 """How often memory is watched."""
 
 
-class Crew:
+class TaskGroup:
     """The running tasks of one executor. What has ended waits in `ended` until it is handed in."""
 
     def __init__(self, grant: Grant, grace_s: float) -> None:

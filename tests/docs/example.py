@@ -1,0 +1,66 @@
+"""Two small logs that the pages show: `python -m tests.docs.example FOLDER` writes log.jsonl and forged.jsonl.
+
+Two companies share two workers. In forged.jsonl the master favoured one of them once and chained the log properly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+from fairlog.cli.render import log_json
+from scheduler.model.commands import EndApp, EndedExecutor, RegisterCompany
+from scheduler.model.events import AppAdmitted
+from scheduler.rules.decide import admit
+from scheduler.rules.state import ClusterState
+from scheduler.store.codec import lines_of
+from tests.property.given import GIB, Cluster, recorded
+
+BEGIN_S = 1_772_442_000
+"""2026-03-02 09:00:00 UTC."""
+
+
+def history(favoured: str = "") -> Cluster:
+    """A morning of acme and globex; `favoured` is the app that a forging master admits out of turn, once it can."""
+    cluster = Cluster()
+    cluster.turn(RegisterCompany(company="acme", cores=24, memory_mb=64 * GIB), after_s=BEGIN_S)
+    cluster.company("globex", 24, 64 * GIB)
+    cluster.worker("w1", 16)
+    cluster.worker("w2", 16)
+    cluster.submit("etl-1", 16, user="ann")
+    cluster.submit("model-1", 16, company="globex", user="carol")
+    cluster.submit("model-2", 8, company="globex", user="carol")
+    cluster.submit("report-7", 8, user="bob")
+    cluster.submit("report-8", 8, user="bob")
+    for app in ("etl-1", "model-1", "report-7", "model-2", "report-8"):
+        with patch("scheduler.rules.turn.admit", _favouring(favoured)):
+            executors = [
+                EndedExecutor(executor=each, reason="exited", exit_code=0, done=True)
+                for each in sorted(cluster.state.apps[app].executors)
+            ]
+            cluster.turn(*executors, EndApp(app=app, reason="finished"), after_s=540)
+    return cluster
+
+
+def _favouring(app: str) -> Callable[[ClusterState], AppAdmitted | None]:
+    def instead(state: ClusterState) -> AppAdmitted | None:
+        due = admit(state)
+        if due is None or app not in state.apps or state.apps[app].state != "pending":
+            return due
+        spec = state.apps[app].spec
+        return AppAdmitted(app=app, company=spec.company, user=spec.user, share=due.share)
+
+    return instead
+
+
+def main(folder: Path) -> None:
+    """Write both logs into the folder."""
+    for name, favoured in (("log.jsonl", ""), ("forged.jsonl", "model-2")):
+        lines = [f"{log_json(line)}\n" for record in recorded(history(favoured)) for line in lines_of(record)]
+        (folder / name).write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,67 @@
+"""Every command that README and docs show prints what they show; those that are not run say why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, Page, agrees, failures, read
+
+READ = [read(path) for path in PAGES]
+REASONS = {
+    "needs an archive",
+    "needs an object store",
+    "needs docker",
+    "needs several machines",
+    "needs systemd",
+    "needs two clusters",
+    "runs the suite",
+    "runs until it is stopped",
+    "tests/integration/fairlog/test_demo.py runs it",
+}
+"""Why a command may stay unrun; a new reason is a decision."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in READ if page.steps], ids=lambda page: page.path.name)
+def test_every_command_of_a_page_prints_what_the_page_shows(page: Page, tmp_path: Path) -> None:
+    assert list(failures(page, tmp_path / "ann")) == []
+
+
+def test_what_is_not_run_has_a_known_reason() -> None:
+    assert {why for page in READ for why in page.not_run} <= REASONS
+
+
+def test_no_page_shows_a_command_outside_of_a_fence_that_is_read() -> None:
+    fences = {page.path.name: page.text.count("\n```console") for page in READ}
+    assert fences == {page.path.name: page.fences for page in READ}
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("at 2026-03-01 12:00:00.000\n", "at 2027-11-30 01:02:03.004\n"),
+        ("app-0123456789ab killed\n", "app-ba9876543210 killed\n"),
+        ("took 3 ms (process 12)\n", "took 12.5 s (process 7)\n"),
+        ("A  B\n1  2\n", "A     B\n1     2\n"),
+        ("first\n…\nlast\n", "first\nmore\nand more\nlast\n"),
+    ],
+)
+def test_output_may_differ_in_times_ids_and_widths_only(shown: str, printed: str) -> None:
+    assert agrees(shown, printed)
+    assert not agrees(shown, f"{printed}another line\n")
+    assert not agrees(f"a line\n{shown}", printed)
+
+
+def test_another_number_word_or_line_is_found() -> None:
+    assert not agrees("8 cores\n", "9 cores\n")
+    assert not agrees("granted\n", "refused\n")
+    assert not agrees("one\ntwo\n", "one\n")
+
+
+def test_a_page_that_shows_something_else_fails(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ echo one\ntwo\n$ echo three\nthree\n$ false\n```\n")
+    found = list(failures(read(page), tmp_path / "ann"))
+    assert [line.splitlines()[0] for line in found] == ["`echo one` prints", "`false` prints"]

@@ -1,0 +1,69 @@
+"""Several agents on one node, one process each: restarted when they die, stopped together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from scheduler.service.child import Child
+from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, STOPPING, notify
+
+_LOOK_S = 0.2
+_REFUSED = 1
+_log = structlog.get_logger()
+
+
+class Supervisor:
+    """Runs one process for each of `commands`. The service manager sees only this process."""
+
+    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+        environment = {name: value for name, value in os.environ.items() if name != SOCKET_VARIABLE}
+        self._children = [
+            Child(f"agent {number}", command, cwd=None, environment=environment)
+            for number, command in enumerate(commands, 1)
+        ]
+        self._told: list[int | None] = []
+        self._stopped = False
+
+    def run(self) -> None:
+        """Return once all have ended: after SIGTERM or SIGINT, each of which is passed on, or because one was refused.
+
+        Raises: SystemExit in the latter case.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        for child in self._children:
+            child.start()
+        notify(READY)
+        refused = False
+        while not (self._stopped or refused):
+            notify(ALIVE)
+            time.sleep(_LOOK_S)
+            refused = any(child.exit_code == _REFUSED for child in self._children)
+            if not (self._stopped or refused):
+                self._tend()
+        notify(STOPPING)
+        for child in self._children:
+            if child.pid not in self._told:
+                child.ask_to_stop()
+        for child in self._children:
+            child.wait()
+        if refused:
+            sys.exit(_REFUSED)
+
+    def _tend(self) -> None:
+        for child in self._children:
+            ended = child.tend()
+            if ended is not None:
+                _log.warning(ended)
+
+    def _stop(self, *_: object) -> None:
+        self._stopped = True
+        self._told = [child.pid for child in self._children]
+        for child in self._children:
+            child.ask_to_stop()
