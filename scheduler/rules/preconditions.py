@@ -18,6 +18,7 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    CommandRefused,
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
@@ -30,6 +31,7 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     MasterElected,
+    RefusalsOmitted,
     RoomReserved,
     WorkerChanged,
     WorkerRegistered,
@@ -348,6 +350,16 @@ def _app_removed(state: Facts, event: AppRemoved) -> Broken:
     return ("A5", f"app {event.app!r} is not known or has ended") if app is None or app.ended is not None else None
 
 
+def _command_refused(_: Facts, event: CommandRefused) -> Broken:
+    return None if event.error and event.message else ("T3", "a refusal must name its error and say why")
+
+
+def _refusals_omitted(facts: Facts, event: RefusalsOmitted) -> Broken:
+    if event.count < 1 or not 0 <= event.since <= facts.at:
+        return "T3", f"{event.count} refusals since {event.since} cannot have been omitted by {facts.at}"
+    return None
+
+
 PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     MasterElected: _master_elected,
     ClusterConfigured: _cluster_configured,
@@ -369,5 +381,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     AppChanged: _app_changed,
     ExecutorsRequested: _executors_requested,
     AppRemoved: _app_removed,
+    CommandRefused: _command_refused,
+    RefusalsOmitted: _refusals_omitted,
 }
 """Type of event -> what must hold before it is folded."""

@@ -40,6 +40,8 @@ class _Cluster(_Record):
     configured: bool
     settings: ClusterConfigured
     balance: Balance
+    refused: int = 0
+    refused_minute: int = 0
 
 
 class _Ended(_Record):
@@ -55,6 +57,12 @@ class _HeldBack(_Record):
 class _Command(_Record):
     id: str
     seq: int
+
+
+class _Refusal(_Record):
+    id: str
+    error: str
+    message: str
 
 
 def _record_of(entity: type, *links: str, **more: Any) -> type[Any]:  # noqa: ANN401 - types
@@ -91,9 +99,8 @@ _app, _worker, _allocation = _written(_APP), _written(_WORKER), _written(_ALLOCA
 
 def lines(state: ClusterState) -> Iterator[str]:
     """Every fact of the state, one line after the other; it must not change meanwhile."""
-    yield from _table(
-        "cluster", [_Cluster(state.head, state.at, state.master, state.configured, state.settings, state.balance)]
-    )
+    facts = state.head, state.at, state.master, state.configured, state.settings, state.balance
+    yield from _table("cluster", [_Cluster(*facts, state.refused, state.refused_minute)])
     companies = state.companies.items()
     yield from _table("companies", (_COMPANY(name, *_company_values(company)) for name, company in companies))
     users = ((name, user) for name, company in companies for user in company.users.items())
@@ -105,6 +112,7 @@ def lines(state: ClusterState) -> Iterator[str]:
     yield from _table("ended", map(_Ended, state.ended))
     yield from _table("held_back", (_HeldBack(*one) for one in sorted(state.queue.held_back())))
     yield from _table("commands", (_Command(*one) for one in state.commands.items()))
+    yield from _table("refusals", (_Refusal(name, *said) for name, said in state.refusals.items()))
 
 
 _company_values = attrgetter(*_COMPANY.__struct_fields__[1:])
@@ -153,6 +161,7 @@ def _table(kind: str, records: Iterable[Any]) -> Iterator[str]:
 def _restore_cluster(state: ClusterState, record: _Cluster) -> None:
     state.head, state.at, state.master, state.configured = record.head, record.at, record.master, record.configured
     state.settings, state.balance = record.settings, record.balance
+    state.refused, state.refused_minute = record.refused, record.refused_minute
 
 
 def _restore_company(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a record
@@ -207,6 +216,10 @@ def _restore_command(state: ClusterState, record: _Command) -> None:
     state.commands[record.id] = record.seq
 
 
+def _restore_refusal(state: ClusterState, record: _Refusal) -> None:
+    state.refusals[record.id] = record.error, record.message
+
+
 _RESTORE: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[ClusterState, Any], None]]] = {
     "cluster": (msgspec.json.Decoder(list[_Cluster]), _restore_cluster),
     "companies": (msgspec.json.Decoder(list[_COMPANY]), _restore_company),  # type: ignore[valid-type]
@@ -218,4 +231,5 @@ _RESTORE: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[ClusterState, Any
     "ended": (msgspec.json.Decoder(list[_Ended]), _restore_ended),
     "held_back": (msgspec.json.Decoder(list[_HeldBack]), _restore_held_back),
     "commands": (msgspec.json.Decoder(list[_Command]), _restore_command),
+    "refusals": (msgspec.json.Decoder(list[_Refusal]), _restore_refusal),
 }

@@ -32,6 +32,7 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    CommandRefused,
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
@@ -44,6 +45,7 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     MasterElected,
+    RefusalsOmitted,
     RoomReserved,
     WorkerChanged,
     WorkerRegistered,
@@ -63,6 +65,8 @@ from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
 
+REFUSALS_A_MINUTE = 60
+MINUTE_MS = 60_000
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
 
@@ -87,6 +91,10 @@ class ClusterState:
         """Command id -> log position of the last event it caused."""
         self._oldest_commands: deque[str] = deque()
         """The same ids in the same order: a dict is slow to find its first key once many before it are gone."""
+        self.refusals: dict[str, tuple[str, str]] = {}
+        """Those of these commands that were refused: the name of the error and its sentence (semantics T3)."""
+        self.refused = self.refused_minute = 0
+        """How many refusals are logged in the minute since 1970 in which the last one was."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.places = Topology()
@@ -122,6 +130,8 @@ class ClusterState:
         if cause:
             self._remember(cause)
         self._folds[kind](self, event)
+        if kind is CommandRefused and cause:
+            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
         if private is not None and kind is AppRegistered:
             self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
 
@@ -213,6 +223,8 @@ class ClusterState:
             "drivers": {name: asdict(driver) for name, driver in self.drivers.items()},
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
+            "refusals": [[name, *said] for name, said in self.refusals.items()],
+            "refused": [self.refused_minute, self.refused],
         }
 
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
@@ -258,12 +270,18 @@ class ClusterState:
         if command not in commands:
             oldest.append(command)
             if len(oldest) > KNOWN_COMMANDS:
-                del commands[oldest.popleft()]
+                forgotten = oldest.popleft()
+                del commands[forgotten]
+                self.refusals.pop(forgotten, None)
         elif oldest[-1] != command:
             oldest.remove(command)
             oldest.append(command)
             del commands[command]
         commands[command] = self.head
+
+    def may_log_refusal(self, at: int) -> bool:
+        """Whether one more refusal at time `at` (ms) is logged (semantics T3)."""
+        return at // MINUTE_MS != self.refused_minute or self.refused < REFUSALS_A_MINUTE
 
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
@@ -568,6 +586,15 @@ class ClusterState:
             oldest, _ = self.ended.popitem(last=False)
             del self.apps[oldest]
 
+    def _command_refused(self, _: CommandRefused) -> None:
+        """One more refusal of this minute is logged (semantics T3)."""
+        minute = self.at // MINUTE_MS
+        self.refused = self.refused + 1 if minute == self.refused_minute else 1
+        self.refused_minute = minute
+
+    def _refusals_omitted(self, _: RefusalsOmitted) -> None:
+        """It is told for those who read the log."""
+
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
         MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
@@ -589,6 +616,8 @@ class ClusterState:
         AppChanged: _app_changed,
         ExecutorsRequested: _executors_requested,
         AppRemoved: _app_removed,
+        CommandRefused: _command_refused,
+        RefusalsOmitted: _refusals_omitted,
     }
     """Type of event -> what folds it."""
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @span_options
 @click.option("--app", type=read_text, metavar="A", help="Print only events of this app.")
 @click.option("--follow", "following", is_flag=True, help="Keep printing new events.")
+@click.option("--public", is_flag=True, help="Leave out names, commands, variables and folders of apps, and salts.")
 @click.option(
     "--parquet",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -46,6 +47,7 @@ def log(
     last: Bound,
     app: str | None,
     following: bool,
+    public: bool,
     parquet: Path | None,
     as_json: bool,
 ) -> None:
@@ -63,7 +65,7 @@ def log(
         )
     if following and source.past:
         raise click.UsageError("--follow reads the log of a running cluster; leave out FILE and --at")
-    lines = _lines(source, first, last, following=following)
+    lines = _lines(source, first, last, following=following, public=public)
     chosen = _about(lines, app, known=app is None or first != OPEN or last != OPEN)
     if parquet is None:
         show = render.log_json if as_json else render.log_line
@@ -76,12 +78,12 @@ def log(
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 
-def _lines(source: Source, first: Bound, last: Bound, *, following: bool) -> Iterator[Line]:
+def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public: bool) -> Iterator[Line]:
     records = source.records(first, last)
     if following:
         grown = follow(source.session.log, position_of(source.session.log, (first.seq or 1) - 1))
         records = (record for record in grown if record is not None)
-    lines = (line for record in records for line in lines_of(record))
+    lines = (line for record in records for line in lines_of(record, public=public))
     within = up_to(lines, last) if following else source.until(up_to(lines, last))
     yield from (line for line in within if first.reached(line))
 
