@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from scheduler.model.events import AppRegistered, ClusterConfigured
-from scheduler.model.resources import Resources
+from scheduler.model.resources import decoded
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.entities import Allocation, App, Company, User, Worker
 from scheduler.rules.ledger import Balance, Usage
@@ -187,8 +187,9 @@ def _restore_app(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a 
     user = None if company is None else company.users.get(spec.user)
     usage, balance = (Usage(), Balance()) if company is None else (company.usage, company.balance)
     accounts = state.balance, balance, Balance() if user is None else user.balance
-    request = Resources(record.requested_cores, record.requested_memory_mb)
-    queued = Pending(spec.app, spec.company, spec.user, spec.kind, request, record.submitted, record.submitted_at)
+    queued = Pending(
+        spec.app, spec.company, spec.user, spec.kind, record.requested, record.submitted, record.submitted_at
+    )
     state.apps[spec.app] = App(queued=queued, accounts=accounts, usage=usage, **asdict(record))
 
 
@@ -220,16 +221,20 @@ def _restore_refusal(state: ClusterState, record: _Refusal) -> None:
     state.refusals[record.id] = record.error, record.message
 
 
+def _decoder(record: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(list[record], dec_hook=decoded)  # type: ignore[valid-type]
+
+
 _RESTORE: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[ClusterState, Any], None]]] = {
-    "cluster": (msgspec.json.Decoder(list[_Cluster]), _restore_cluster),
-    "companies": (msgspec.json.Decoder(list[_COMPANY]), _restore_company),  # type: ignore[valid-type]
-    "users": (msgspec.json.Decoder(list[_USER]), _restore_user),  # type: ignore[valid-type]
-    "workers": (msgspec.json.Decoder(list[_WORKER]), _restore_worker),  # type: ignore[valid-type]
-    "apps": (msgspec.json.Decoder(list[_APP]), _restore_app),  # type: ignore[valid-type]
-    "executors": (msgspec.json.Decoder(list[_ALLOCATION]), _restore_executor),  # type: ignore[valid-type]
-    "drivers": (msgspec.json.Decoder(list[_ALLOCATION]), _restore_driver),  # type: ignore[valid-type]
-    "ended": (msgspec.json.Decoder(list[_Ended]), _restore_ended),
-    "held_back": (msgspec.json.Decoder(list[_HeldBack]), _restore_held_back),
-    "commands": (msgspec.json.Decoder(list[_Command]), _restore_command),
-    "refusals": (msgspec.json.Decoder(list[_Refusal]), _restore_refusal),
+    "cluster": (_decoder(_Cluster), _restore_cluster),
+    "companies": (_decoder(_COMPANY), _restore_company),
+    "users": (_decoder(_USER), _restore_user),
+    "workers": (_decoder(_WORKER), _restore_worker),
+    "apps": (_decoder(_APP), _restore_app),
+    "executors": (_decoder(_ALLOCATION), _restore_executor),
+    "drivers": (_decoder(_ALLOCATION), _restore_driver),
+    "ended": (_decoder(_Ended), _restore_ended),
+    "held_back": (_decoder(_HeldBack), _restore_held_back),
+    "commands": (_decoder(_Command), _restore_command),
+    "refusals": (_decoder(_Refusal), _restore_refusal),
 }

@@ -99,7 +99,7 @@ CUT_SHORT = [seq for seq in range(1, len(LINES)) if TURNS[seq - 1] == TURNS[seq]
 
 
 @pytest.mark.parametrize("cut", CUT_SHORT)
-def test_a_log_that_was_cut_in_the_middle_of_a_turn_is_refused(fake: Redis, cut: int) -> None:
+def test_a_log_cut_inside_a_turn_is_refused(fake: Redis, cut: int) -> None:
     """Nobody could tell whether the rest of the turn was another one."""
     log = EventLog(fake, Keys("default"))
     with pytest.raises(BadExport, match=f"the file ends within the turn that begins with entry {TURNS[cut - 1]}"):
