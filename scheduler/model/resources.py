@@ -41,6 +41,10 @@ class Resources(tuple[int, ...]):
             others = others[:-1]
         return _new(cls, (cores, memory_mb, *others))
 
+    def __getnewargs__(self) -> tuple[int, ...]:
+        """What a copy is made of: the amounts, one by one."""
+        return tuple(self)
+
     @classmethod
     def of(cls, **amounts: int) -> Resources:
         """The vector of these amounts by kind. Raises: KeyError if a kind was not declared."""

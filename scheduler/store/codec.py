@@ -293,7 +293,7 @@ def _complaint(record: Record, error: Exception) -> UnreadableRecord:
             if name not in EVENT_TYPES:
                 return UnreadableRecord(seq, f"an event of the unknown type {name!r}")
             try:
-                msgspec.json.decode(raw, type=EVENT_TYPES[name])
+                msgspec.json.decode(raw, type=EVENT_TYPES[name], dec_hook=decoded)
             except msgspec.DecodeError as reason:
                 return UnreadableRecord(seq, f"{name} holds data that cannot be read: {_words(reason)}")
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError):

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import Event
+from scheduler.model.resources import decoded
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from tests.property.histories import HISTORIES, History, played
@@ -53,12 +55,13 @@ def test_a_random_edit_of_a_history_folds_to_a_valid_state_or_is_refused(history
 
 def _edited(event: Event, data: st.DataObject) -> Event | None:
     """The event with another value of one field, None if a log could not hold it."""
-    values: dict[str, Any] = msgspec.to_builtins(event)
+    values: dict[str, Any] = structs.asdict(event)
     field = data.draw(st.sampled_from(sorted(values)), "field")
     other = st.one_of(
         st.integers(-3, 100), st.sampled_from(["a1", "c1", "u1", "w1", "a1.0", "1/2", "", None, True, False])
     )
     try:
-        return msgspec.convert({**values, field: data.draw(other, "value")}, type(event))
+        edited = type(event)(**{**values, field: data.draw(other, "value")})
+        return msgspec.json.decode(msgspec.json.encode(edited), type=type(event), dec_hook=decoded)
     except msgspec.ValidationError:
         return None

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
+import msgspec
 import pytest
 
+from scheduler.model import resources
 from scheduler.model.resources import Quota, Resources, Share, round_up
+from scheduler.rules.admission.company import Tenant
+from scheduler.rules.admission.quota import QuotaLimit
+from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
+from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 
 
 @pytest.mark.parametrize(
@@ -94,3 +102,68 @@ def test_resources_cover_what_fits_in_both_dimensions() -> None:
 @pytest.mark.parametrize(("amount", "rounded"), [(1, 4), (4, 4), (6, 8), (8, 8), (0, 0)])
 def test_rounding_up_gives_the_next_multiple(amount: int, rounded: int) -> None:
     assert round_up(amount, 4) == rounded
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third kind of resources, declared for one test."""
+    monkeypatch.setattr(resources, "_kinds", ["cores", "memory_mb"])
+    resources.declare("gpu")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_declared_kind_counts_in_every_operation_like_cores_and_memory() -> None:
+    with_gpus = Resources.of(cores=8, memory_mb=4096, gpu=2)
+    plain = Resources(8, 4096)
+    assert resources.kinds() == ("cores", "memory_mb", "gpu")
+    assert (with_gpus.amount("gpu"), plain.amount("gpu")) == (2, 0)
+    assert with_gpus + plain == Resources.of(cores=16, memory_mb=8192, gpu=2)
+    assert with_gpus - with_gpus == Resources()
+    assert deepcopy(with_gpus) == with_gpus
+    assert with_gpus * 3 == Resources.of(cores=24, memory_mb=12288, gpu=6)
+    assert with_gpus.covers(plain)
+    assert not plain.covers(with_gpus)
+    assert Resources.of(cores=80, memory_mb=40960, gpu=5).holds(with_gpus) == 2
+    assert str(with_gpus.dominant_share(Resources.of(cores=80, memory_mb=40960, gpu=4))) == "1/2"
+    assert str(with_gpus.dominant_share(plain)) == "1/0"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_quotas_and_ledgers_take_a_declared_kind_without_a_word_of_it() -> None:
+    third = Quota(Resources.of(cores=30, memory_mb=30_000, gpu=6), denominator=3)
+    two, three = (Resources.of(cores=1, memory_mb=1, gpu=number) for number in (2, 3))
+    assert third.covers(two)
+    assert not third.covers(three)
+    assert str(third.share_of(two)) == "1/1"
+    accounts = Balance(), Balance(), Balance()
+    add_request(accounts, three)
+    add_grant(accounts, two)
+    assert accounts == (Balance(three, two),) * 3
+    usage = Usage()
+    usage.update(1000, accounts[0], 3_600_000)
+    assert usage.used == two * 1000
+    limit = QuotaLimit(Tenant("acme", accounts[1], usage, quota=Quota(Resources.of(cores=9, memory_mb=9, gpu=4))))
+    assert limit.admits(Resources.of(cores=1, memory_mb=1, gpu=1))
+    assert not limit.admits(two)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_workers_without_the_declared_kind_are_no_candidates() -> None:
+    fleet = Fleet([16, 8, 4], Resources(4, 2048))
+    for name, gpus in (("w1", 0), ("w2", 4)):
+        offer = Resources.of(cores=16, memory_mb=16384, gpu=gpus)
+        fleet.join(name, offer, offer)
+    assert fleet.total == Resources.of(cores=32, memory_mb=32768, gpu=4)
+    for selection in WORKER_SELECTIONS:
+        found = fleet.candidates(Resources.of(cores=4, memory_mb=2048, gpu=1), selection)
+        assert [worker for worker, _ in found] == ["w2"]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_vector_is_an_array_in_the_log_and_read_back_as_it_was() -> None:
+    for vector, text in ((Resources(8, 4096), b"[8,4096]"), (Resources.of(cores=8, gpu=2), b"[8,0,2]")):
+        assert msgspec.json.encode(vector) == text
+        assert msgspec.json.decode(text, type=Resources, dec_hook=resources.decoded) == vector
+    for wrong in (b"[8]", b'[8,"x"]', b"[8,0.5]", b"[true,1]"):
+        with pytest.raises(msgspec.ValidationError, match="whole amounts"):
+            msgspec.json.decode(wrong, type=Resources, dec_hook=resources.decoded)
