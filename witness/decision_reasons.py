@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -64,8 +65,8 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
         ]
     used, fleet, settings = state.balance, state.fleet, state.settings
     room = (
-        f"waitingApps asked for {used.requested_cores} of {fleet.total_cores} cores "
-        f"and {used.requested_memory_mb} of {fleet.total_memory_mb} MiB, so there was room"
+        f"waitingApps asked for {used.requested.cores} of {fleet.total.cores} cores "
+        f"and {used.requested.memory_mb} of {fleet.total.memory_mb} MiB, so there was room"
     )
     company = state.queue.companies[app.company]
     reasons = [_reason("A3", room), _why_company(state, company)]
@@ -105,7 +106,7 @@ def _why_company(state: ClusterState, company: CompanyQueue) -> Reason:
 
 def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
     """Why a driver got its worker (D2)."""
-    room = sum(1 for _ in state.fleet.candidates(event.cores, event.memory_mb, "worker-id"))
+    room = sum(1 for _ in state.fleet.candidates(Resources(event.cores, event.memory_mb), "worker-id"))
     if state.settings.spread_out_drivers:
         how = f"{event.worker} was next in the order that log position {state.head} draws, of {room} with room"
     else:
@@ -152,7 +153,7 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
         together += [granted.executor for granted in place(state, app, at)]
     size, memory = _computed(state, app, event) if app.sized_by_scheduler else _asked(state, app, event)
     cores = 1 if _grows(state, app) else event.cores
-    found = list(state.fleet.candidates(cores, event.memory_mb, settings.worker_selection))
+    found = list(state.fleet.candidates(Resources(cores, event.memory_mb), settings.worker_selection))
     if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
         found = [candidate for candidate in found if candidate[0] not in own]

@@ -23,9 +23,10 @@ from operator import add
 from typing import Any, Literal, NamedTuple
 
 from scheduler.model.events import Event
+from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
 from witness.entitlement import Amount, among_equals, entitlements, jain
-from witness.usage import Account, Accounts, Held
+from witness.usage import Account, Accounts
 
 By = Literal["company", "user"]
 Party = tuple[str, str]
@@ -182,7 +183,7 @@ class Fairness:
 
     def _standings_of(self, state: ClusterState) -> dict[Party, Standing]:
         companies = [name for name in state.companies if self._totals.get(name)]
-        capacity = float(state.fleet.total_cores), float(state.fleet.total_memory_mb)
+        capacity = float(state.fleet.total.cores), float(state.fleet.total.memory_mb)
         quotas = [_quota(state, name) for name in companies]
         granted_counts = state.settings.occupancy == "granted"
         whole = [_standing(self._totals[name][name, ""], granted_counts=granted_counts) for name in companies]
@@ -219,7 +220,7 @@ class Fairness:
 
     def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
         whole = self.cluster
-        cores = state.fleet.total_cores
+        cores = state.fleet.total.cores
         whole.live += cores * passed
         whole.queue += sum(standing.pending for standing in standings.values()) * passed
         ratios = []
@@ -369,10 +370,10 @@ def _standing(total: _Count, *, granted_counts: bool) -> Standing:
 
 def _quota(state: ClusterState, company: str) -> Amount:
     quota = state.quota(company)
-    return quota.cores / quota.denominator, quota.memory_mb / quota.denominator
+    return quota.amount.cores / quota.denominator, quota.amount.memory_mb / quota.denominator
 
 
-def _amount(held: Held) -> tuple[int, int]:
+def _amount(held: Resources) -> tuple[int, int]:
     return held.cores, held.memory_mb
 
 

@@ -101,19 +101,19 @@ def _others(state: ClusterState, company: str) -> Iterable[CompanyQueue]:
 def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: bool) -> Told:
     request, quota, has = app.queued.request, company.tenant.quota, company.tenant.balance
     text = (
-        f"company {app.spec.company} has asked for {has.requested_cores} cores and {has.requested_memory_mb} MiB; "
+        f"company {app.spec.company} has asked for {has.requested.cores} cores and {has.requested.memory_mb} MiB; "
         f"{request.cores} cores and {request.memory_mb} MiB more would pass its quota of {_words(quota)}"
     )
     if borrows := app.spec.company in state.queue.borrowers:
         why = "another company takes part" if others else "the cluster is full"
         text += f"; it may not borrow, since {why}"
     facts = {
-        "requestedCores": has.requested_cores,
-        "requestedMemory": has.requested_memory_mb,
+        "requestedCores": has.requested.cores,
+        "requestedMemory": has.requested.memory_mb,
         "appCores": request.cores,
         "appMemory": request.memory_mb,
-        "quotaCores": exact(quota.cores, quota.denominator),
-        "quotaMemory": exact(quota.memory_mb, quota.denominator),
+        "quotaCores": exact(quota.amount.cores, quota.denominator),
+        "quotaMemory": exact(quota.amount.memory_mb, quota.denominator),
         "borrow": borrows,
     }
     return text, facts
@@ -217,14 +217,14 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
 def _cluster(state: ClusterState) -> Told:
     used, fleet = state.balance, state.fleet
     text = (
-        f"the apps in waitingApps ask for {used.requested_cores} of {fleet.total_cores} cores "
-        f"and {used.requested_memory_mb} of {fleet.total_memory_mb} MiB"
+        f"the apps in waitingApps ask for {used.requested.cores} of {fleet.total.cores} cores "
+        f"and {used.requested.memory_mb} of {fleet.total.memory_mb} MiB"
     )
     facts = {
-        "requestedCores": used.requested_cores,
-        "requestedMemory": used.requested_memory_mb,
-        "cores": fleet.total_cores,
-        "memory": fleet.total_memory_mb,
+        "requestedCores": used.requested.cores,
+        "requestedMemory": used.requested.memory_mb,
+        "cores": fleet.total.cores,
+        "memory": fleet.total.memory_mb,
     }
     return text if is_full(state) else f"it enters with the next turn: {text}", facts
 
@@ -259,7 +259,7 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
         memory_mb = executor_memory_mb(state.fleet, settings, cores, app.spec.memory_per_task_mb)
         memory_mb = settings.min_executor_memory_mb if memory_mb is None else memory_mb
     size = Resources(cores, memory_mb)
-    if next(state.fleet.candidates(cores, memory_mb, settings.worker_selection), None) is not None:
+    if next(state.fleet.candidates(Resources(cores, memory_mb), settings.worker_selection), None) is not None:
         if app.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
@@ -271,12 +271,12 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
 def _for_its_driver(state: ClusterState, app: App) -> Wait:
     settings, spec = state.settings, app.spec
     size = Resources(spec.driver_cores, spec.driver_memory_mb)
-    held = f"drivers hold {state.driver_cores} of {state.fleet.total_cores} cores"
+    held = f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores"
     numerator, denominator = map(int, settings.max_driver_share.split("/"))
     most = None
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
-    elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total_cores:
+    elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total.cores:
         most = f"{held}, and {size.cores} more would pass max_driver_share, {settings.max_driver_share}"
     if most is not None:
         facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
@@ -349,7 +349,7 @@ def _time(at_ms: int) -> str:
 
 
 def _words(quota: Quota) -> str:
-    cores, memory_mb = exact(quota.cores, quota.denominator), exact(quota.memory_mb, quota.denominator)
+    cores, memory_mb = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
     return f"{cores} cores and {memory_mb} MiB"
 
 

@@ -7,27 +7,15 @@ at the state after every event. Amounts are whole core-ms and MiB-ms, so they ad
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler.model.events import AppRegistered, AppRemoved, Event
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 
 FAR_MS = 1 << 62
 """A time that does not come."""
-
-
-@dataclass(slots=True)
-class Held:
-    """Cores and MiB at one instant, or their integral over time in core-ms and MiB-ms."""
-
-    cores: int = 0
-    memory_mb: int = 0
-
-    def add(self, cores: int, memory_mb: int) -> None:
-        """Add that much (negative to subtract it)."""
-        self.cores += cores
-        self.memory_mb += memory_mb
 
 
 @dataclass(slots=True)
@@ -38,18 +26,18 @@ class Account:
     company: str
     user: str
     submitted_at: int
-    demand: Held = field(default_factory=Held)
+    demand: Resources = NOTHING
     """What it asks for now, 0 once it ended; of an unlimited app what it holds at least."""
     admitted_at: int | None = None
     started_at: int | None = None
     """When it was first granted anything."""
     ended_at: int | None = None
     ended: str | None = None
-    requested: Held = field(default_factory=Held)
+    requested: Resources = NOTHING
     """What it holds in the ledgers now."""
-    granted: Held = field(default_factory=Held)
-    requested_ms: Held = field(default_factory=Held)
-    granted_ms: Held = field(default_factory=Held)
+    granted: Resources = NOTHING
+    requested_ms: Resources = NOTHING
+    granted_ms: Resources = NOTHING
     settled_at: int = 0
     asked_cores: int = 0
     """The most that it asked for."""
@@ -101,23 +89,22 @@ class Accounts:
     def _settle(self, account: Account, at: int) -> None:
         passed = self.clip(at) - self.clip(account.settled_at)
         if passed > 0:
-            requested, granted = account.requested, account.granted
-            account.requested_ms.add(requested.cores * passed, requested.memory_mb * passed)
-            account.granted_ms.add(granted.cores * passed, granted.memory_mb * passed)
+            account.requested_ms += account.requested * passed
+            account.granted_ms += account.granted * passed
         account.settled_at = at
 
 
 def _take_over(account: Account, app: App | None, at: int) -> None:
     """What the state says of the app now; one that it forgot has ended and holds nothing."""
     if app is None or app.ended is not None:
-        account.demand, account.requested = Held(), Held()
-        account.granted = Held() if app is None else Held(app.granted_cores, app.granted_memory_mb)
+        account.demand, account.requested = NOTHING, NOTHING
+        account.granted = NOTHING if app is None else app.granted
         return
-    account.demand = Held(app.requested_cores, app.requested_memory_mb)
-    account.granted = Held(app.granted_cores, app.granted_memory_mb)
-    account.asked_cores = max(account.asked_cores, app.requested_cores)
+    account.demand = app.requested
+    account.granted = app.granted
+    account.asked_cores = max(account.asked_cores, app.requested.cores)
     if app.admitted:
         account.requested = account.demand
         account.admitted_at = app.admitted_at
-    if account.started_at is None and app.granted_cores:
+    if account.started_at is None and app.granted.cores:
         account.started_at = at

@@ -284,7 +284,7 @@ class OtherWorld(World):
         else:
             running.left = max(0, running.left - running.rate * (now - running.at))
         running.version += 1
-        running.at, running.rate = now, app.granted_cores
+        running.at, running.rate = now, app.granted.cores
         if running.rate:
             due = now + 1 if app.ended is not None else now + max(1, -(-running.left // running.rate))
             self._count += 1

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from fairlog.local.running import find_running
 from recovery.archive.archive import open_log
 from recovery.failover.lease import Member, members
-from recovery.replay.bounds import OPEN, Bound, up_to
+from recovery.replay.bounds import OPEN, Bound, E, up_to
 from recovery.replay.rebuild import fold, rebuild
 from scheduler.model.errors import FairlogError, NoMaster, UnsuitableStore
 from scheduler.rules.state import ClusterState
@@ -176,15 +176,15 @@ class Session:
         return clock_ms(cast("Any", self.store.time()))
 
 
-def until(facts: Iterable[Fact], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[Fact]:
-    """The facts up to that position or time; all facts for None.
+def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[E]:
+    """The entries up to that position or time; all entries for None.
 
-    Raises: NotThatLong, behind the last one, if the log does not reach there, or it is a time that is still to come.
+    Raises: NotThatLong, after the last entry, if the log does not reach it or it is a time in the future.
     """
     seq = ended_at = 0
-    for fact in up_to(facts, at or OPEN):
-        seq, ended_at = fact.seq, fact.at
-        yield fact
+    for entry in up_to(entries, at or OPEN):
+        seq, ended_at = entry.seq, entry.at
+        yield entry
     if at is not None and at.seq is not None and seq < at.seq:
         raise NotThatLong(f"the log ends at position {seq}, before {at.seq}")
     if at is not None and at.at is not None and not seq:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from fairlog.cli.follow import position_of
 from fairlog.cli.session import Session, until
 from fairlog.cli.target import Place
+from recovery.replay.bounds import Bound, E
 from recovery.replay.chain import read_export
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, InvalidCommand, UnreadableRecord
@@ -49,7 +51,7 @@ class Source:
 
     def __iter__(self) -> Iterator[Fact]:
         if self._file is not None:
-            return until(facts_of(self._file), self._at, lambda: round(time.time() * 1000))
+            return self.until(facts_of(self._file))
         return self.session.facts()
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
@@ -63,6 +65,17 @@ class Source:
         for fact in self:
             fold(state, fact)
         return look(state, view, arguments)
+
+    def records(self, first: Bound, last: Bound) -> Iterator[Record]:
+        """The turns of the log that hold the span, and maybe more. Raises: as iterating."""
+        if self._file is not None:
+            return exported(self._file)
+        after = position_of(self.session.log, (first.seq or 1) - 1)
+        return self.session.log.read(after, to=last.seq)
+
+    def until(self, entries: Iterable[E]) -> Iterator[E]:
+        """Those of these entries that are not behind `--at`. Raises: NotThatLong if they end before."""
+        return until(entries, self._at, lambda: round(time.time() * 1000))
 
     def end(self) -> Position:
         """Where the log ends, its last turn's position and digest. Raises: InvalidCommand if it holds nothing."""

@@ -56,7 +56,7 @@ def read_story(facts: Sequence[Fact]) -> Story:
             check_admission(story.state, event, fact.seq)
             story.admissions += 1
         if isinstance(event, ExecutorRemoved):
-            cores = story.state.executors[event.executor].cores
+            cores = story.state.executors[event.executor].resources.cores
             story.core_ms[event.app] = story.core_ms.get(event.app, 0) + cores * (fact.at - since[event.executor])
         fold(story.state, fact)
         if isinstance(event, ExecutorAllocated):
@@ -71,12 +71,12 @@ def read_story(facts: Sequence[Fact]) -> Story:
 def check_workers(state: ClusterState, seq: int) -> None:
     """Raises: Broken if a worker's executors together exceed what it offers (semantics O2)."""
     for worker in state.workers.values():
-        cores = sum(executor.cores for executor in worker.executors.values())
-        memory_mb = sum(executor.memory_mb for executor in worker.executors.values())
-        if cores > worker.cores or memory_mb > worker.memory_mb:
+        cores = sum(executor.resources.cores for executor in worker.executors.values())
+        memory_mb = sum(executor.resources.memory_mb for executor in worker.executors.values())
+        if cores > worker.offer.cores or memory_mb > worker.offer.memory_mb:
             raise Broken(
                 f"log position {seq}: worker {worker.id} is granted {cores} cores and {memory_mb} MiB, "
-                f"but offers {worker.cores} cores and {worker.memory_mb} MiB"
+                f"but offers {worker.offer.cores} cores and {worker.offer.memory_mb} MiB"
             )
 
 
@@ -136,7 +136,7 @@ def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) ->
         if found is None or found.state != "finished":
             how = "unknown" if found is None else f"{found.state}: {found.detail}"
             raise Broken(f"app {app} did not finish: it is {how}")
-    if state.executors or state.balance.requested_cores or state.balance.granted_cores:
+    if state.executors or state.balance.requested.cores or state.balance.granted.cores:
         raise Broken("resources are still held although every app has ended")
     for view, arguments in VIEWS:
         if ask(view, **arguments) != look(state, view, arguments):
@@ -151,8 +151,8 @@ def _fits(state: ClusterState, name: str, company: Company) -> bool:
             first.setdefault(app.spec.user, app)
     quota, held = state.quota(name), company.balance
     return any(
-        (held.requested_cores + app.requested_cores) * quota.denominator <= quota.cores
-        and (held.requested_memory_mb + app.requested_memory_mb) * quota.denominator <= quota.memory_mb
+        (held.requested.cores + app.requested.cores) * quota.denominator <= quota.amount.cores
+        and (held.requested.memory_mb + app.requested.memory_mb) * quota.denominator <= quota.amount.memory_mb
         for app in first.values()
     )
 
@@ -160,6 +160,6 @@ def _fits(state: ClusterState, name: str, company: Company) -> bool:
 def _share(state: ClusterState, name: str) -> Fraction:
     quota, held = state.quota(name), state.companies[name].balance
     return max(
-        Fraction(held.requested_cores * quota.denominator, quota.cores),
-        Fraction(held.requested_memory_mb * quota.denominator, quota.memory_mb),
+        Fraction(held.requested.cores * quota.denominator, quota.amount.cores),
+        Fraction(held.requested.memory_mb * quota.denominator, quota.amount.memory_mb),
     )

@@ -218,7 +218,7 @@ def _print_story(story: Story, orders: Sequence[Order]) -> None:
                 app.spec.app,
                 app.spec.user,
                 app.name,
-                app.requested_cores,
+                app.requested.cores,
                 story.executors.get(app.spec.app, 0),
                 render.duration(app.admitted_at - app.submitted_at),
                 render.duration(app.ended_at - app.admitted_at),
@@ -234,7 +234,7 @@ def _print_story(story: Story, orders: Sequence[Order]) -> None:
         mine = [app for app in apps if app.spec.company == company]
         waits = [app.admitted_at - app.submitted_at for app in mine]
         core_s = sum(story.core_ms.get(app.spec.app, 0) for app in mine) // 1000
-        quota = story.state.quota(company).cores
+        quota = story.state.quota(company).amount.cores
         rows.append((company, quota, len(users), len(mine), core_s, *map(render.duration, _spread(waits))))
     columns = ("COMPANY", "QUOTA", "USERS", "APPS", "CORE-SECONDS", "SHORTEST WAIT", "MEAN WAIT", "LONGEST WAIT")
     render.print_table(columns, rows, empty="")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 from uuid import uuid4
 
 from recovery.replay.rebuild import fold
@@ -57,8 +57,15 @@ def left_behind(log: EventLog) -> int | None:
     return int(last[0][0].partition(b"-")[0]) if last else None
 
 
-def adopt(log: EventLog, records: Iterable[Record]) -> Position:
-    """Make `records`, chained from the first entry on, the log of a cluster that has none; where it ends.
+class Adopted(NamedTuple):
+    """Where the adopted log ends, and how many of its apps have not ended and cannot run, their commands withheld."""
+
+    end: Position
+    withheld: int
+
+
+def adopt(log: EventLog, records: Iterable[Record]) -> Adopted:
+    """Make `records`, chained from the first entry on, the log of a cluster that has none.
 
     The next master to be elected rebuilds from it and brings grants and heartbeats in line.
 
@@ -73,7 +80,7 @@ def adopt(log: EventLog, records: Iterable[Record]) -> Position:
     if earlier:
         store.unlink(earlier)
     try:
-        end = _gather(log, draft, records)
+        state, end = _gather(log, draft, records)
         answer = store.eval(PUBLISH_LUA, 3, keys.log, keys.draft, draft, f"{end.seq}-0", end.digest)
     finally:
         store.eval(DISCARD_LUA, 2, keys.draft, draft)
@@ -81,10 +88,15 @@ def adopt(log: EventLog, records: Iterable[Record]) -> Position:
         raise NotAdopted(_in_the_way(log))
     if answer != b"done":
         raise NotAdopted(_OVERTAKEN)
-    return end
+    return Adopted(end, withheld(state))
 
 
-def _gather(log: EventLog, draft: str, records: Iterable[Record]) -> Position:
+def withheld(state: ClusterState) -> int:
+    """How many apps have not ended whose commands are withheld: nobody can run them."""
+    return sum(app.ended is None and (app.private is None or not app.private.command) for app in state.apps.values())
+
+
+def _gather(log: EventLog, draft: str, records: Iterable[Record]) -> tuple[ClusterState, Position]:
     """Put the records into the draft, a page at a time, each folded before; where they end."""
     state, position = ClusterState(), GENESIS
     left = iter(records)
@@ -100,7 +112,7 @@ def _gather(log: EventLog, draft: str, records: Iterable[Record]) -> Position:
             if None in together.execute():
                 raise NotAdopted(_OVERTAKEN)
     check(state)
-    return position
+    return state, position
 
 
 _OVERTAKEN = "another import or restore into this cluster has started; this import was discarded"

@@ -16,6 +16,9 @@ from msgspec.structs import replace
 
 from scheduler.model.errors import InvalidCommand
 
+BATCH = 1_000
+"""How many commands a batch has at most, and a turn takes at most."""
+
 
 class _Request(
     Struct,

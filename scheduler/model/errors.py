@@ -119,6 +119,15 @@ class QuotaExceeded(CommandRejected):
         )
 
 
+def refusal_of(name: str, message: str) -> CommandRejected:
+    """The refusal of that class, as somebody else has raised it; one of an unknown class is an InternalError."""
+    found = globals().get(name)
+    kind = found if isinstance(found, type) and issubclass(found, CommandRejected) else InternalError
+    refusal = kind.__new__(kind)
+    refusal.args = (message,)
+    return refusal
+
+
 class InternalError(CommandRejected):
     """The command made the master fail; it lies in the dead-letter stream for a human to read."""
 

@@ -293,6 +293,20 @@ class AppRemoved(_Fact, frozen=True):
     detail: str = ""
 
 
+class CommandRefused(_Fact, frozen=True):
+    """A command was refused: the name of the error and its sentence, as its sender was told (semantics T3)."""
+
+    error: str
+    message: str
+
+
+class RefusalsOmitted(_Fact, frozen=True):
+    """So many refusals more than are logged, the first of them at `since` (ms) (semantics T3)."""
+
+    count: int
+    since: int
+
+
 Event = (
     MasterElected
     | ClusterConfigured
@@ -314,6 +328,8 @@ Event = (
     | AppChanged
     | ExecutorsRequested
     | AppRemoved
+    | CommandRefused
+    | RefusalsOmitted
 )
 
 EVENT_TYPES: dict[str, type[Event]] = {
@@ -339,6 +355,8 @@ EVENT_TYPES: dict[str, type[Event]] = {
         AppChanged,
         ExecutorsRequested,
         AppRemoved,
+        CommandRefused,
+        RefusalsOmitted,
     )
 }
 

@@ -2,23 +2,141 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 UNLIMITED_CORES = 2**31 - 1
 """What an app of unlimited cores counts down from, as in Spark (semantics A6)."""
 UNLIMITED_MEMORY_MB = 2**62
 
 
-class Resources(NamedTuple):
-    """An amount of `cores` (whole) and `memory_mb` (MiB)."""
+_kinds = ["cores", "memory_mb"]
 
-    cores: int
-    memory_mb: int
+
+def kinds() -> tuple[str, ...]:
+    """The names of all kinds of resources: cores, memory in MiB, and what was declared besides, in that order."""
+    return tuple(_kinds)
+
+
+def declare(kind: str) -> None:
+    """Have amounts of this kind as well from now on. The order of declarations is that of the amounts in the log."""
+    if kind not in _kinds:
+        _kinds.append(kind)
+
+
+class Resources(tuple[int, ...]):
+    """A vector of whole amounts, one of each kind: cores, memory in MiB, and of further declared kinds.
+
+    Kinds at the end of which there is nothing are left out, so most vectors have two components, and all operations
+    are cheap for those. Subtraction may give negative amounts.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, cores: int = 0, memory_mb: int = 0, *others: int) -> Self:
+        """The vector of these amounts, further kinds in the order in which they were declared."""
+        while others and not others[-1]:
+            others = others[:-1]
+        return _new(cls, (cores, memory_mb, *others))
+
+    @classmethod
+    def of(cls, **amounts: int) -> Resources:
+        """The vector of these amounts by kind. Raises: KeyError if a kind was not declared."""
+        for kind in amounts:
+            if kind not in _kinds:
+                raise KeyError(kind)
+        return cls(*(amounts.get(kind, 0) for kind in _kinds))
+
+    @property
+    def cores(self) -> int:
+        """Whole cores."""
+        return self[0]
+
+    @property
+    def memory_mb(self) -> int:
+        """Memory in MiB."""
+        return self[1]
+
+    def amount(self, kind: str) -> int:
+        """The amount of that kind. Raises: ValueError if it was not declared."""
+        index = _kinds.index(kind)
+        return self[index] if index < len(self) else 0
+
+    def __add__(self, other: Resources) -> Resources:  # type: ignore[override]
+        if len(self) == 2 == len(other):
+            return _new(Resources, (self[0] + other[0], self[1] + other[1]))
+        return Resources(*(mine + theirs for mine, theirs in _pairs(self, other)))
+
+    def __sub__(self, other: Resources) -> Resources:
+        if len(self) == 2 == len(other):
+            return _new(Resources, (self[0] - other[0], self[1] - other[1]))
+        return Resources(*(mine - theirs for mine, theirs in _pairs(self, other)))
+
+    def __mul__(self, times: int) -> Resources:  # type: ignore[override]
+        if len(self) == 2:
+            return _new(Resources, (self[0] * times, self[1] * times))
+        return Resources(*(amount * times for amount in self))
+
+    def __neg__(self) -> Resources:
+        return self * -1
 
     def covers(self, other: Resources) -> bool:
-        """Whether `other` fits into this amount in both dimensions."""
-        return other.cores <= self.cores and other.memory_mb <= self.memory_mb
+        """Whether `other` fits into this amount in every kind."""
+        if len(self) == 2 == len(other):
+            return other[0] <= self[0] and other[1] <= self[1]
+        return all(theirs <= mine for mine, theirs in _pairs(self, other))
+
+    def at_least(self, other: Resources) -> Resources:
+        """The larger amount of each kind."""
+        return Resources(*map(max, _pairs(self, other)))
+
+    def reaches(self, limit: Resources) -> bool:
+        """Whether the amount of some kind that `limit` has comes up to it: it is full. No cores and no memory are full.
+
+        A further kind that `limit` has nothing of is none of its kinds.
+        """
+        if self[0] >= limit[0] or self[1] >= limit[1]:
+            return True
+        return any(bound and mine >= bound for mine, bound in list(_pairs(self, limit))[2:])
+
+    def holds(self, size: Resources) -> int:
+        """How many of `size` fit into this amount; `size` has some cores and some memory."""
+        if len(size) == 2:
+            return min(self[0] // size[0], self[1] // size[1])
+        return min(mine // each for mine, each in _pairs(self, size) if each)
+
+    def dominant_share(self, of: Resources, denominator: int = 1) -> Share:
+        """The largest ratio of an amount to that of its kind in `of / denominator` (semantics C3).
+
+        "1/0" if there is some of a kind of which there is none.
+        """
+        if len(self) == 2 == len(of) and of[0] and of[1]:
+            cores, memory_mb = self[0] * denominator, self[1] * denominator
+            if cores * of[1] < memory_mb * of[0]:
+                return Share(memory_mb, of[1])
+            return Share(cores, of[0])
+        ratios = [(mine, whole) for mine, whole in _pairs(self, of) if mine or whole]
+        if any(mine and not whole for mine, whole in ratios):
+            return Share(1, 0)
+        return max((Share(mine * denominator, whole) for mine, whole in ratios), default=Share(0, 1))
+
+
+_new = tuple.__new__
+NOTHING = Resources()
+"""No resources at all."""
+
+
+def decoded(kind: type, value: Any) -> Resources:  # noqa: ANN401 - what JSON holds
+    """The vector that a JSON array of whole amounts stands for: msgspec's `dec_hook`. Raises: TypeError."""
+    if kind is not Resources or not all(type(amount) is int for amount in value) or len(value) < 2:
+        raise TypeError(f"expected an array of two or more whole amounts, not {value!r}")
+    return Resources(*value)
+
+
+def _pairs(one: Resources, other: Resources) -> Iterator[tuple[int, int]]:
+    return zip_longest(one, other, fillvalue=0)
 
 
 class Share:
@@ -58,33 +176,22 @@ class Share:
 
 
 class Quota(NamedTuple):
-    """What a company may hold: `cores / denominator` cores and `memory_mb / denominator` MiB (semantics C2)."""
+    """What a company may hold: `amount / denominator` (semantics C2)."""
 
-    cores: int
-    memory_mb: int
+    amount: Resources
     denominator: int = 1
 
-    def covers(self, cores: int, memory_mb: int) -> bool:
-        """Whether that amount stays within the quota in both dimensions (semantics C4)."""
-        return cores * self.denominator <= self.cores and memory_mb * self.denominator <= self.memory_mb
+    def covers(self, held: Resources) -> bool:
+        """Whether that amount stays within the quota in every kind (semantics C4)."""
+        return self.amount.covers(held if self.denominator == 1 else held * self.denominator)
 
-    def share_of(self, cores: int, memory_mb: int) -> Share:
-        """The dominant share of that amount: the larger of its cores ratio and its memory ratio (semantics C3)."""
-        quota_cores, quota_mb, denominator = self
-        if not quota_cores or not quota_mb:
-            exceeded = (cores and not quota_cores) or (memory_mb and not quota_mb)
-            if exceeded:
-                return Share(1, 0)
-            return max(_ratio(cores * denominator, quota_cores), _ratio(memory_mb * denominator, quota_mb))
-        cores *= denominator
-        memory_mb *= denominator
-        if cores * quota_mb < memory_mb * quota_cores:
-            return Share(memory_mb, quota_mb)
-        return Share(cores, quota_cores)
+    def in_whole(self) -> Resources:
+        """What it is at least in whole amounts, rounded up."""
+        return Resources(*(-(-amount // self.denominator) for amount in self.amount))
 
-
-def _ratio(amount: int, quota: int) -> Share:
-    return Share(amount, quota) if quota else Share(0, 1)
+    def share_of(self, held: Resources) -> Share:
+        """The dominant share of that amount: the largest ratio to the quota of any kind (semantics C3)."""
+        return held.dominant_share(self.amount, self.denominator)
 
 
 def round_up(amount: int, multiple: int) -> int:

@@ -105,7 +105,9 @@ def _grant(changes: GrantChanges, worker: str, name: str, state: ClusterState, s
     held = state.executors.get(name) or state.drivers.get(name)
     if held is not None and held.status != "stopping":
         app = state.apps[held.app]
-        changes.put(worker, name, grant_for(app, name, held.cores, held.memory_mb, settled_at=settled_at))
+        changes.put(
+            worker, name, grant_for(app, name, held.resources.cores, held.resources.memory_mb, settled_at=settled_at)
+        )
 
 
 def all_grants(state: ClusterState, *, settled_at: int = 0) -> dict[str, dict[str, str]]:
@@ -116,6 +118,6 @@ def all_grants(state: ClusterState, *, settled_at: int = 0) -> dict[str, dict[st
         if executor.status == "stopping":
             there[executor.id] = STOP
         else:
-            app, cores, memory_mb = state.apps[executor.app], executor.cores, executor.memory_mb
+            app, cores, memory_mb = state.apps[executor.app], executor.resources.cores, executor.resources.memory_mb
             there[executor.id] = grant_for(app, executor.id, cores, memory_mb, settled_at=settled_at)
     return grants

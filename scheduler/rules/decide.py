@@ -65,7 +65,7 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerStatus,
 )
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
@@ -157,7 +157,7 @@ def admit(state: ClusterState) -> AppAdmitted | None:
         full = is_full(state)
         if full and not state.queue.borrowers:
             return None
-        if full and is_full(state, *state.queue.may_return()):
+        if full and is_full(state, state.queue.may_return()):
             return None
         first = state.queue.first(within_quota=full)
     if first is None:
@@ -206,7 +206,7 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     """
     settings, left = state.settings, app.left_cores
     placement = PLACEMENTS[settings.placement]
-    cores, memory_mb = app.unit and app.unit.cores, app.executor_memory_mb or 0
+    cores, memory_mb = None if app.unit is None else app.unit.cores, app.executor_memory_mb or 0
     limit = app.left_executors
     if settings.admission == "fair":
         limit = min(limit, app.left_memory_mb // memory_mb)
@@ -225,7 +225,7 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
 
 def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Candidates:
     """The workers with room (semantics P1), by the rules before Spark 1.4 without those that have one of it (P7)."""
-    candidates = state.fleet.candidates(cores, memory_mb, state.settings.worker_selection)
+    candidates = state.fleet.candidates(Resources(cores, memory_mb), state.settings.worker_selection)
     if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
@@ -269,11 +269,9 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
             yield app
 
 
-def is_full(state: ClusterState, unheld_cores: int = 0, unheld_mb: int = 0) -> bool:
-    """Whether what waitingApps requests, but for that, is all that the cluster has (semantics A3)."""
-    requested, fleet = state.balance, state.fleet
-    cores, memory_mb = requested.requested_cores - unheld_cores, requested.requested_memory_mb - unheld_mb
-    return cores >= fleet.total_cores or memory_mb >= fleet.total_memory_mb
+def is_full(state: ClusterState, unheld: Resources = NOTHING) -> bool:
+    """Whether what waitingApps requests, but for that, is all that the cluster has of some kind (semantics A3)."""
+    return (state.balance.requested - unheld).reaches(state.fleet.total)
 
 
 def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:
@@ -378,10 +376,7 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
         return [*executors, _removed(worker, "removed")]
     if worker.decommissioned:
         return executors
-    again = [
-        WorkerChanged(worker=worker.id, status=status, cores=worker.cores, memory_mb=worker.memory_mb)
-        for status in ("decommissioned", "leaving")
-    ]
+    again = [_with_status(worker, status) for status in ("decommissioned", "leaving")]
     return [*again, *executors]
 
 
@@ -416,11 +411,11 @@ def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event
         raise DuplicateWorker(worker.id, worker.host, worker.rack)
     if worker.offer == (command.cores, command.memory_mb):
         return []
-    held_cores, held_mb = worker.cores - worker.free_cores, worker.memory_mb - worker.free_memory_mb
-    if command.cores < held_cores:
-        raise OfferTooSmall(worker.id, "cores", command.cores, held_cores)
-    if command.memory_mb < held_mb:
-        raise OfferTooSmall(worker.id, "MiB", command.memory_mb, held_mb)
+    held = worker.offer - worker.free
+    if command.cores < held.cores:
+        raise OfferTooSmall(worker.id, "cores", command.cores, held.cores)
+    if command.memory_mb < held.memory_mb:
+        raise OfferTooSmall(worker.id, "MiB", command.memory_mb, held.memory_mb)
     return [WorkerChanged(worker=worker.id, status=worker.status, cores=command.cores, memory_mb=command.memory_mb)]
 
 
@@ -428,7 +423,11 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
     """The worker with another status, nothing if it has none of those it may come from (semantics W3, W6)."""
     if worker.status not in only_from:
         return []
-    return [WorkerChanged(worker=worker.id, status=status, cores=worker.cores, memory_mb=worker.memory_mb)]
+    return [_with_status(worker, status)]
+
+
+def _with_status(worker: Worker, status: WorkerStatus) -> WorkerChanged:
+    return WorkerChanged(worker=worker.id, status=status, cores=worker.offer.cores, memory_mb=worker.offer.memory_mb)
 
 
 def _undrain(worker: Worker) -> list[Event]:

@@ -23,7 +23,7 @@ from scheduler.model.events import (
     ExecutorsRequested,
     Wanted,
 )
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
@@ -41,12 +41,12 @@ def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields
     """The app's demand in full, some of it changed (semantics O4)."""
     stated: dict[str, Any] = {
         "app": app.spec.app,
-        "requested_cores": app.requested_cores,
-        "requested_memory_mb": app.requested_memory_mb,
+        "requested_cores": app.requested.cores,
+        "requested_memory_mb": app.requested.memory_mb,
         "done_cores": app.done_cores,
         "executor_limit": app.executor_limit,
-        "executor_cores": app.unit and app.unit.cores,
-        "executor_memory_mb": app.unit and app.unit.memory_mb,
+        "executor_cores": None if app.unit is None else app.unit.cores,
+        "executor_memory_mb": None if app.unit is None else app.unit.memory_mb,
         "preferring_tasks": app.preferring_tasks,
         "preferred_hosts": app.preferred_hosts,
         "backlog_executors": app.backlog_executors,
@@ -93,7 +93,7 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
         )
     if executors is not None and (app.elastic or spec.sizing == "computed"):
         request = _request(app, changes)
-        if request.cores > app.requested_cores or request.memory_mb > app.requested_memory_mb:
+        if not app.requested.covers(request):
             _check_quota(state, app, request)
         changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
     changed = demand(app, **changes)
@@ -106,10 +106,10 @@ def after_removal(app: App, gone: Collection[Allocation]) -> list[Event]:
     What earlier ones were done with is owed again (semantics S6); executors beyond a demand that was
     lowered take their part of the request with them (O4).
     """
-    request = Resources(app.requested_cores, app.requested_memory_mb)
+    request = app.requested
     if app.follows_limit:
         request = _request(app, {"done_cores": 0}, gone)
-    if not app.done_cores and request == (app.requested_cores, app.requested_memory_mb):
+    if not app.done_cores and request == app.requested:
         return []
     return [demand(app, done_cores=0, requested_cores=request.cores, requested_memory_mb=request.memory_mb)]
 
@@ -187,11 +187,8 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     app = state.apps[event.app]
     if app.plain or app.sized_by_scheduler:
         return event
-    cores = max(app.requested_cores, app.granted_cores + app.done_cores + event.cores)
-    memory_mb = max(app.requested_memory_mb, app.granted_memory_mb + event.memory_mb)
-    if (cores, memory_mb) == (app.requested_cores, app.requested_memory_mb):
-        return event
-    return replace(event, requested=Resources(cores, memory_mb))
+    held = app.granted + Resources(app.done_cores + event.cores, event.memory_mb)
+    return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
 def due(state: ClusterState, at: int) -> Iterator[Event]:
@@ -243,12 +240,11 @@ def _request(app: App, changes: dict[str, Any], gone: Collection[Allocation] = (
     unit = app.unit or Resources(changes["executor_cores"], changes["executor_memory_mb"])
     executors_done = done // unit.cores
     owed = max(0, limit - (len(app.executors) - len(gone)) - executors_done)
-    cores = app.granted_cores - sum(executor.cores for executor in gone) + done + owed * unit.cores
-    memory_mb = app.granted_memory_mb - sum(executor.memory_mb for executor in gone)
-    memory_mb += (executors_done + owed) * unit.memory_mb
+    held = app.granted - sum((executor.resources for executor in gone), NOTHING)
+    request: Resources = held + unit * (executors_done + owed) + Resources(done - executors_done * unit.cores)
     if app.spec.driver and app.driver is None:
-        return Resources(cores + app.spec.driver_cores, memory_mb + app.spec.driver_memory_mb)
-    return Resources(cores, memory_mb)
+        request += Resources(app.spec.driver_cores, app.spec.driver_memory_mb)
+    return request
 
 
 def _check_preferences(app: App, command: ScaleApp) -> None:
@@ -282,14 +278,14 @@ def _check_quota(state: ClusterState, app: App, request: Resources) -> None:
         raise QuotaExceeded(bought.company, "MiB of memory", request.memory_mb, bought.memory_mb)
     if not app.admitted or state.settings.admission == "open" or bought.borrow:
         return
-    cores = company.balance.requested_cores - app.requested_cores
-    memory_mb = company.balance.requested_memory_mb - app.requested_memory_mb
+    others = company.balance.requested - app.requested
     by_default = bought.cores is None and bought.part is None
-    if by_default and (len(state.companies) == 1 or not (cores or memory_mb)):
+    if by_default and (len(state.companies) == 1 or others == NOTHING):
         return
-    if not state.quota(bought.company).covers(cores + request.cores, memory_mb + request.memory_mb):
+    held = others + request
+    if not state.quota(bought.company).covers(held):
         raise InvalidCommand(
-            f"company {bought.company!r} would hold {cores + request.cores} cores and {memory_mb + request.memory_mb} "
+            f"company {bought.company!r} would hold {held.cores} cores and {held.memory_mb} "
             f"MiB, which is beyond its quota; scale {app.spec.app!r} to less, or end others of its apps first"
         )
 
@@ -299,12 +295,9 @@ def _has_room(state: ClusterState, app: App, request: Resources) -> bool:
     if state.settings.admission == "open":
         return True
     company = state.companies[app.spec.company]
-    more_cores, more_mb = request.cores - app.requested_cores, request.memory_mb - app.requested_memory_mb
-    total = Resources(state.fleet.total_cores, state.fleet.total_memory_mb)
-    used = state.balance
-    if not total.covers(Resources(used.requested_cores + more_cores, used.requested_memory_mb + more_mb)):
+    more = request - app.requested
+    if not state.fleet.total.covers(state.balance.requested + more):
         return False
     if company.spec.borrow and state.queue.first() is None:
         return True
-    held = company.balance
-    return state.quota(app.spec.company).covers(held.requested_cores + more_cores, held.requested_memory_mb + more_mb)
+    return state.quota(app.spec.company).covers(company.balance.requested + more)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler.model.commands import Private
-from scheduler.model.events import AppRegistered, CompanyRegistered, Locality, Wanted, WorkerStatus
-from scheduler.model.resources import UNLIMITED_CORES, Resources
+from scheduler.model.events import AppRegistered, CompanyChanged, CompanyRegistered, Locality, Wanted, WorkerStatus
+from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
-from scheduler.rules.fleet import Shape
 from scheduler.rules.ledger import Accounts, Balance, Usage
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
@@ -28,8 +27,7 @@ class Allocation:
     id: str
     app: str
     worker: str
-    cores: int
-    memory_mb: int
+    resources: Resources
     status: Literal["starting", "running", "stopping"] = "starting"
     revoked: Literal["killed", "idle"] | None = None
     """Why it was told to stop while its app goes on."""
@@ -46,24 +44,13 @@ class Worker:
     node: str
     host: str
     rack: str
-    cores: int
-    memory_mb: int
-    free_cores: int
-    free_memory_mb: int
+    offer: Resources
+    free: Resources
+    """What of its offer is not granted."""
     status: WorkerStatus = "alive"
     decommissioned: bool = False
     executors: dict[str, Allocation] = field(default_factory=dict)
     drivers: dict[str, Allocation] = field(default_factory=dict)
-
-    @property
-    def offer(self) -> Resources:
-        """What it offers in all."""
-        return Resources(self.cores, self.memory_mb)
-
-    @property
-    def free(self) -> Shape:
-        """(cores, MiB) not granted."""
-        return self.free_cores, self.free_memory_mb
 
 
 @dataclass(slots=True)
@@ -77,8 +64,7 @@ class App:
     """Its company's."""
     submitted: int
     submitted_at: int
-    requested_cores: int
-    requested_memory_mb: int
+    requested: Resources
     executor_limit: int | None
     """The most executors it may have at once (semantics P5), None = no limit."""
     plain: bool
@@ -99,8 +85,7 @@ class App:
     ended: Literal["finished", "failed", "killed"] | None = None
     ended_at: int = 0
     detail: str = ""
-    granted_cores: int = 0
-    granted_memory_mb: int = 0
+    granted: Resources = NOTHING
     done_cores: int = 0
     running: int = 0
     failures: int = 0
@@ -131,11 +116,11 @@ class App:
     @property
     def left_cores(self) -> int:
         """Cores that placement still owes the app's executors (semantics S2, S6, D1)."""
-        left = self.requested_cores - self.granted_cores - self.done_cores
+        left = self.requested.cores - self.granted.cores - self.done_cores
         if self.plain:
             return left
         if self.spec.unlimited:
-            return UNLIMITED_CORES - self.granted_cores
+            return UNLIMITED_CORES - self.granted.cores
         return left - self.spec.driver_cores if self.driver is None else left
 
     @property
@@ -177,7 +162,7 @@ class App:
     @property
     def left_memory_mb(self) -> int:
         """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
-        return self.requested_memory_mb - self.granted_memory_mb
+        return self.requested.memory_mb - self.granted.memory_mb
 
 
 @dataclass(slots=True)
@@ -193,7 +178,7 @@ class User:
 class Company:
     """A tenant, the quota it bought, and its users."""
 
-    spec: CompanyRegistered
+    spec: CompanyRegistered | CompanyChanged
     usage: Usage
     balance: Balance = field(default_factory=Balance)
     last_selected: int = 0

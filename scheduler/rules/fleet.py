@@ -11,15 +11,15 @@ and would be faster above 10,000.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import repeat
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 
-Shape = tuple[int, int]
-"""(free cores, free memory in MiB)."""
+Shape = Resources
+"""What a worker has free."""
 
 Candidates = Iterator[tuple[str, Shape]]
 """(worker, free resources), best first."""
@@ -50,7 +50,7 @@ WORKER_SELECTIONS = {
 def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: str) -> Candidates:
     """The given workers with room for `size`, in the order of `Fleet.candidates` (semantics P1)."""
     _, by, largest_first = WORKER_SELECTIONS[selection]
-    fitting = [(worker, free) for worker, free in workers if free[0] >= size.cores and free[1] >= size.memory_mb]
+    fitting = [(worker, free) for worker, free in workers if free.covers(size)]
     fitting.sort(key=lambda one: (0 if by == "id" else one[1][by == "memory"], one[0]), reverse=largest_first)
     return iter(fitting)
 
@@ -59,13 +59,13 @@ class Fleet:
     """Live workers (registered, not lost, not draining: semantics A4), indexed by free resources."""
 
     def __init__(self, sizes: Iterable[int], minimum: Resources) -> None:
-        self.total_cores = 0
-        self.total_memory_mb = 0
+        self.total = NOTHING
+        """What the live workers offer together."""
         self.live = 0
         """Number of live workers."""
         self._workers: dict[Shape, list[str]] = {}
         self._by_cores: list[Shape] = []
-        self._by_memory: list[tuple[int, int]] = []
+        self._by_memory: list[tuple[int, Shape]] = []
         self._moved: dict[str, tuple[Shape, Shape]] = {}
         """Worker -> (indexed shape, current shape); applied by `_settle`."""
         self.configure(sizes, minimum)
@@ -83,15 +83,13 @@ class Fleet:
     def join(self, worker: str, offer: Resources, free: Shape) -> None:
         """Add a worker that became live with `offer`, of which `free` is not granted (semantics A4)."""
         self.live += 1
-        self.total_cores += offer.cores
-        self.total_memory_mb += offer.memory_mb
+        self.total += offer
         self._insert(worker, free)
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
         self.live -= 1
-        self.total_cores -= offer.cores
-        self.total_memory_mb -= offer.memory_mb
+        self.total -= offer
         kept, _ = self._moved.pop(worker, (free, free))
         self._delete(worker, kept)
 
@@ -124,34 +122,34 @@ class Fleet:
         if self._moved:
             self._settle()
         by_memory = self._by_memory
-        for index in range(bisect_left(by_memory, (self._minimum.memory_mb, 0)), len(by_memory)):
-            memory_mb, free_cores = by_memory[index]
-            if free_cores >= cores:
+        for index in range(bisect_left(by_memory, (self._minimum.memory_mb,)), len(by_memory)):
+            memory_mb, shape = by_memory[index]
+            if shape.cores >= cores:
                 return memory_mb
         return None
 
-    def candidates(self, cores: int, memory_mb: int, selection: str) -> Candidates:
-        """The live workers with room for `cores` and `memory_mb`, in the order `selection` (semantics P1).
+    def candidates(self, size: Resources, selection: str) -> Candidates:
+        """The live workers with room for `size`, in the order `selection` (semantics P1).
 
         Lazy. The fleet must not change during iteration.
         """
         if self._moved:
             self._settle()
         _, by, largest_first = WORKER_SELECTIONS[selection]
-        least, other_least = (memory_mb, cores) if by == "memory" else (cores, memory_mb)
-        ranked = self._by_memory if by == "memory" else self._by_cores
-        places = range(bisect_left(ranked, (least, 0)), len(ranked))
+        ranked: Sequence[Any] = self._by_memory if by == "memory" else self._by_cores
+        index = int(by == "memory")
+        places = range(bisect_left(ranked, (size[index],)), len(ranked))
         alike: list[Shape] = []
         rank = -1
         for place in reversed(places) if largest_first else places:
-            pair = ranked[place]
-            if pair[1] < other_least:
+            shape: Shape = ranked[place][1] if index else ranked[place]
+            if not shape.covers(size):
                 continue
-            if alike and pair[0] != rank and by != "id":
+            if alike and shape[index] != rank and by != "id":
                 yield from self._of_shapes(alike, largest_first=largest_first)
                 alike = []
-            rank = pair[0]
-            alike.append((pair[1], rank) if by == "memory" else pair)
+            rank = shape[index]
+            alike.append(shape)
         yield from self._of_shapes(alike, largest_first=largest_first)
 
     def live_workers(self) -> dict[str, Shape]:
@@ -173,7 +171,7 @@ class Fleet:
         if workers is None:
             self._workers[shape] = [worker]
             insort(self._by_cores, shape)
-            insort(self._by_memory, (shape[1], shape[0]))
+            insort(self._by_memory, (shape[1], shape))
         else:
             insort(workers, worker)
         self._count(shape, 1)
@@ -183,7 +181,7 @@ class Fleet:
         if len(workers) == 1:
             del self._workers[shape]
             del self._by_cores[bisect_left(self._by_cores, shape)]
-            del self._by_memory[bisect_left(self._by_memory, (shape[1], shape[0]))]
+            del self._by_memory[bisect_left(self._by_memory, (shape[1], shape))]
         else:
             del workers[bisect_left(workers, worker)]
         self._count(shape, -1)

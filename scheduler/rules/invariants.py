@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.timers import Timer
@@ -49,8 +50,8 @@ def _balances(state: ClusterState) -> Iterator[str]:
             company, user = app.spec.company, app.spec.user
             accounts = cluster, companies[company], users[company, user]
             if waiting:
-                add_request(accounts, app.requested_cores, app.requested_memory_mb)
-            add_grant(accounts, *_sum(held))
+                add_request(accounts, app.requested)
+            add_grant(accounts, _sum(held))
     if state.balance != cluster:
         yield f"waitingApps counts {state.balance} where its apps make {cluster}"
     for name, company_state in state.companies.items():
@@ -62,20 +63,20 @@ def _balances(state: ClusterState) -> Iterator[str]:
 
 
 def _worker(worker: Worker) -> Iterator[str]:
-    cores, memory_mb = _sum((*worker.executors.values(), *worker.drivers.values()))
-    if (worker.cores - worker.free_cores, worker.memory_mb - worker.free_memory_mb) != (cores, memory_mb):
-        yield f"worker {worker.id!r} has {worker.free} free where its executors hold {(cores, memory_mb)}"
-    if worker.free_cores < 0 or worker.free_memory_mb < 0:
+    held = _sum((*worker.executors.values(), *worker.drivers.values()))
+    if worker.offer - worker.free != held:
+        yield f"worker {worker.id!r} has {worker.free} free where its executors hold {held}"
+    if not worker.free.covers(NOTHING):
         yield f"worker {worker.id!r} is granted beyond its offer: {worker.free} free"
 
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:
     name = app.spec.app
-    cores, memory_mb = _sum(app.slices())
-    if (app.granted_cores, app.granted_memory_mb) != (cores, memory_mb):
-        yield f"app {name!r} counts {(app.granted_cores, app.granted_memory_mb)} granted, not {(cores, memory_mb)}"
-    if cores + app.done_cores > app.requested_cores or memory_mb > app.requested_memory_mb:
-        yield f"app {name!r} is granted {(cores, memory_mb)} beyond its request"
+    held = _sum(app.slices())
+    if app.granted != held:
+        yield f"app {name!r} counts {app.granted} granted, not {held}"
+    if not app.requested.covers(held + Resources(app.done_cores)):
+        yield f"app {name!r} is granted {held} beyond its request"
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"
     if (name in state.waiting) != bool(app.admitted and app.ended is None):
@@ -92,12 +93,9 @@ def _indexes(state: ClusterState) -> Iterator[str]:
         yield "the fleet index differs from the live workers"
     if state.fleet.live != len(live):
         yield f"the fleet counts {state.fleet.live} live workers where there are {len(live)}"
-    total = sum(w.cores for w in state.workers.values() if w.status == "alive")
-    if state.fleet.total_cores != total:
-        yield f"the fleet counts {state.fleet.total_cores} cores where the live workers offer {total}"
-    memory_mb = sum(w.memory_mb for w in state.workers.values() if w.status == "alive")
-    if state.fleet.total_memory_mb != memory_mb:
-        yield f"the fleet counts {state.fleet.total_memory_mb} MiB where the live workers offer {memory_mb}"
+    total = sum((w.offer for w in state.workers.values() if w.status == "alive"), NOTHING)
+    if state.fleet.total != total:
+        yield f"the fleet counts {state.fleet.total} where the live workers offer {total}"
     yield from _drivers_and_owed(state)
     waiting = sorted((app.submitted, name) for name, app in state.apps.items() if not app.admitted and not app.ended)
     pending = [name for _, name in waiting]
@@ -130,7 +128,7 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
     if state.waiting_drivers != waiting:
         yield f"the drivers of the apps submitted at {state.waiting_drivers} wait, not those at {waiting}"
-    held = sum(d.cores for d in state.drivers.values() if state.workers[d.worker].status == "alive")
+    held = sum(d.resources.cores for d in state.drivers.values() if state.workers[d.worker].status == "alive")
     if state.driver_cores != held:
         yield f"drivers are counted to hold {state.driver_cores} cores of live workers where they hold {held}"
     if list(state.drivers.values()) != [d for d in state.drivers.values() if state.apps[d.app].driver is d]:
@@ -192,7 +190,5 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
         yield f"company {name!r} reserves room for apps that do not wait for it"
 
 
-def _sum(held: Collection[Allocation]) -> tuple[int, int]:
-    if not held:
-        return 0, 0
-    return sum([executor.cores for executor in held]), sum([executor.memory_mb for executor in held])
+def _sum(held: Collection[Allocation]) -> Resources:
+    return sum((allocation.resources for allocation in held), NOTHING)

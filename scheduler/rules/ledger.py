@@ -3,50 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
+
+from scheduler.model.resources import NOTHING, Resources
 
 
 @dataclass(slots=True)
 class Balance:
-    """The two sums of a ledger, in cores and MiB (semantics O1).
+    """Two sums of one ledger (semantics O1).
 
-    `requested` counts an app from its admission to its removal. `granted` counts live executors, including those of a
-    removed app until they have ended.
+    `requested` runs from an app's admission to its removal; `granted` is what live executors hold,
+    those of a removed app included until they are gone.
     """
 
-    requested_cores: int = 0
-    requested_memory_mb: int = 0
-    granted_cores: int = 0
-    granted_memory_mb: int = 0
+    requested: Resources = NOTHING
+    granted: Resources = NOTHING
 
-    def occupied(self, occupancy: str) -> tuple[int, int]:
-        """(cores, MiB) occupied by the setting `occupancy` (semantics O3)."""
-        if occupancy == "granted":
-            return self.granted_cores, self.granted_memory_mb
-        return self.requested_cores, self.requested_memory_mb
+    def occupied(self, occupancy: str) -> Resources:
+        """What counts as occupied under the setting `occupancy` (semantics O3)."""
+        return self.granted if occupancy == "granted" else self.requested
 
 
 @dataclass(slots=True)
 class Usage:
-    """A company's decayed usage, in core-ms and MiB-ms, as of `at` (ms) (semantics C5).
+    """What a company was granted over time, in core-ms, MiB-ms and so on, as of `at` (ms); it fades (semantics C5).
 
-    Both sums are halved, rounded down, at every multiple of the half-life since the epoch; at that time itself they are
-    already halved. They are integers, so one update gives the same result as several smaller ones.
+    All sums are halved, rounded down, at every whole multiple of the half-life since the epoch; at
+    such a moment they are halved already. Whole numbers, so bringing them up to date in one step or in
+    many gives the same.
     """
 
-    core_ms: int = 0
-    memory_mb_ms: int = 0
+    used: Resources = NOTHING
     at: int = 0
 
-    def until(self, at: int, held: Balance, half_life_ms: int) -> tuple[int, int]:
-        """(core-ms, MiB-ms) at `at`, if the granted resources have not changed since the last update (semantics C5)."""
-        return (
-            _faded(self.core_ms, held.granted_cores, self.at, at, half_life_ms),
-            _faded(self.memory_mb_ms, held.granted_memory_mb, self.at, at, half_life_ms),
-        )
+    def until(self, at: int, held: Balance, half_life_ms: int) -> Resources:
+        """The sums at `at` if what is granted has been `held.granted` since the last update (semantics C5)."""
+        if at == self.at:
+            return self.used
+        if self.at // half_life_ms == at // half_life_ms:
+            return self.used + held.granted * (at - self.at)
+        amounts = zip_longest(self.used, held.granted, fillvalue=0)
+        return Resources(*(_faded(amount, rate, self.at, at, half_life_ms) for amount, rate in amounts))
 
     def update(self, at: int, held: Balance, half_life_ms: int) -> None:
-        """Update the sums; call before the granted resources change."""
-        self.core_ms, self.memory_mb_ms = self.until(at, held, half_life_ms)
+        """Bring the sums up to date before what is granted changes."""
+        self.used = self.until(at, held, half_life_ms)
         self.at = at
 
 
@@ -68,15 +69,13 @@ Accounts = tuple[Balance, Balance, Balance]
 """The three balances of an app: waitingApps, its company, its user."""
 
 
-def add_request(accounts: Accounts, cores: int, memory_mb: int) -> None:
-    """Add an app's request, negative to subtract, at all three levels (semantics O1, A3, A5, O4)."""
+def add_request(accounts: Accounts, request: Resources) -> None:
+    """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
     for balance in accounts:
-        balance.requested_cores += cores
-        balance.requested_memory_mb += memory_mb
+        balance.requested += request
 
 
-def add_grant(accounts: Accounts, cores: int, memory_mb: int) -> None:
-    """Add an executor's grant, negative to subtract, at all three levels (semantics O1)."""
+def add_grant(accounts: Accounts, grant: Resources) -> None:
+    """Add an executor's grant (negative to return it) at all three levels at once (semantics O1)."""
     for balance in accounts:
-        balance.granted_cores += cores
-        balance.granted_memory_mb += memory_mb
+        balance.granted += grant

@@ -18,6 +18,7 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    CommandRefused,
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
@@ -30,12 +31,14 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     MasterElected,
+    RefusalsOmitted,
     RoomReserved,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
 )
 from scheduler.model.ids import driver_id, executor_id
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.validate import changed_settings, read_part
@@ -128,9 +131,9 @@ def _worker_changed(state: Facts, event: WorkerChanged) -> Broken:
         return "W3", f"worker {event.worker!r} is {worker.status} and cannot become {event.status}"
     if worker.decommissioned and (event.status == "alive" or worker.status == "leaving" != event.status):
         return "W6", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
-    if event.cores < max(1, worker.cores - worker.free_cores):
+    if event.cores < max(1, worker.offer.cores - worker.free.cores):
         return "W1", f"worker {event.worker!r} is granted more than {event.cores} cores"
-    if event.memory_mb < max(1, worker.memory_mb - worker.free_memory_mb):
+    if event.memory_mb < max(1, worker.offer.memory_mb - worker.free.memory_mb):
         return "W1", f"worker {event.worker!r} is granted more than {event.memory_mb} MiB"
     return None
 
@@ -215,8 +218,8 @@ def _granted(state: Facts, app: App | None, event: ExecutorAllocated | DriverAll
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
-    if not 0 <= event.cores <= worker.free_cores or not 0 <= event.memory_mb <= worker.free_memory_mb:
-        free = f"{worker.free_cores} cores and {worker.free_memory_mb} MiB"
+    if not 0 <= event.cores <= worker.free.cores or not 0 <= event.memory_mb <= worker.free.memory_mb:
+        free = f"{worker.free.cores} cores and {worker.free.memory_mb} MiB"
         return "P1", f"worker {event.worker!r} has {free} free, no room for {event.cores} and {event.memory_mb}"
     return None
 
@@ -230,11 +233,12 @@ def _executor_allocated(state: Facts, event: ExecutorAllocated) -> Broken:
         return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
     if not app.plain and app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
         return "D1", f"the driver of app {event.app!r} does not run"
-    cores, memory_mb = event.requested or (app.requested_cores, app.requested_memory_mb)
-    if cores < app.requested_cores or memory_mb < app.requested_memory_mb:
+    request = event.requested or app.requested
+    if not request.covers(app.requested):
         return "O4", f"a grant does not lower the request of app {event.app!r}"
-    if app.granted_cores + app.done_cores + event.cores > cores or app.granted_memory_mb + event.memory_mb > memory_mb:
-        return "A2", f"app {event.app!r} requests {cores} cores and {memory_mb} MiB, and would be granted more"
+    if not request.covers(app.granted + Resources(app.done_cores + event.cores, event.memory_mb)):
+        asked = f"{request.cores} cores and {request.memory_mb} MiB"
+        return "A2", f"app {event.app!r} requests {asked}, and would be granted more"
     return None
 
 
@@ -252,10 +256,10 @@ def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
             "D1",
             f"the driver of app {event.app!r} has {app.spec.driver_cores} cores, {app.spec.driver_memory_mb} MiB",
         )
-    if app.granted_cores + event.cores > app.requested_cores:
-        return "A2", f"app {event.app!r} requests {app.requested_cores} cores"
-    if app.granted_memory_mb + event.memory_mb > app.requested_memory_mb:
-        return "A2", f"app {event.app!r} requests {app.requested_memory_mb} MiB"
+    if app.granted.cores + event.cores > app.requested.cores:
+        return "A2", f"app {event.app!r} requests {app.requested.cores} cores"
+    if app.granted.memory_mb + event.memory_mb > app.requested.memory_mb:
+        return "A2", f"app {event.app!r} requests {app.requested.memory_mb} MiB"
     return None
 
 
@@ -309,10 +313,10 @@ def _app_changed(state: Facts, event: AppChanged) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
         return "O4", f"app {event.app!r} is not known or has ended"
-    if event.done_cores < 0 or event.requested_cores < app.granted_cores + event.done_cores:
-        return "O4", f"app {event.app!r} holds {app.granted_cores} cores, more than it would request"
-    if event.requested_memory_mb < app.granted_memory_mb:
-        return "O4", f"app {event.app!r} holds {app.granted_memory_mb} MiB, more than it would request"
+    if event.done_cores < 0 or event.requested_cores < app.granted.cores + event.done_cores:
+        return "O4", f"app {event.app!r} holds {app.granted.cores} cores, more than it would request"
+    if event.requested_memory_mb < app.granted.memory_mb:
+        return "O4", f"app {event.app!r} holds {app.granted.memory_mb} MiB, more than it would request"
     if (
         (event.executor_limit or 0) < 0
         or event.preferring_tasks < 0
@@ -348,6 +352,16 @@ def _app_removed(state: Facts, event: AppRemoved) -> Broken:
     return ("A5", f"app {event.app!r} is not known or has ended") if app is None or app.ended is not None else None
 
 
+def _command_refused(_: Facts, event: CommandRefused) -> Broken:
+    return None if event.error and event.message else ("T3", "a refusal must name its error and say why")
+
+
+def _refusals_omitted(facts: Facts, event: RefusalsOmitted) -> Broken:
+    if event.count < 1 or not 0 <= event.since <= facts.at:
+        return "T3", f"{event.count} refusals since {event.since} cannot have been omitted by {facts.at}"
+    return None
+
+
 PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     MasterElected: _master_elected,
     ClusterConfigured: _cluster_configured,
@@ -369,5 +383,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     AppChanged: _app_changed,
     ExecutorsRequested: _executors_requested,
     AppRemoved: _app_removed,
+    CommandRefused: _command_refused,
+    RefusalsOmitted: _refusals_omitted,
 }
 """Type of event -> what must hold before it is folded."""

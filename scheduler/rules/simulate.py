@@ -99,13 +99,13 @@ def final_state(state: ClusterState) -> dict[str, Any]:
     """waitingApps in order, what is requested and granted as [cores, MiB], and the pending apps by name."""
     return {
         "waiting": list(state.waiting),
-        "occupied": [state.balance.requested_cores, state.balance.requested_memory_mb],
+        "occupied": [state.balance.requested.cores, state.balance.requested.memory_mb],
         "granted": [
-            sum(app.granted_cores for app in state.waiting.values()),
-            sum(app.granted_memory_mb for app in state.waiting.values()),
+            sum(app.granted.cores for app in state.waiting.values()),
+            sum(app.granted.memory_mb for app in state.waiting.values()),
         ],
         "companies": {
-            name: [company.balance.requested_cores, company.balance.requested_memory_mb]
+            name: [company.balance.requested.cores, company.balance.requested.memory_mb]
             for name, company in sorted(state.companies.items())
         },
         "pending": sorted(app.spec.app for app in state.apps.values() if app.state == "pending"),

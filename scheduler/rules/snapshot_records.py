@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from scheduler.model.events import AppRegistered, ClusterConfigured
-from scheduler.model.resources import Resources
+from scheduler.model.resources import decoded
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.entities import Allocation, App, Company, User, Worker
 from scheduler.rules.ledger import Balance, Usage
@@ -40,6 +40,8 @@ class _Cluster(_Record):
     configured: bool
     settings: ClusterConfigured
     balance: Balance
+    refused: int = 0
+    refused_minute: int = 0
 
 
 class _Ended(_Record):
@@ -55,6 +57,12 @@ class _HeldBack(_Record):
 class _Command(_Record):
     id: str
     seq: int
+
+
+class _Refusal(_Record):
+    id: str
+    error: str
+    message: str
 
 
 def _record_of(entity: type, *links: str, **more: Any) -> type[Any]:  # noqa: ANN401 - types
@@ -91,9 +99,8 @@ _app, _worker, _allocation = _written(_APP), _written(_WORKER), _written(_ALLOCA
 
 def lines(state: ClusterState) -> Iterator[str]:
     """Every fact of the state, one line after the other; it must not change meanwhile."""
-    yield from _table(
-        "cluster", [_Cluster(state.head, state.at, state.master, state.configured, state.settings, state.balance)]
-    )
+    facts = state.head, state.at, state.master, state.configured, state.settings, state.balance
+    yield from _table("cluster", [_Cluster(*facts, state.refused, state.refused_minute)])
     companies = state.companies.items()
     yield from _table("companies", (_COMPANY(name, *_company_values(company)) for name, company in companies))
     users = ((name, user) for name, company in companies for user in company.users.items())
@@ -105,6 +112,7 @@ def lines(state: ClusterState) -> Iterator[str]:
     yield from _table("ended", map(_Ended, state.ended))
     yield from _table("held_back", (_HeldBack(*one) for one in sorted(state.queue.held_back())))
     yield from _table("commands", (_Command(*one) for one in state.commands.items()))
+    yield from _table("refusals", (_Refusal(name, *said) for name, said in state.refusals.items()))
 
 
 _company_values = attrgetter(*_COMPANY.__struct_fields__[1:])
@@ -153,6 +161,7 @@ def _table(kind: str, records: Iterable[Any]) -> Iterator[str]:
 def _restore_cluster(state: ClusterState, record: _Cluster) -> None:
     state.head, state.at, state.master, state.configured = record.head, record.at, record.master, record.configured
     state.settings, state.balance = record.settings, record.balance
+    state.refused, state.refused_minute = record.refused, record.refused_minute
 
 
 def _restore_company(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a record
@@ -178,8 +187,9 @@ def _restore_app(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a 
     user = None if company is None else company.users.get(spec.user)
     usage, balance = (Usage(), Balance()) if company is None else (company.usage, company.balance)
     accounts = state.balance, balance, Balance() if user is None else user.balance
-    request = Resources(record.requested_cores, record.requested_memory_mb)
-    queued = Pending(spec.app, spec.company, spec.user, spec.kind, request, record.submitted, record.submitted_at)
+    queued = Pending(
+        spec.app, spec.company, spec.user, spec.kind, record.requested, record.submitted, record.submitted_at
+    )
     state.apps[spec.app] = App(queued=queued, accounts=accounts, usage=usage, **asdict(record))
 
 
@@ -207,15 +217,24 @@ def _restore_command(state: ClusterState, record: _Command) -> None:
     state.commands[record.id] = record.seq
 
 
+def _restore_refusal(state: ClusterState, record: _Refusal) -> None:
+    state.refusals[record.id] = record.error, record.message
+
+
+def _decoder(record: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(list[record], dec_hook=decoded)  # type: ignore[valid-type]
+
+
 _RESTORE: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[ClusterState, Any], None]]] = {
-    "cluster": (msgspec.json.Decoder(list[_Cluster]), _restore_cluster),
-    "companies": (msgspec.json.Decoder(list[_COMPANY]), _restore_company),  # type: ignore[valid-type]
-    "users": (msgspec.json.Decoder(list[_USER]), _restore_user),  # type: ignore[valid-type]
-    "workers": (msgspec.json.Decoder(list[_WORKER]), _restore_worker),  # type: ignore[valid-type]
-    "apps": (msgspec.json.Decoder(list[_APP]), _restore_app),  # type: ignore[valid-type]
-    "executors": (msgspec.json.Decoder(list[_ALLOCATION]), _restore_executor),  # type: ignore[valid-type]
-    "drivers": (msgspec.json.Decoder(list[_ALLOCATION]), _restore_driver),  # type: ignore[valid-type]
-    "ended": (msgspec.json.Decoder(list[_Ended]), _restore_ended),
-    "held_back": (msgspec.json.Decoder(list[_HeldBack]), _restore_held_back),
-    "commands": (msgspec.json.Decoder(list[_Command]), _restore_command),
+    "cluster": (_decoder(_Cluster), _restore_cluster),
+    "companies": (_decoder(_COMPANY), _restore_company),
+    "users": (_decoder(_USER), _restore_user),
+    "workers": (_decoder(_WORKER), _restore_worker),
+    "apps": (_decoder(_APP), _restore_app),
+    "executors": (_decoder(_ALLOCATION), _restore_executor),
+    "drivers": (_decoder(_ALLOCATION), _restore_driver),
+    "ended": (_decoder(_Ended), _restore_ended),
+    "held_back": (_decoder(_HeldBack), _restore_held_back),
+    "commands": (_decoder(_Command), _restore_command),
+    "refusals": (_decoder(_Refusal), _restore_refusal),
 }

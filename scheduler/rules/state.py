@@ -18,7 +18,7 @@ import json
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    CommandRefused,
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
@@ -44,6 +45,7 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     MasterElected,
+    RefusalsOmitted,
     RoomReserved,
     WorkerChanged,
     WorkerRegistered,
@@ -63,6 +65,8 @@ from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
 
+REFUSALS_A_MINUTE = 60
+MINUTE_MS = 60_000
 KNOWN_COMMANDS = 10_000
 """How many ids of commands that changed something are remembered, so that asking twice is safe."""
 
@@ -87,6 +91,10 @@ class ClusterState:
         """Command id -> log position of the last event it caused."""
         self._oldest_commands: deque[str] = deque()
         """The same ids in the same order: a dict is slow to find its first key once many before it are gone."""
+        self.refusals: dict[str, tuple[str, str]] = {}
+        """Those of these commands that were refused: the name of the error and its sentence (semantics T3)."""
+        self.refused = self.refused_minute = 0
+        """How many refusals are logged in the minute since 1970 in which the last one was."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.places = Topology()
@@ -122,6 +130,8 @@ class ClusterState:
         if cause:
             self._remember(cause)
         self._folds[kind](self, event)
+        if kind is CommandRefused and cause:
+            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
         if private is not None and kind is AppRegistered:
             self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
 
@@ -179,12 +189,12 @@ class ClusterState:
         """
         spec = self.companies[company].spec
         if spec.cores is not None and spec.memory_mb is not None:
-            return Quota(spec.cores, spec.memory_mb)
+            return Quota(Resources(spec.cores, spec.memory_mb))
         numerator, denominator = map(int, spec.part.split("/")) if spec.part else (1, len(self.companies))
-        return Quota(self.fleet.total_cores * numerator, self.fleet.total_memory_mb * numerator, denominator)
+        return Quota(self.fleet.total * numerator, denominator)
 
-    def usage(self, company: Company) -> tuple[int, int]:
-        """(core-ms, MiB-ms) that the company has used up to now, faded by the half-life (semantics C5)."""
+    def usage(self, company: Company) -> Resources:
+        """The core-ms, MiB-ms and so on that the company has used up to now, faded by the half-life (semantics C5)."""
         return company.usage.until(self.at, company.balance, self.queue.basis.half_life_ms)
 
     def digest(self) -> str:
@@ -203,16 +213,18 @@ class ClusterState:
             "master": self.master,
             "configured": self.configured,
             "settings": structs.asdict(self.settings),
-            "balance": asdict(self.balance),
+            "balance": _facts(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
             "ended": list(self.ended),
-            "executors": {name: asdict(executor) for name, executor in self.executors.items()},
-            "drivers": {name: asdict(driver) for name, driver in self.drivers.items()},
+            "executors": {name: _facts(executor) for name, executor in self.executors.items()},
+            "drivers": {name: _facts(driver) for name, driver in self.drivers.items()},
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
+            "refusals": [[name, *said] for name, said in self.refusals.items()],
+            "refused": [self.refused_minute, self.refused],
         }
 
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
@@ -246,11 +258,11 @@ class ClusterState:
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
             "spec": structs.asdict(company.spec),
-            "balance": asdict(company.balance),
+            "balance": _facts(company.balance),
             "usage": self.usage(company),
             "last_selected": company.last_selected,
             "apps": company.apps,
-            "users": {name: asdict(user) for name, user in company.users.items()},
+            "users": {name: _facts(user) for name, user in company.users.items()},
         }
 
     def _remember(self, command: str) -> None:
@@ -258,12 +270,18 @@ class ClusterState:
         if command not in commands:
             oldest.append(command)
             if len(oldest) > KNOWN_COMMANDS:
-                del commands[oldest.popleft()]
+                forgotten = oldest.popleft()
+                del commands[forgotten]
+                self.refusals.pop(forgotten, None)
         elif oldest[-1] != command:
             oldest.remove(command)
             oldest.append(command)
             del commands[command]
         commands[command] = self.head
+
+    def may_log_refusal(self, at: int) -> bool:
+        """Whether one more refusal at time `at` (ms) is logged (semantics T3)."""
+        return at // MINUTE_MS != self.refused_minute or self.refused < REFUSALS_A_MINUTE
 
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
@@ -297,15 +315,14 @@ class ClusterState:
         self._set_quotas()
 
     def _worker_registered(self, event: WorkerRegistered) -> None:
+        offer = Resources(event.cores, event.memory_mb)
         worker = self.workers[event.worker] = Worker(
             event.worker,
             event.node,
             event.host,
             event.rack,
-            event.cores,
-            event.memory_mb,
-            free_cores=event.cores,
-            free_memory_mb=event.memory_mb,
+            offer,
+            free=offer,
         )
         self._set_live(worker, was=False, now=True)
         self._set_quotas()
@@ -318,9 +335,9 @@ class ClusterState:
     def _worker_changed(self, event: WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
-        worker.free_cores += event.cores - worker.cores
-        worker.free_memory_mb += event.memory_mb - worker.memory_mb
-        worker.cores, worker.memory_mb, worker.status = event.cores, event.memory_mb, event.status
+        offer = Resources(event.cores, event.memory_mb)
+        worker.free += offer - worker.offer
+        worker.offer, worker.status = offer, event.status
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
@@ -332,7 +349,7 @@ class ClusterState:
             return
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.free)
-        held = sum(driver.cores for driver in worker.drivers.values())
+        held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
@@ -356,8 +373,7 @@ class ClusterState:
             company.usage,
             submitted=self.head,
             submitted_at=self.at,
-            requested_cores=event.requested_cores,
-            requested_memory_mb=event.requested_memory_mb,
+            requested=request,
             executor_limit=event.executor_limit,
             plain=event.sizing == "computed" and not event.driver,
             unit=_unit(event.executor_cores, event.executor_memory_mb),
@@ -377,7 +393,7 @@ class ClusterState:
         app.admitted, app.admitted_at = self.head, self.at
         app.asked_at = self.at
         self.waiting[event.app] = app
-        add_request(app.accounts, app.requested_cores, app.requested_memory_mb)
+        add_request(app.accounts, app.requested)
         company = self.companies[event.company]
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
@@ -389,17 +405,12 @@ class ClusterState:
 
     def _app_changed(self, event: AppChanged) -> None:
         app = self.apps[event.app]
+        request = Resources(event.requested_cores, event.requested_memory_mb)
         if app.admitted:
-            add_request(
-                app.accounts,
-                event.requested_cores - app.requested_cores,
-                event.requested_memory_mb - app.requested_memory_mb,
-            )
-        else:
-            request = Resources(event.requested_cores, event.requested_memory_mb)
-            if request != app.queued.request:
-                app.queued = self.queue.restate(app.queued, request)
-        app.requested_cores, app.requested_memory_mb = event.requested_cores, event.requested_memory_mb
+            add_request(app.accounts, request - app.requested)
+        elif request != app.queued.request:
+            app.queued = self.queue.restate(app.queued, request)
+        app.requested = request
         if (event.executor_limit or 0) > (app.executor_limit or 0):
             app.asked_at = self.at
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
@@ -430,7 +441,7 @@ class ClusterState:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
-            add_request(app.accounts, -app.requested_cores, -app.requested_memory_mb)
+            add_request(app.accounts, -app.requested)
             self.queue.touch(app.spec.company, app.spec.user)
             self._reconsider(app)
         else:
@@ -439,16 +450,16 @@ class ClusterState:
 
     def _executor_allocated(self, event: ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        executor = Allocation(event.executor, event.app, event.worker, event.cores, event.memory_mb)
+        resources = Resources(event.cores, event.memory_mb)
+        executor = Allocation(event.executor, event.app, event.worker, resources)
         executor.locality = event.locality
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
         if event.requested is not None:
-            cores, memory_mb = event.requested
-            add_request(app.accounts, cores - app.requested_cores, memory_mb - app.requested_memory_mb)
-            app.requested_cores, app.requested_memory_mb = cores, memory_mb
+            add_request(app.accounts, event.requested - app.requested)
+            app.requested = event.requested
             self.queue.touch(app.spec.company, app.spec.user)
-        self._grant(app, worker, event.cores, event.memory_mb)
+        self._grant(app, worker, resources)
 
     def _executor_changed(self, event: ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
@@ -478,19 +489,20 @@ class ClusterState:
         if event.reason == "failed":
             app.failures += 1
         if event.done:
-            app.done_cores += executor.cores
-        self._grant(app, worker, -executor.cores, -executor.memory_mb)
+            app.done_cores += executor.resources.cores
+        self._grant(app, worker, -executor.resources)
         self._forget_if_over(app)
 
     def _driver_allocated(self, event: DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        driver = Allocation(event.driver, event.app, event.worker, event.cores, event.memory_mb)
+        resources = Resources(event.cores, event.memory_mb)
+        driver = Allocation(event.driver, event.app, event.worker, resources)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
             self.driver_cores += event.cores
         self._let_driver_wait(app, waits=False)
-        self._grant(app, worker, event.cores, event.memory_mb)
+        self._grant(app, worker, resources)
 
     def _driver_removed(self, event: DriverRemoved) -> None:
         """The driver waits for a worker again; where its app ends with it, that is the next event (semantics D3)."""
@@ -499,10 +511,10 @@ class ClusterState:
         del worker.drivers[event.driver]
         app.driver = None
         if worker.status == "alive":
-            self.driver_cores -= driver.cores
+            self.driver_cores -= driver.resources.cores
         if app.ended is None:
             self._let_driver_wait(app, waits=True)
-        self._grant(app, worker, -driver.cores, -driver.memory_mb)
+        self._grant(app, worker, -driver.resources)
         self._forget_if_over(app)
 
     def _let_driver_wait(self, app: App, *, waits: bool) -> None:
@@ -513,17 +525,15 @@ class ClusterState:
             del self.waiting_drivers[bisect_left(self.waiting_drivers, app.submitted)]
             del self._by_submission[app.submitted]
 
-    def _grant(self, app: App, worker: Worker, cores: int, memory_mb: int) -> None:
-        before = worker.free_cores, worker.free_memory_mb
-        worker.free_cores -= cores
-        worker.free_memory_mb -= memory_mb
+    def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
+        before = worker.free
+        worker.free -= grant
         if worker.status == "alive":
-            self.fleet.move(worker.id, before, (worker.free_cores, worker.free_memory_mb))
-        app.granted_cores += cores
-        app.granted_memory_mb += memory_mb
+            self.fleet.move(worker.id, before, worker.free)
+        app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
-        add_grant(app.accounts, cores, memory_mb)
+        add_grant(app.accounts, grant)
         if self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
@@ -531,7 +541,7 @@ class ClusterState:
     def _reconsider(self, app: App) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
         if app.plain and app.executor_limit is None:
-            owed = app.ended is None and app.requested_cores > app.granted_cores + app.done_cores and app.admitted > 0
+            owed = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores and app.admitted > 0
         else:
             if not app.plain:
                 self._set_timers(app)
@@ -568,6 +578,15 @@ class ClusterState:
             oldest, _ = self.ended.popitem(last=False)
             del self.apps[oldest]
 
+    def _command_refused(self, _: CommandRefused) -> None:
+        """One more refusal of this minute is logged (semantics T3)."""
+        minute = self.at // MINUTE_MS
+        self.refused = self.refused + 1 if minute == self.refused_minute else 1
+        self.refused_minute = minute
+
+    def _refusals_omitted(self, _: RefusalsOmitted) -> None:
+        """It is told for those who read the log."""
+
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
         MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
@@ -589,6 +608,8 @@ class ClusterState:
         AppChanged: _app_changed,
         ExecutorsRequested: _executors_requested,
         AppRemoved: _app_removed,
+        CommandRefused: _command_refused,
+        RefusalsOmitted: _refusals_omitted,
     }
     """Type of event -> what folds it."""
 
@@ -597,8 +618,14 @@ def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
     return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
 
 
+def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass with slots
+    """What the entity states of itself, and what its parts do, but for its links to others."""
+    values = {name: getattr(entity, name) for name in entity.__slots__ if name not in links}
+    return {name: _facts(value) if is_dataclass(value) else value for name, value in values.items()}
+
+
 def _worker_facts(worker: Worker) -> dict[str, Any]:
-    facts = {name: getattr(worker, name) for name in Worker.__slots__ if name not in ("executors", "drivers")}
+    facts = _facts(worker, "executors", "drivers")
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
@@ -606,6 +633,6 @@ _APP_LINKS = ("spec", "private", "queued", "accounts", "usage", "executors", "dr
 
 
 def _app_facts(app: App) -> dict[str, Any]:
-    facts = {name: getattr(app, name) for name in App.__slots__ if name not in _APP_LINKS}
+    facts = _facts(app, *_APP_LINKS)
     spec = structs.asdict(app.spec)
     return {**facts, "spec": spec, "executors": list(app.executors), "driver": app.driver and app.driver.id}

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
+from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     ClusterConfigured,
+    CommandRefused,
     DriverAllocated,
     Event,
     ExecutorAllocated,
@@ -74,6 +76,7 @@ class Turn:
         self.commands: list[Taken] = []
         """The commands behind the events, in their order; one that caused nothing is left out."""
         self._taken = self._decommissions = 0
+        self._refused = False
         self._begun = False
 
     def take(self, command: Command, cause: str = "", by: str = "") -> list[Event]:
@@ -93,16 +96,32 @@ class Turn:
             self.commands.append(tuple.__new__(Taken, (offset, len(self.entries) - offset, cause, by, command)))
         return events
 
-    def settle(self) -> None:
+    def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: str = "") -> bool:
+        """Log that `command` of the id `cause` is refused, if few are this minute; whether it is logged (semantics T3).
+
+        A turn that only refuses settles nothing.
+        """
+        self._refused = True
+        if not self.state.may_log_refusal(self.at):
+            return False
+        self._begin()
+        begin = len(self.entries)
+        self.record(CommandRefused(error=type(refusal).__name__, message=str(refusal)), cause)
+        self.commands.append(Taken(begin, 1, cause, by, command))
+        return True
+
+    def settle(self, *, due: bool = False) -> bool:
         """Admit until nobody may enter, let elastic apps grow and shrink, place drivers and executors (semantics T2).
 
-        Not in a turn that took nothing but decommissions: they start no placement (semantics W6).
+        Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
+        (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
         """
         self._begin()
-        if 0 < self._taken == self._decommissions:
-            return
+        if (self._taken or self._refused) and self._taken == self._decommissions and not due:
+            return False
         for event in decisions(self.state, self.at):
             self.fold(event)
+        return True
 
     def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold an event that came in, and what follows from it; an election comes before all else."""

@@ -68,10 +68,10 @@ def workers(state: ClusterState) -> list[dict[str, Any]]:
             "host": worker.host,
             "rack": worker.rack,
             "status": worker.status,
-            "cores": worker.cores,
-            "memory": worker.memory_mb,
-            "grantedCores": worker.cores - worker.free_cores,
-            "grantedMemory": worker.memory_mb - worker.free_memory_mb,
+            "cores": worker.offer.cores,
+            "memory": worker.offer.memory_mb,
+            "grantedCores": worker.offer.cores - worker.free.cores,
+            "grantedMemory": worker.offer.memory_mb - worker.free.memory_mb,
             "executors": len(worker.executors),
             "drivers": len(worker.drivers),
         }
@@ -129,8 +129,8 @@ def cluster(state: ClusterState) -> dict[str, Any]:
     return {
         "head": state.head,
         "at": state.at,
-        "cores": state.fleet.total_cores,
-        "memory": state.fleet.total_memory_mb,
+        "cores": state.fleet.total.cores,
+        "memory": state.fleet.total.memory_mb,
         "apps": counts,
         "workers": [{"worker": worker.id, "status": worker.status} for _, worker in sorted(state.workers.items())],
     }
@@ -171,10 +171,10 @@ def _app(app: App) -> dict[str, Any]:
         "kind": spec.kind,
         "state": app.state,
         "tasks": spec.tasks,
-        "requestedCores": app.requested_cores,
-        "requestedMemory": app.requested_memory_mb,
-        "grantedCores": app.granted_cores,
-        "grantedMemory": app.granted_memory_mb,
+        "requestedCores": app.requested.cores,
+        "requestedMemory": app.requested.memory_mb,
+        "grantedCores": app.granted.cores,
+        "grantedMemory": app.granted.memory_mb,
         "submittedAt": app.submitted_at,
         "admittedAt": app.admitted_at or None,
         "endedAt": app.ended_at or None,
@@ -186,25 +186,25 @@ def _slice(what: str, held: Allocation) -> dict[str, Any]:
     return {
         what: held.id,
         "worker": held.worker,
-        "cores": held.cores,
-        "memory": held.memory_mb,
+        "cores": held.resources.cores,
+        "memory": held.resources.memory_mb,
         "status": held.status,
     }
 
 
 def _balance(balance: Balance) -> dict[str, int]:
     return {
-        "occupiedCores": balance.requested_cores,
-        "occupiedMemory": balance.requested_memory_mb,
-        "grantedCores": balance.granted_cores,
-        "grantedMemory": balance.granted_memory_mb,
+        "occupiedCores": balance.requested.cores,
+        "occupiedMemory": balance.requested.memory_mb,
+        "grantedCores": balance.granted.cores,
+        "grantedMemory": balance.granted.memory_mb,
     }
 
 
 def _quota(quota: Quota) -> dict[str, int | str]:
     return {
-        "quotaCores": _exact(quota.cores, quota.denominator),
-        "quotaMemory": _exact(quota.memory_mb, quota.denominator),
+        "quotaCores": _exact(quota.amount.cores, quota.denominator),
+        "quotaMemory": _exact(quota.amount.memory_mb, quota.denominator),
     }
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from scheduler.model import errors
-from scheduler.model.commands import write_command
-from scheduler.model.errors import CommandRejected, DuplicateApp, InternalError, NoMaster
+from scheduler.model.commands import BATCH, write_command
+from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.transient import passes
@@ -101,28 +100,20 @@ class Client:
         return _receipt(identity, answer)
 
     def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
-        """Have `commands` carried out in their order, in one go; a refused one leaves its reason in its place.
+        """Carry out `commands` in their order, in batches; a refused one leaves its refusal in its place.
 
         Raises: NoMaster if an answer did not come within `timeout_s`.
         """
-        if not commands:
-            return []
-        identities = [_new_id() for _ in commands]
-        together = identities[0]
-        deadline = time.monotonic() + self.timeout_s
-        self._put(
-            [
-                part
-                for identity, command in zip(identities, commands, strict=True)
-                for part in (identity, "command", write_command(command), together)
-            ]
-        )
-        answers = self._await_all(together, len(commands), deadline)
-        return [_outcome(identity, answers[identity]) for identity in identities]
+        outcomes: list[Receipt | CommandRejected] = []
+        for part in _batches(commands):
+            identity = _new_id()
+            answers = _checked(self._ask(identity, "command", _written(part)))["answers"]
+            outcomes += [_outcome(f"{identity}.{number}", answer) for number, answer in enumerate(answers)]
+        return outcomes
 
     def notify(self, *commands: Command) -> None:
-        """Put `commands` into the inbox, in their order and in one go, without waiting for an answer."""
-        self._put([part for command in commands for part in (_new_id(), "command", write_command(command), "")])
+        """Put `commands` into the inbox, in their order and all at once, without waiting for an answer."""
+        self._put([text for part in _batches(commands) for text in (_new_id(), "command", _written(part), "")])
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
         """What the serving master answers to the question `name` (`scheduler.rules.views`), as JSON values.
@@ -193,20 +184,6 @@ class Client:
     def _put(self, messages: Sequence[str]) -> None:
         self._send(keys=[self.keys.inbox, self._queue], args=[self._bell, *messages])
 
-    def _await_all(self, together: str, count: int, deadline: float) -> dict[str, dict[str, Any]]:
-        """The `count` answers that come to one list, by command id."""
-        answers: dict[str, dict[str, Any]] = {}
-        while len(answers) < count:
-            popped: Any = self.store.blmpop(
-                _left(deadline, RESEND_S), 1, self.keys.reply(together), direction="LEFT", count=count
-            )
-            if popped is None and time.monotonic() >= deadline:
-                raise self._no_master()
-            for text in popped[1] if popped else ():
-                answer = _answer(text)
-                answers[answer["id"]] = answer
-        return answers
-
     def _no_master(self) -> NoMaster:
         return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` shows whether one is active")
 
@@ -241,7 +218,13 @@ def _checked(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer, or the refusal that it carries, raised as the class that the master raised."""
     if "error" not in answer:
         return answer
-    kind = getattr(errors, str(answer["error"]), InternalError)
-    refusal: CommandRejected = kind.__new__(kind)
-    refusal.args = (answer["message"],)
-    raise refusal
+    raise refusal_of(str(answer["error"]), str(answer["message"]))
+
+
+def _batches(commands: Sequence[Command]) -> list[Sequence[Command]]:
+    return [commands[start : start + BATCH] for start in range(0, len(commands), BATCH)]
+
+
+def _written(commands: Sequence[Command]) -> str:
+    """What the inbox holds of a batch."""
+    return f"[{','.join(map(write_command, commands))}]"

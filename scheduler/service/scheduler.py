@@ -7,30 +7,28 @@ most because a turn is one story, from the inbox to the answers, whichever way i
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import structlog
-from msgspec.json import Encoder
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as StoreTimeoutError
 from rq.utils import as_text
 
-from scheduler.model.commands import Command, LoseWorker, private_of, read_command
+from scheduler.model.commands import BATCH, LoseWorker
 from scheduler.model.errors import (
     CommandRejected,
     Deposed,
     FairlogError,
     InternalError,
-    InvalidCommand,
     NotReplicated,
     StaleLog,
+    refusal_of,
 )
 from scheduler.model.events import (
     AppAdmitted,
@@ -41,14 +39,24 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     MasterElected,
+    RefusalsOmitted,
 )
 from scheduler.model.grants import GrantChanges
 from scheduler.model.ids import number_of
 from scheduler.rules.assignments import all_grants, changed_grants
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.rules.validate import check_private
 from scheduler.rules.views import look
+from scheduler.service.inbox import (
+    Message,
+    answer,
+    answer_commands,
+    at_once,
+    message_of,
+    next_entry,
+    question,
+    received,
+)
 from scheduler.store.codec import Record, encode_turn
 from scheduler.store.connection import clock_ms
 from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
@@ -57,14 +65,8 @@ from scheduler.store.inflight import InFlight, StoreCommand
 from scheduler.store.task_queue import Worklist
 from scheduler.store.transient import BACK_OFF_S, passes
 
-if TYPE_CHECKING:
-    from scheduler.store.keys import Keys
-
-BATCH = 1_000
-"""How many messages of the inbox one turn takes at most."""
 AHEAD_FROM = 50
 """From how many messages a turn is large enough for the next one to be decided while the store commits it."""
-REPLY_KEPT_MS = 60_000
 MAX_STALE = 5
 PAUSE_MS = 3_000
 SHORT_PAUSE_MS = 1_500
@@ -75,22 +77,8 @@ LOOK_EARLY = 2 / 3
 ASLEEP_S = 1.0
 """A master that heard of its commit only so late may have been stopped meanwhile, and another one elected."""
 
-_COMMAND_FIELDS = [b"id", b"command", b"reply"]
-"""The fields of a command in the inbox, in the order in which clients write them."""
-
 Rebuild = Callable[[], tuple[ClusterState, Position]]
-_to_json = Encoder().encode
 _log = structlog.get_logger()
-
-
-class Message(NamedTuple):
-    """One entry of the inbox: a command or a question, and the list that its answer goes to, empty for none."""
-
-    entry: bytes
-    id: str
-    kind: str
-    body: bytes
-    reply_to: str
 
 
 class _Look(NamedTuple):
@@ -99,7 +87,7 @@ class _Look(NamedTuple):
     Those were silent for the timeout when the master looked the time before.
     """
 
-    messages: list[Message]
+    messages: Sequence[Message]
     now: int
     silent: int
 
@@ -153,6 +141,8 @@ class Scheduler:
         self._watching_since_ms = 0
         self._looked_at_ms = 0
         self._decided_at_ms = 0
+        self._omitted: tuple[int, int] | None = None
+        """How many refusals were not logged, and since when (ms); a failover loses it (semantics T3)."""
         self._settled = 0
         """The log position up to which workers were told that the replicas have all there is."""
 
@@ -267,7 +257,7 @@ class Scheduler:
             self._settle_up()
             self._settle_what_was_found()
             self._refused_in_a_row = 0
-        return len(messages) + len(lost)
+        return _size(messages) + len(lost)
 
     def _settle_what_was_found(self) -> None:
         """Have workers start what a commit granted whose replicas were missing, once they have it."""
@@ -313,10 +303,14 @@ class Scheduler:
             ],
         )
         entries, clock, silent = asked.answers()
-        return _Look([_message(entry, fields) for entry, fields in entries], clock_ms(clock), silent)
+        messages = at_once([message_of(entry, fields) for entry, fields in entries], BATCH)
+        return _Look(messages, clock_ms(clock), silent)
 
-    def _run(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> None:
-        """One turn; if a command makes it raise, again with one command a turn, and that one put aside."""
+    def _run(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> Mapping[str, CommandRejected]:
+        """One turn; if a command makes it raise, again with one command a turn, and that one put aside: it is returned.
+
+        What is no message but a part of one, and so has no entry, is left to the caller to answer.
+        """
         try:
             decided = self._decide(messages, lost, now)
         except (FairlogError, RedisError):
@@ -328,41 +322,80 @@ class Scheduler:
             self.put_down()
             self._settle_up()
             self._fold_again_as_master()
-            if len(messages) == 1:
+            failed: dict[str, CommandRejected] = {}
+            if len(messages) == 1 and len(messages[0].commands) <= 1:
                 self._put_aside(messages[0], trace)
+                failed[messages[0].id] = _failure()
             else:
-                for message in messages:
-                    self._run([message], (), now)
+                for part in messages if len(messages) > 1 else messages[0].parts():
+                    failed |= self._run([part], (), now)
                     self._settle_up()
-            return
+            if len(messages) == 1 and messages[0].entry:
+                self._leave_inbox(messages[0], failed)
+            return failed
         self._taken = decided.taken or self._taken
-        if len(messages) >= AHEAD_FROM:
+        if _size(messages) >= AHEAD_FROM:
             self._read_ahead = self._look()
         self._finish()
         self._begin(decided)
+        return {}
 
     def _decide(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> _Decided:
         """The turn, folded into the state; from here on the state is sound only once the commit was sent."""
         self._sound = False
-        self._decided_at_ms = now
+        due = self._moment_has_come(now)
         turn = Turn(self.state, now)
-        refusals: dict[str, CommandRejected] = {}
+        self._tell_of_omitted(turn)
         for command in lost:
             if command.worker in self.state.workers:
                 turn.take(command)
+        refusals: dict[str, CommandRejected] = {}
         for message in messages:
-            if message.kind == "view" or message.id in self.state.commands or message.id in refusals:
-                continue
-            try:
-                turn.take(_received(message.body), message.id)
-            except CommandRejected as refusal:
-                refusals[message.id] = refusal
-        turn.settle()
+            for identity, body in message.commands:
+                if identity not in self.state.commands and identity not in refusals:
+                    self._take(turn, identity, body, refusals)
+        turn.settle(due=due)
+        self._decided_at_ms = now
+        answers = self._answers(messages, refusals)
+        return self._decided(turn, answers, messages[-1].entry if messages else "")
+
+    def _take(self, turn: Turn, identity: str, body: bytes, refusals: dict[str, CommandRejected]) -> None:
+        """Take one command; where it is refused, its refusal is added (semantics T3)."""
+        try:
+            command = received(body)
+        except CommandRejected as refusal:
+            refusals[identity] = refusal
+            return
+        try:
+            turn.take(command, identity)
+        except CommandRejected as refusal:
+            refusals[identity] = refusal
+            if not turn.refuse(command, refusal, identity):
+                since = self._omitted[1] if self._omitted else turn.at
+                self._omitted = (self._omitted[0] + 1 if self._omitted else 1), since
+
+    def _tell_of_omitted(self, turn: Turn) -> None:
+        """Log how many refusals were left out in an earlier minute (semantics T3)."""
+        if self._omitted and turn.at // MINUTE_MS > self._omitted[1] // MINUTE_MS:
+            count, since = self._omitted
+            self._omitted = None
+            turn.record(RefusalsOmitted(count=count, since=since))
+
+    def _answers(self, messages: Iterable[Message], refusals: Mapping[str, CommandRejected]) -> dict[str, list[str]]:
+        """The answers to these messages by the list that they go to; the state has folded what was done."""
+
+        def outcome(identity: str) -> int | CommandRejected:
+            if identity in refusals:
+                return refusals[identity]
+            if identity in self.state.refusals:
+                return refusal_of(*self.state.refusals[identity])
+            return self.state.commands.get(identity, 0)
+
         answers: dict[str, list[str]] = {}
         for message in messages:
             if message.reply_to:
-                answers.setdefault(message.reply_to, []).append(self._answer(message, refusals.get(message.id)))
-        return self._decided(turn, answers, messages[-1].entry.decode() if messages else "")
+                answers.setdefault(message.reply_to, []).append(answer(message, outcome, self._look_at))
+        return answers
 
     def _decided(self, turn: Turn, answers: dict[str, list[str]], taken: str) -> _Decided:
         touched: dict[str, None] = {}
@@ -394,7 +427,7 @@ class Scheduler:
     def _begin(self, decided: _Decided) -> None:
         """Send the commit: append the events and take their messages out of the inbox, all at once."""
         self._keep_secrets(decided.with_secrets)
-        keep_from = _next_entry(decided.taken) if decided.taken else ""
+        keep_from = next_entry(decided.taken) if decided.taken else ""
         commit = self.log.begin_commit(
             self.position,
             decided.record,
@@ -455,7 +488,7 @@ class Scheduler:
         Whatever a crash leaves undone here is made up for: clients ask again, the tick replaces rings,
         and the next master reconciles the tasks.
         """
-        commands = [*self._settle_commands(decided.position), *_answer_commands(self.keys, decided.answers)]
+        commands = [*self._settle_commands(decided.position), *answer_commands(self.keys, decided.answers)]
         commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
         if decided.over:
             commands.append(self.worklist.close_command(decided.over))
@@ -473,34 +506,23 @@ class Scheduler:
         if over:
             self.worklist.sweep(over, answers[-1])
 
-    def _answer(self, message: Message, refusal: CommandRejected | None) -> str:
-        if refusal is None and message.kind == "view":
-            try:
-                return json.dumps({"id": message.id, "view": self._look_at(message)})
-            except CommandRejected as problem:
-                refusal = problem
-        if refusal is not None:
-            return json.dumps({"id": message.id, "error": type(refusal).__name__, "message": str(refusal)})
-        return f'{{"id":{_to_json(message.id).decode()},"seq":{self.state.commands.get(message.id, 0)}}}'
-
-    def _look_at(self, message: Message) -> Any:  # noqa: ANN401 - JSON values
-        try:
-            question = json.loads(message.body)
-            name, arguments = str(question["name"]), dict(question["arguments"])
-        except (ValueError, KeyError, TypeError):
-            raise InvalidCommand("a question is an object with a name and arguments") from None
-        return look(self.state, name, arguments)
+    def _look_at(self, body: bytes) -> Any:  # noqa: ANN401 - JSON values
+        return look(self.state, *question(body))
 
     def _put_aside(self, message: Message, trace: str) -> None:
-        """A command that makes a turn raise goes to the dead letters and leaves the inbox (a view likewise)."""
+        """A command that makes a turn raise goes to the dead letters (a view likewise)."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
-        self.store.xadd(self.keys.dead, {"id": message.id, "command": message.body, "traceback": trace})
-        self.log.commit(self.position, None, keep_inbox_from=_next_entry(message.entry.decode()))
-        if message.reply_to:
-            failure = InternalError("the command made the master fail; it lies in the dead letters for its operator")
-            InFlight(
-                self.store, _answer_commands(self.keys, {message.reply_to: [self._answer(message, failure)]})
-            ).answers()
+        body = message.commands[0][1] if message.commands else message.body
+        self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace})
+
+    def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
+        """Take a message out of the inbox of which all that can be done is done, and answer it."""
+        self.log.commit(self.position, None, keep_inbox_from=next_entry(message.entry))
+        if message.kind == "view":
+            message = message._replace(refusal=_failure())
+        answers = self._answers([message], failed)
+        if answers:
+            InFlight(self.store, answer_commands(self.keys, answers)).answers()
 
     def _lost_workers(self, now: int, silent: int) -> list[LoseWorker]:
         """The workers whose heartbeat is older than the timeout, by raw store time at both ends (semantics W2).
@@ -620,47 +642,10 @@ class Scheduler:
         return clock_ms(self.store.time())
 
 
-def _received(body: bytes) -> Command:
-    """The command as it came in. Raises: InvalidCommand if it cannot be read, or what is private of it makes no sense.
-
-    Neither is logged: there is no command then, or none that could be decided without its private part.
-    """
-    command = read_command(body)
-    private = private_of(command)
-    if private is not None:
-        check_private(private)
-    return command
+def _size(messages: Iterable[Message]) -> int:
+    """How many inputs these are."""
+    return sum(max(1, len(message.commands)) for message in messages)
 
 
-def _answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:
-    """What puts each answer on the list that its client listens to."""
-    commands: list[StoreCommand] = []
-    for name, texts in answers.items():
-        commands.append(("RPUSH", keys.reply(name), *texts))
-        commands.append(("PEXPIRE", keys.reply(name), REPLY_KEPT_MS))
-    return commands
-
-
-def _message(entry: bytes, flat: list[bytes]) -> Message:
-    """The message of an inbox entry whose fields and values come by turns, as the store gives them."""
-    if flat[::2] == _COMMAND_FIELDS:
-        _, identity, _, body, _, reply_to = flat
-        values = entry, str(identity, "utf-8", "replace"), "command", body, str(reply_to, "utf-8", "replace")
-        return tuple.__new__(Message, values)
-    pairs = iter(flat)
-    fields = dict(zip(pairs, pairs, strict=True))
-    kind = "view" if b"view" in fields else "command"
-    identity, reply_to = fields.get(b"id", b""), fields.get(b"reply", b"")
-    return Message(
-        entry,
-        identity.decode(errors="replace"),
-        kind,
-        fields.get(kind.encode(), b""),
-        reply_to.decode(errors="replace"),
-    )
-
-
-def _next_entry(entry: str) -> str:
-    """The smallest inbox id behind `entry`."""
-    milliseconds, _, number = entry.partition("-")
-    return f"{milliseconds}-{int(number) + 1}"
+def _failure() -> InternalError:
+    return InternalError("the command made the master fail; it lies in the dead letters for its operator")

@@ -36,6 +36,7 @@ from msgspec.json import Decoder, Encoder
 from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event
+from scheduler.model.resources import decoded
 
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
@@ -102,7 +103,7 @@ class _Open(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     private: Private
 
 
-_events_of = Decoder(list[Event]).decode
+_events_of = Decoder(list[Event], dec_hook=decoded).decode
 _commands_of = Decoder(list[_Logged]).decode
 _privates_of = Decoder(list[_Open]).decode
 _plain = Decoder().decode

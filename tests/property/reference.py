@@ -28,14 +28,16 @@ def quota(state: ClusterState, company: Company) -> tuple[Fraction, Fraction]:
     if company.spec.cores is not None and company.spec.memory_mb is not None:
         return Fraction(company.spec.cores), Fraction(company.spec.memory_mb)
     part = Fraction(company.spec.part) if company.spec.part else Fraction(1, len(state.companies))
-    return part * sum(worker.cores for worker in live(state)), part * sum(worker.memory_mb for worker in live(state))
+    return part * sum(worker.offer.cores for worker in live(state)), part * sum(
+        worker.offer.memory_mb for worker in live(state)
+    )
 
 
 def requested(state: ClusterState, company: str | None = None, user: str | None = None) -> tuple[int, int]:
     """What waitingApps, or a company's or user's apps in it, request in cores and MiB (semantics O1)."""
     apps = [app for app in state.apps.values() if app.admitted and app.ended is None]
     held = [app for app in apps if company in (None, app.spec.company) and user in (None, app.spec.user)]
-    return sum(app.requested_cores for app in held), sum(app.requested_memory_mb for app in held)
+    return sum(app.requested.cores for app in held), sum(app.requested.memory_mb for app in held)
 
 
 def granted(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
@@ -43,7 +45,7 @@ def granted(state: ClusterState, company: str, user: str | None = None) -> tuple
     held = [*state.executors.values(), *state.drivers.values()]
     held = [one for one in held if state.apps[one.app].spec.company == company]
     held = [one for one in held if user in (None, state.apps[one.app].spec.user)]
-    return sum(one.cores for one in held), sum(one.memory_mb for one in held)
+    return sum(one.resources.cores for one in held), sum(one.resources.memory_mb for one in held)
 
 
 def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
@@ -52,7 +54,7 @@ def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
     if company.spec.cores is None and company.spec.part is None and not cores and not memory_mb:
         return True
     quota_cores, quota_mb = quota(state, company)
-    return cores + app.requested_cores <= quota_cores and memory_mb + app.requested_memory_mb <= quota_mb
+    return cores + app.requested.cores <= quota_cores and memory_mb + app.requested.memory_mb <= quota_mb
 
 
 def fits_alone(state: ClusterState, company: Company, app: App) -> bool:
@@ -60,7 +62,7 @@ def fits_alone(state: ClusterState, company: Company, app: App) -> bool:
     if company.spec.cores is None and company.spec.part is None:
         return True
     quota_cores, quota_mb = quota(state, company)
-    return app.requested_cores <= quota_cores and app.requested_memory_mb <= quota_mb
+    return app.requested.cores <= quota_cores and app.requested.memory_mb <= quota_mb
 
 
 def dominant(amounts: tuple[int, int], bought: tuple[Fraction, Fraction]) -> Fraction:
@@ -142,7 +144,7 @@ class Past:
             and fits_alone(state, company, next_app)
         ]
         waiting = {name for name, app in state.apps.items() if app.state == "pending"}
-        requests = {name: (state.apps[name].requested_cores, state.apps[name].requested_memory_mb) for name in waiting}
+        requests = {name: (state.apps[name].requested.cores, state.apps[name].requested.memory_mb) for name in waiting}
         restated = {name for name in waiting if self._requests.get(name, requests[name]) != requests[name]}
         self._requests = requests
         self.reserved = {name: at for name, at in self.reserved.items() if name in waiting - restated}
@@ -181,7 +183,7 @@ def user_order(state: ClusterState, company: Company, app: App, past: Past) -> t
         case "least-occupied":
             return dominant((cores, memory_mb), quota(state, company)), *by_wait
         case "balanced":
-            share = dominant((cores + app.requested_cores, memory_mb + app.requested_memory_mb), quota(state, company))
+            share = dominant((cores + app.requested.cores, memory_mb + app.requested.memory_mb), quota(state, company))
             return share / (state.at - past.selected_at.get((name, user), oldest.submitted_at) + 1), *by_wait
         case _:
             return by_wait
@@ -203,7 +205,7 @@ def next_admission(state: ClusterState, past: Past) -> Choice | None:
     if state.settings.admission == "open":
         return _oldest(state)
     workers = live(state)
-    offered = sum(worker.cores for worker in workers), sum(worker.memory_mb for worker in workers)
+    offered = sum(worker.offer.cores for worker in workers), sum(worker.offer.memory_mb for worker in workers)
     owed = requested(state)
     full = any(sum_ >= part for sum_, part in zip(owed, offered, strict=True))
     if full:
@@ -257,7 +259,7 @@ def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
     settings = state.settings
     per_core = app.spec.memory_per_task_mb
     if per_core is None:
-        enough = [worker.free_memory_mb for worker in usable(state) if worker.free_cores >= cores]
+        enough = [worker.free.memory_mb for worker in usable(state) if worker.free.cores >= cores]
         if not enough:
             return None
         per_core = 256 if Fraction(min(enough), cores) <= 256 else 512
@@ -271,20 +273,20 @@ def usable(state: ClusterState) -> list[Worker]:
     return [
         worker
         for worker in live(state)
-        if worker.free_cores >= least.min_executor_cores and worker.free_memory_mb >= least.min_executor_memory_mb
+        if worker.free.cores >= least.min_executor_cores and worker.free.memory_mb >= least.min_executor_memory_mb
     ]
 
 
 def sorted_workers(state: ClusterState, cores: int, memory_mb: int) -> list[Worker]:
     """The live workers with that much room, in the order of the setting (semantics P1)."""
-    fitting = [worker for worker in live(state) if worker.free_cores >= cores and worker.free_memory_mb >= memory_mb]
+    fitting = [worker for worker in live(state) if worker.free.cores >= cores and worker.free.memory_mb >= memory_mb]
     match state.settings.worker_selection.split("-"):
         case ["worker", "id"]:
             return sorted(fitting, key=lambda worker: worker.id)
         case [dimension, "free", direction]:
             return sorted(
                 fitting,
-                key=lambda worker: (worker.free_cores if dimension == "cores" else worker.free_memory_mb, worker.id),
+                key=lambda worker: (worker.free.cores if dimension == "cores" else worker.free.memory_mb, worker.id),
                 reverse=direction == "desc",
             )
     raise AssertionError(state.settings.worker_selection)
@@ -294,9 +296,13 @@ def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
     """(worker, cores, MiB) of each executor that the app gets next (semantics S2-S5, P1-P7, D1)."""
     if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
         return []
-    left = app.requested_cores - sum(one.cores for one in app.executors.values()) - app.done_cores
+    left = app.requested.cores - sum(one.resources.cores for one in app.executors.values()) - app.done_cores
     left = 2**31 if app.spec.unlimited else left - app.spec.driver_cores
-    left_mb = app.requested_memory_mb - sum(one.memory_mb for one in app.executors.values()) - app.spec.driver_memory_mb
+    left_mb = (
+        app.requested.memory_mb
+        - sum(one.resources.memory_mb for one in app.executors.values())
+        - app.spec.driver_memory_mb
+    )
     limit = 2**31 if app.executor_limit is None else max(0, app.executor_limit - len(app.executors))
     own = {one.worker for one in app.executors.values()} if state.settings.placement.startswith("classic") else set()
     if app.wanted and not state.settings.placement.startswith("classic"):
@@ -334,7 +340,7 @@ def _dealt(
 ) -> list[tuple[str, int, int]]:
     """So many executors, one by one: round and round, or each worker to the full (semantics P2, P3)."""
     placed = dict.fromkeys((worker.id for worker in workers), 0)
-    room = {one.id: min(one.free_cores // size[0], one.free_memory_mb // size[1]) for one in workers}
+    room = {one.id: min(one.free.cores // size[0], one.free.memory_mb // size[1]) for one in workers}
     while sum(placed.values()) < number and placed != room:
         for worker in placed:
             while placed[worker] < room[worker] and sum(placed.values()) < number:
@@ -357,8 +363,8 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
         worker, new = workers[index], bool(fixed) or not executors[index]
         held_mb = (sum(executors) + 1) * memory_mb
         affordable = settings.admission == "open" or held_mb <= left_mb
-        room = worker.free_memory_mb >= (executors[index] + 1) * memory_mb and sum(executors) < limit and affordable
-        return left - sum(cores) >= unit and worker.free_cores - cores[index] >= unit and (room or not new)
+        room = worker.free.memory_mb >= (executors[index] + 1) * memory_mb and sum(executors) < limit and affordable
+        return left - sum(cores) >= unit and worker.free.cores - cores[index] >= unit and (room or not new)
 
     able = [index for index in range(len(workers)) if fits(index)]
     while able:
@@ -383,7 +389,7 @@ def packed_worker_by_worker(state: ClusterState, apps: list[App]) -> list[tuple[
     count = {app.spec.app: len(app.executors) for app in apps}
     placed = []
     for worker in sorted_workers(state, 1, 1):
-        cores, memory_mb = worker.free_cores, worker.free_memory_mb
+        cores, memory_mb = worker.free.cores, worker.free.memory_mb
         for app in apps:
             name, needed_mb = app.spec.app, app.spec.executor_memory_mb or 0
             limited = app.executor_limit is not None and count[name] >= app.executor_limit
@@ -402,7 +408,7 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     workers = usable(state)
     cores = settings.max_executor_cores
     while cores > settings.min_executor_cores:
-        if left >= len(workers) * cores and 2 * sum(worker.free_cores >= cores for worker in workers) > len(workers):
+        if left >= len(workers) * cores and 2 * sum(worker.free.cores >= cores for worker in workers) > len(workers):
             break
         cores //= 2
     while workers and cores >= settings.min_executor_cores:
@@ -421,8 +427,8 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
                     if (
                         count
                         and not twice
-                        and worker.free_cores >= held * cores
-                        and worker.free_memory_mb >= held * memory_mb
+                        and worker.free.cores >= held * cores
+                        and worker.free.memory_mb >= held * memory_mb
                     ):
                         placed[worker.id] = held
                         count -= 1

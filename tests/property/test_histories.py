@@ -69,22 +69,22 @@ def test_every_decision_respects_quotas_offers_and_requests(
             app, host = state.apps[event.app], state.workers[event.worker]
             held = [*host.executors.values(), *host.drivers.values()]
             assert host.status == "alive"
-            assert host.cores >= event.cores + sum(one.cores for one in held)
-            assert host.memory_mb >= event.memory_mb + sum(one.memory_mb for one in held)
+            assert host.offer.cores >= event.cores + sum(one.resources.cores for one in held)
+            assert host.offer.memory_mb >= event.memory_mb + sum(one.resources.memory_mb for one in held)
             assert app.executor_limit is None or len(app.executors) < app.executor_limit, f"semantics P5: {event}"
             assert not app.spec.driver or app.driver is not None, f"semantics D1: {event}"
             if state.settings.admission == "fair":
                 used = [*app.executors.values(), *([app.driver] if app.driver else [])]
-                assert app.requested_cores >= event.cores + sum(one.cores for one in used)
-                assert app.requested_memory_mb >= event.memory_mb + sum(one.memory_mb for one in used)
+                assert app.requested.cores >= event.cores + sum(one.resources.cores for one in used)
+                assert app.requested.memory_mb >= event.memory_mb + sum(one.resources.memory_mb for one in used)
         elif isinstance(event, DriverAllocated):
             host, drivers = state.workers[event.worker], state.drivers.values()
             assert host.status == "alive"
-            assert host.free_cores >= event.cores
-            assert host.free_memory_mb >= event.memory_mb
+            assert host.free.cores >= event.cores
+            assert host.free.memory_mb >= event.memory_mb
             assert state.settings.max_drivers is None or len(drivers) < state.settings.max_drivers
-            there = sum(driver.cores for driver in drivers if state.workers[driver.worker].status == "alive")
-            assert there + event.cores <= Fraction(state.settings.max_driver_share) * state.fleet.total_cores
+            there = sum(driver.resources.cores for driver in drivers if state.workers[driver.worker].status == "alive")
+            assert there + event.cores <= Fraction(state.settings.max_driver_share) * state.fleet.total.cores
 
     played(history, before=before)
 
@@ -200,16 +200,16 @@ def _nothing_is_left_idle(state: ClusterState) -> None:
     pending = [app for app in state.apps.values() if app.state == "pending"]
     cores, memory_mb = reference.requested(state)
     workers = reference.live(state)
-    offered = sum(one.cores for one in workers), sum(one.memory_mb for one in workers)
+    offered = sum(one.offer.cores for one in workers), sum(one.offer.memory_mb for one in workers)
     if pending and cores < offered[0] and memory_mb < offered[1]:
         first = pending[0]
         assert cores, "an idle cluster leaves nobody waiting"
-        assert cores + first.requested_cores > offered[0] or memory_mb + first.requested_memory_mb > offered[1]
+        assert cores + first.requested.cores > offered[0] or memory_mb + first.requested.memory_mb > offered[1]
     for app in state.waiting.values():
         least_mb = max(2048, 4 * (app.spec.memory_per_task_mb or 512))
         least_mb += -least_mb % 256
         if app.left_cores >= 4 and app.left_memory_mb >= least_mb:
-            assert not [one for one in workers if one.free_cores >= 4 and one.free_memory_mb >= least_mb]
+            assert not [one for one in workers if one.free.cores >= 4 and one.free.memory_mb >= least_mb]
 
 
 def test_a_seeded_history_gives_the_same_log_whatever_the_hash_seed() -> None:

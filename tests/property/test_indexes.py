@@ -125,17 +125,17 @@ def test_the_fleet_counts_sorts_and_forgets_like_a_plain_list(
     minimum = Resources(2, 2048)
     fleet = Fleet([8, 4, 2], minimum)
     for name, free in workers.items():
-        fleet.join(name, Resources(32, 32768), free)
+        fleet.join(name, Resources(32, 32768), Resources(*free))
     for name in data.draw(st.lists(st.sampled_from(sorted(workers)), unique=True) if workers else st.just([])):
         if data.draw(st.booleans()):
             free = data.draw(SHAPES)
-            fleet.move(name, workers[name], free)
+            fleet.move(name, Resources(*workers[name]), Resources(*free))
             workers[name] = free
         else:
-            fleet.leave(name, Resources(32, 32768), workers.pop(name))
+            fleet.leave(name, Resources(32, 32768), Resources(*workers.pop(name)))
     usable = [free for free in workers.values() if free[0] >= 2 and free[1] >= 2048]
     assert fleet.live_workers() == workers
-    assert (fleet.total_cores, fleet.total_memory_mb) == (32 * len(workers), 32768 * len(workers))
+    assert (fleet.total.cores, fleet.total.memory_mb) == (32 * len(workers), 32768 * len(workers))
     assert [fleet.usable_with(index) for index in range(3)] == [
         sum(free[0] >= size for free in usable) for size in (8, 4, 2)
     ]
@@ -153,4 +153,4 @@ def test_the_fleet_counts_sorts_and_forgets_like_a_plain_list(
     }
     assert orders.keys() == WORKER_SELECTIONS.keys()
     for selection, due in orders.items():
-        assert list(fleet.candidates(cores, memory_mb, selection)) == due
+        assert list(fleet.candidates(Resources(cores, memory_mb), selection)) == due

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.resources import Quota, Share, round_up
+from scheduler.model.resources import Quota, Resources, Share, round_up
 
 AMOUNTS = st.integers(0, 1 << 40)
 BOUGHT = st.integers(1, 1 << 40)
@@ -28,10 +28,10 @@ def test_shares_compare_like_fractions_and_their_floats_never_contradict_them(a:
 def test_a_quota_gives_the_dominant_share_and_covers_up_to_a_share_of_1(
     cores: int, memory_mb: int, denominator: int, held_cores: int, held_mb: int
 ) -> None:
-    quota = Quota(cores, memory_mb, denominator)
+    quota = Quota(Resources(cores, memory_mb), denominator)
     exact = max(Fraction(held_cores * denominator, cores), Fraction(held_mb * denominator, memory_mb))
-    assert quota.share_of(held_cores, held_mb) == Share(exact.numerator, exact.denominator)
-    assert quota.covers(held_cores, held_mb) == (exact <= 1)
+    assert quota.share_of(Resources(held_cores, held_mb)) == Share(exact.numerator, exact.denominator)
+    assert quota.covers(Resources(held_cores, held_mb)) == (exact <= 1)
 
 
 @given(AMOUNTS, st.integers(1, 1 << 20))

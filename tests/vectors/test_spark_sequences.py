@@ -24,7 +24,7 @@ def test_every_app_gets_exactly_what_spark_gives_it(case: dict[str, Any]) -> Non
         {
             "name": name,
             "state": "RUNNING" if any(event.app == name for event in granted) else "WAITING",
-            "cores_granted": master.state.apps[name].granted_cores,
+            "cores_granted": master.state.apps[name].granted.cores,
             "executors": [without_app(launched(event)) for event in granted if event.app == name],
         }
         for name in (app["name"] for app in case["apps"])
@@ -34,7 +34,7 @@ def test_every_app_gets_exactly_what_spark_gives_it(case: dict[str, Any]) -> Non
     assert in_order == [app["name"] for app in case["apps"] if app["name"] in in_order]
     for worker in case["expected"]["workers_after"]:
         ours = master.state.workers[worker["id"]]
-        assert (ours.cores - ours.free_cores, ours.memory_mb - ours.free_memory_mb) == (
+        assert (ours.offer.cores - ours.free.cores, ours.offer.memory_mb - ours.free.memory_mb) == (
             worker["cores_used"],
             worker["memory_used_mb"],
         )

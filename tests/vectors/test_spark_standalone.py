@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.model.resources import Resources
 from tests.vectors.spark import Master, cases, launched, launches, submission, without_app
 
 CASES = cases("spark_standalone")
@@ -23,7 +24,7 @@ def test_the_pass_launches_exactly_what_spark_launches(case: dict[str, Any]) -> 
     submit = submission(app, "app", case)
     turn = master.arrivals([(submit, app["running"])])
     usable = master.state.fleet.candidates(
-        app["cores_per_executor"] or 1, app["memory_per_executor_mb"], master.state.settings.worker_selection
+        Resources(app["cores_per_executor"] or 1, app["memory_per_executor_mb"]), master.state.settings.worker_selection
     )
     walked = [worker for worker, _ in usable]
     granted = launches(master.one_pass(turn))

@@ -47,14 +47,14 @@ def test_every_message_causes_exactly_what_it_causes_in_spark(case: dict[str, An
         ours = state.apps[app["name"]]
         assert spark_state(ours) == app["state"]
         if ours.ended is None:
-            assert ours.granted_cores == app["cores_granted"]
+            assert ours.granted.cores == app["cores_granted"]
             assert sorted(_number(executor) for executor in ours.executors) == sorted(_live(app))
     alive = {worker["id"]: worker for worker in case["expected"]["workers_after"] if worker["state"] == "ALIVE"}
     assert {worker.id for worker in state.workers.values() if worker.status == "alive"} == alive.keys()
     for name, worker in alive.items():
         ours_there = state.workers[name]
-        assert ours_there.cores - ours_there.free_cores == worker["cores_used"]
-        assert ours_there.memory_mb - ours_there.free_memory_mb == worker["memory_used_mb"]
+        assert ours_there.offer.cores - ours_there.free.cores == worker["cores_used"]
+        assert ours_there.offer.memory_mb - ours_there.free.memory_mb == worker["memory_used_mb"]
 
 
 def _step(master: Master, operation: dict[str, Any], gone_for_spark: set[str]) -> dict[str, Any]:

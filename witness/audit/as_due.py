@@ -103,7 +103,7 @@ class AsDue:
         found = self._compared(logged, at, end)
         if found is None or not (granted or apps):
             return found
-        some = chain.from_iterable(combinations(granted, number) for number in range(1, len(granted)))
+        some = chain.from_iterable(combinations(granted, number) for number in range(1, len(granted) + 1))
         for ended in islice(chain(islice(some, _TRIES // 10), [(*granted, *apps)]), self._tries):
             self._tries -= 1
             self._rewind(began)

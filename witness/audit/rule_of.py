@@ -129,7 +129,7 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
     worker = state.workers.get(done.worker)
     if worker is None or worker.status != "alive":
         return "P1"
-    if worker.free_cores < done.cores or worker.free_memory_mb < done.memory_mb:
+    if worker.free.cores < done.cores or worker.free.memory_mb < done.memory_mb:
         return "P1"
     placement = PLACEMENTS[state.settings.placement]
     return "L5" if app.wanted and not placement.one_a_worker else placement.rule

@@ -172,13 +172,13 @@ class ShadowLedger:
         known, tenant = state.apps.get(app.name), state.companies.get(app.company)
         if app.ended and not app.granted_cores and not app.granted_mb:
             del self._apps[app.name]
-        elif known is None or known.granted_cores != app.granted_cores or known.granted_memory_mb != app.granted_mb:
-            has = "nothing" if known is None else f"{known.granted_cores} cores and {known.granted_memory_mb} MiB"
+        elif known is None or known.granted.cores != app.granted_cores or known.granted.memory_mb != app.granted_mb:
+            has = "nothing" if known is None else f"{known.granted.cores} cores and {known.granted.memory_mb} MiB"
             return f"app {app.name} counts {has} granted, its executors make {app.granted_cores} and {app.granted_mb}"
         elif not app.ended and (
-            known.requested_cores != app.requested_cores or known.requested_memory_mb != app.requested_mb
+            known.requested.cores != app.requested_cores or known.requested.memory_mb != app.requested_mb
         ):
-            has = f"{known.requested_cores} cores and {known.requested_memory_mb} MiB"
+            has = f"{known.requested.cores} cores and {known.requested.memory_mb} MiB"
             return f"app {app.name} requests {has}, its events make {app.requested_cores, app.requested_mb}"
         cluster, company, user = app.accounts
         if _differs(state.balance, cluster):
@@ -196,7 +196,7 @@ class ShadowLedger:
         if known is None:
             return f"worker {worker.name} is there for one and gone by the other"
         cores, memory_mb = worker.cores - worker.granted_cores, worker.memory_mb - worker.granted_mb
-        if known.free_cores == cores and known.free_memory_mb == memory_mb:
+        if known.free.cores == cores and known.free.memory_mb == memory_mb:
             return None
         return f"worker {worker.name} has {known.free} free where its executors and drivers leave {cores, memory_mb}"
 
@@ -256,15 +256,15 @@ def _request(app: _App, cores: int, memory_mb: int) -> None:
 
 
 def _sums(balance: Balance) -> Sums:
-    return [balance.requested_cores, balance.requested_memory_mb, balance.granted_cores, balance.granted_memory_mb]
+    return [balance.requested.cores, balance.requested.memory_mb, balance.granted.cores, balance.granted.memory_mb]
 
 
 def _differs(balance: Balance, sums: Sums) -> bool:
     return (
-        balance.requested_cores != sums[0]
-        or balance.requested_memory_mb != sums[1]
-        or balance.granted_cores != sums[2]
-        or balance.granted_memory_mb != sums[3]
+        balance.requested.cores != sums[0]
+        or balance.requested.memory_mb != sums[1]
+        or balance.granted.cores != sums[2]
+        or balance.granted.memory_mb != sums[3]
     )
 
 

@@ -35,9 +35,15 @@ def import_(place: Place, *, file: IO[bytes], as_json: bool) -> None:
             click.echo(
                 f"An earlier import stopped at position {come}; this one starts again from the beginning.", err=True
             )
-        end = adopt(log, render.counted(exported(file)))
+        end, withheld = adopt(log, render.counted(exported(file)))
         cluster = log.keys.cluster
     if as_json:
-        render.print_json({"cluster": cluster, **end._asdict()})
+        render.print_json({"cluster": cluster, **end._asdict(), "withheld": withheld})
     else:
         click.echo(f"{end.seq} log entries imported into the cluster {cluster}, digest {end.digest}")
+    if withheld:
+        click.echo(
+            f"The commands of {withheld} apps that have not ended are not in this public log. Their tasks cannot run; "
+            "`fairlog kill APP` ends an app.",
+            err=True,
+        )

@@ -10,9 +10,10 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from fairlog.cli import render
-from fairlog.cli.decorators import on_cluster
+from fairlog.cli.decorators import on_log
 from fairlog.cli.follow import follow, position_of
 from fairlog.cli.params import as_json, read_text, span_options
+from fairlog.cli.target import in_the_past
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.ids import app_of
@@ -21,29 +22,32 @@ from scheduler.rules.simulate import run_scenario
 from scheduler.store.codec import lines_of
 
 if TYPE_CHECKING:
-    from fairlog.cli.session import Session
-    from scheduler.store.codec import Line, Record
+    from fairlog.cli.sources import Source
+    from scheduler.store.codec import Line
 
 
 @click.command()
 @span_options
 @click.option("--app", type=read_text, metavar="A", help="Print only events of this app.")
 @click.option("--follow", "following", is_flag=True, help="Keep printing new events.")
+@click.option("--public", is_flag=True, help="Leave out names, commands, variables and folders of apps, and salts.")
 @click.option(
     "--parquet",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write a Parquet file instead, one row per event.",
 )
+@in_the_past
 @as_json
-@on_cluster
+@on_log
 def log(
-    session: Session,
+    source: Source,
     *,
     first: Bound,
     last: Bound,
     app: str | None,
     following: bool,
+    public: bool,
     parquet: Path | None,
     as_json: bool,
 ) -> None:
@@ -59,7 +63,9 @@ def log(
         raise click.UsageError(
             f"--parquet and {'--json' if as_json else '--follow'} cannot be combined; give one of them"
         )
-    lines = _lines(session, first, last, following=following)
+    if following and source.past:
+        raise click.UsageError("--follow reads the log of a running cluster; leave out FILE and --at")
+    lines = _lines(source, first, last, following=following, public=public)
     chosen = _about(lines, app, known=app is None or first != OPEN or last != OPEN)
     if parquet is None:
         show = render.log_json if as_json else render.log_line
@@ -72,12 +78,14 @@ def log(
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 
-def _lines(session: Session, first: Bound, last: Bound, *, following: bool) -> Iterator[Line]:
-    after = position_of(session.log, (first.seq or 1) - 1)
-    grown = (record for record in follow(session.log, after) if record is not None)
-    records: Iterator[Record] = grown if following else session.log.read(after, to=last.seq)
-    lines = (line for record in records for line in lines_of(record))
-    yield from (line for line in up_to(lines, last) if first.reached(line))
+def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public: bool) -> Iterator[Line]:
+    records = source.records(first, last)
+    if following:
+        grown = follow(source.session.log, position_of(source.session.log, (first.seq or 1) - 1))
+        records = (record for record in grown if record is not None)
+    lines = (line for record in records for line in lines_of(record, public=public))
+    within = up_to(lines, last) if following else source.until(up_to(lines, last))
+    yield from (line for line in within if first.reached(line))
 
 
 def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:

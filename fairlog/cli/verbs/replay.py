@@ -118,7 +118,7 @@ def _line(frame: Frame) -> str:
 
 
 def _queue(state: ClusterState) -> str:
-    granted = f"{state.balance.granted_cores} of {state.fleet.total_cores} cores granted"
+    granted = f"{state.balance.granted.cores} of {state.fleet.total.cores} cores granted"
     return f"{len(state.queue.arrivals)} pending, {len(state.waiting)} admitted, {granted}"
 
 
@@ -161,11 +161,13 @@ def _picture(frame: Frame, last: Iterable[str], speed: float, height: int) -> Re
     for name, share in _shares(state):
         held = state.companies[name].balance
         bar = f"{_bar(_part(share))} {render.percent(share):>6}"
-        companies.append((name, bar, held.requested_cores, held.granted_cores, pending[name]))
+        companies.append((name, bar, held.requested.cores, held.granted.cores, pending[name]))
     workers = []
-    for worker in sorted(state.workers.values(), key=lambda worker: (worker.free_cores - worker.cores, worker.id)):
-        granted = worker.cores - worker.free_cores
-        bar = f"{_bar(granted / worker.cores)} {granted:>3} of {worker.cores}"
+    for worker in sorted(
+        state.workers.values(), key=lambda worker: (worker.free.cores - worker.offer.cores, worker.id)
+    ):
+        granted = worker.offer.cores - worker.free.cores
+        bar = f"{_bar(granted / worker.offer.cores)} {granted:>3} of {worker.offer.cores}"
         workers.append((worker.id, bar, worker.status, len(worker.executors)))
     return Group(
         Text(f"{render.moment(frame.at)}  position {frame.seq}  {speed:g} times as fast", style="bold"),

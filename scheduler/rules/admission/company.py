@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduler.model.resources import Quota, Share
+from scheduler.model.resources import NOTHING, Quota, Share
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.ledger import Balance, Usage
 
@@ -24,7 +24,7 @@ class Tenant:
     company: str
     balance: Balance
     usage: Usage
-    quota: Quota = Quota(0, 0)
+    quota: Quota = Quota(NOTHING)
     last_selected: int = 0
 
 
@@ -35,7 +35,7 @@ def dominant_share(tenant: Tenant, basis: Basis) -> Share:
     128 : 64 : 128 occupied are shares of 25 %, 50 % and 12.5 %: the third goes first, without an app of
     its own the first, then the second.
     """
-    return tenant.quota.share_of(*tenant.balance.occupied(basis.occupancy))
+    return tenant.quota.share_of(tenant.balance.occupied(basis.occupancy))
 
 
 def pay_as_you_go(tenant: Tenant, basis: Basis) -> Share:
@@ -48,7 +48,7 @@ def pay_as_you_go(tenant: Tenant, basis: Basis) -> Share:
     01:00:00 both are halved, A to 28,800,000 and B to 14,400,000. B overtakes A at 01:15:00, with
     28,800,000 as well, and from then on A goes first.
     """
-    return tenant.quota.share_of(*tenant.usage.until(basis.at, tenant.balance, basis.half_life_ms))
+    return tenant.quota.share_of(tenant.usage.until(basis.at, tenant.balance, basis.half_life_ms))
 
 
 class CompanyPolicy(NamedTuple):

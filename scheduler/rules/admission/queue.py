@@ -20,11 +20,9 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
-from math import ceil
 
 from scheduler.model.events import ClusterConfigured
-from scheduler.model.resources import Quota, Resources, Share
+from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.rules.admission.policy import Basis
@@ -153,7 +151,7 @@ class AppQueue:
     def share(self, name: str) -> Share:
         """The company's share of its quota (semantics C3, O3)."""
         tenant = self.companies[name].tenant
-        return tenant.quota.share_of(*tenant.balance.occupied(self.basis.occupancy))
+        return tenant.quota.share_of(tenant.balance.occupied(self.basis.occupancy))
 
     def push(self, app: Pending, balance: Balance) -> None:
         """Queue an app for its user, whose ledger is `balance`."""
@@ -237,23 +235,18 @@ class AppQueue:
                 return self._next_of(min(map(self._key, free))[-1], capped=False)
         return self._next_of(order[0][-1], capped=True) if order else None
 
-    def may_return(self) -> tuple[int, int]:
-        """(cores, MiB) that borrowers have asked for beyond their quotas and do not hold (semantics C6)."""
-        cores = memory_mb = 0
+    def may_return(self) -> Resources:
+        """What borrowers have asked for beyond their quotas and do not hold (semantics C6)."""
+        unheld = NOTHING
         for name in self.borrowers:
-            tenant = self.companies[name].tenant
-            bought, has = tenant.quota, tenant.balance
-            for_sure = ceil(Fraction(bought.cores, bought.denominator))
-            for_sure_mb = ceil(Fraction(bought.memory_mb, bought.denominator))
-            cores += max(0, has.requested_cores - max(for_sure, has.granted_cores))
-            memory_mb += max(0, has.requested_memory_mb - max(for_sure_mb, has.granted_memory_mb))
-        return cores, memory_mb
+            bought, has = self.companies[name].tenant.quota, self.companies[name].tenant.balance
+            unheld += (has.requested - bought.in_whole().at_least(has.granted)).at_least(NOTHING)
+        return unheld
 
     def holds_quota(self, name: str) -> bool:
-        """Whether the company holds its whole quota, or more, in cores or memory."""
+        """Whether the company holds its whole quota, or more, of some kind."""
         quota, has = self.companies[name].tenant.quota, self.companies[name].tenant.balance
-        cores, memory_mb = has.granted_cores * quota.denominator, has.granted_memory_mb * quota.denominator
-        return cores >= quota.cores or memory_mb >= quota.memory_mb
+        return (has.granted * quota.denominator).reaches(quota.amount)
 
     def held_back(self) -> Iterator[tuple[str, int, bool]]:
         """(app, since when in ms, whether room is reserved for it) of what the caps hold back or did (semantics C7)."""

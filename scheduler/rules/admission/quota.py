@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
 
 
@@ -67,15 +67,13 @@ class QuotaLimit:
     def admits(self, request: Resources) -> bool:
         """Whether a request passes now (semantics C4)."""
         balance = self.tenant.balance
-        if not self.stops_idle and not balance.requested_cores and not balance.requested_memory_mb:
+        if not self.stops_idle and balance.requested == NOTHING:
             return True
-        return self.tenant.quota.covers(
-            balance.requested_cores + request.cores, balance.requested_memory_mb + request.memory_mb
-        )
+        return self.tenant.quota.covers(balance.requested + request)
 
     def fits_alone(self, request: Resources) -> bool:
         """Whether a request would pass if the company occupied nothing; else it is not held back (semantics C7)."""
-        return not self.stops_idle or self.tenant.quota.covers(*request)
+        return not self.stops_idle or self.tenant.quota.covers(request)
 
     def enter(self, head: Pending, at: int) -> None:
         """An app is its user's head from `at` (ms) on."""

@@ -53,7 +53,7 @@ def least_occupied(contender: Contender, quota: Quota, basis: Basis) -> Share:
     8 cores and 48 GiB, 3/8: ann goes first. After an app of hers with 16 cores and 16 GiB she is at 1/2,
     and bob goes first.
     """
-    return quota.share_of(*contender.balance.occupied(basis.occupancy))
+    return quota.share_of(contender.balance.occupied(basis.occupancy))
 
 
 def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
@@ -72,8 +72,7 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
     (32/64) / 300,000 = 1/600,000; bob occupies nothing, asks for 8 and was selected 59,999 ms ago,
     (8/64) / 60,000 = 1/480,000: ann goes first. Had she asked for 32, hers were 1/400,000, and bob's turn.
     """
-    cores, memory_mb = contender.balance.occupied(basis.occupancy)
-    share = quota.share_of(cores + contender.request.cores, memory_mb + contender.request.memory_mb)
+    share = quota.share_of(contender.balance.occupied(basis.occupancy) + contender.request)
     since = contender.last_selected_at if contender.last_selected else contender.oldest_at
     return Share(share.numerator, share.denominator * (basis.at - since + 1))
 

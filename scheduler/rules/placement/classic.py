@@ -28,13 +28,13 @@ def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> li
     settings = state.settings
     least_mb = min(one.app.executor_memory_mb or settings.min_executor_memory_mb for one in apps)
     allocations: list[ExecutorAllocated] = []
-    for worker, free in state.fleet.candidates(1, least_mb, settings.worker_selection):
-        room = Resources(*free)
+    for worker, free in state.fleet.candidates(Resources(1, least_mb), settings.worker_selection):
+        room = free
         for owed in apps:
             size = owed.share_of(room) if worker not in owed.own else None
             if size is not None:
                 allocations.append(allocation(owed.app, owed.number, worker, *size))
-                room = Resources(room.cores - size.cores, room.memory_mb - size.memory_mb)
+                room -= size
                 owed.take(size)
         apps = [owed for owed in apps if owed.cores > 0 and owed.executors > 0]
         if not apps:

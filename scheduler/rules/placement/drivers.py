@@ -32,7 +32,7 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
         served, spec = app.submitted, app.spec
         if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
             return
-        if (state.driver_cores + spec.driver_cores) * denominator > numerator * state.fleet.total_cores:
+        if (state.driver_cores + spec.driver_cores) * denominator > numerator * state.fleet.total.cores:
             continue
         size = Resources(spec.driver_cores, spec.driver_memory_mb)
         worker = first_fit(state.fleet, size)
@@ -66,7 +66,7 @@ class Draw:
 
 
 def _has_room(state: ClusterState, size: Resources, worker: str) -> bool:
-    return Resources(*state.workers[worker].free).covers(size)
+    return state.workers[worker].free.covers(size)
 
 
 def _ticket(position: int, worker: str) -> bytes:
@@ -75,4 +75,4 @@ def _ticket(position: int, worker: str) -> bytes:
 
 def first_fit(fleet: Fleet, size: Resources) -> str | None:
     """The first worker by id with room for `size`; None if there is none (semantics D2)."""
-    return next((worker for worker, _ in fleet.candidates(size.cores, size.memory_mb, "worker-id")), None)
+    return next((worker for worker, _ in fleet.candidates(size, "worker-id")), None)

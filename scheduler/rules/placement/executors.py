@@ -45,7 +45,7 @@ def _allocation(
 
 def room_for(free: Shape, size: Resources) -> int:
     """How many executors of `size` fit into what is free."""
-    return min(free[0] // size.cores, free[1] // size.memory_mb)
+    return free.holds(size)
 
 
 def spread(candidates: Candidates, size: Resources, limit: int) -> Counts:

@@ -42,7 +42,7 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
                 return allocations(app, counts, unit, level)
     if not anywhere or not affordable:
         return []
-    candidates = state.fleet.candidates(unit.cores, unit.memory_mb, settings.worker_selection)
+    candidates = state.fleet.candidates(unit, settings.worker_selection)
     granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
     hosts = [host for host, tasks in app.preferred_hosts.items() if tasks]
     racks = state.places.racks_of(hosts).values()

@@ -21,6 +21,7 @@ from fairlog.demo.checks import (
 )
 from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected
+from scheduler.model.resources import Resources
 from scheduler.rules.entities import Allocation
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Entry, Turn
@@ -110,7 +111,7 @@ def test_an_admission_past_a_quota_is_found() -> None:
 def test_a_worker_that_is_granted_more_than_it_offers_is_found() -> None:
     state, _ = _cluster(_app("a", "rich"))
     check_workers(state, 5)
-    state.workers["w"].executors["x.0"] = Allocation("x.0", "x", "w", 16, 1)
+    state.workers["w"].executors["x.0"] = Allocation("x.0", "x", "w", Resources(16, 1))
     with pytest.raises(Broken, match="log position 5: worker w is granted 24 cores"):
         check_workers(state, 5)
 

@@ -37,9 +37,11 @@ from scheduler.model.errors import (
     UnreadableRecord,
     UnsuitableStore,
 )
-from scheduler.model.events import Event
+from scheduler.model.events import ClusterConfigured, CommandRefused, Event, RefusalsOmitted
 from scheduler.rules import turn as turn_module
 from scheduler.rules.decide import decide
+from scheduler.rules.decide import decide as decide_soundly
+from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import chained, encode_turn
@@ -150,9 +152,9 @@ def test_a_turn_runs_without_input_once_a_timer_is_due(
     settled: list[int] = []
     settle = turn_module.Turn.settle
 
-    def noted(turn: turn_module.Turn) -> None:
+    def noted(turn: turn_module.Turn, *, due: bool) -> bool:
         settled.append(turn.at)
-        settle(turn)
+        return settle(turn, due=due)
 
     monkeypatch.setattr(turn_module.Turn, "settle", noted)
     due = scheduler.state.timers.next(0)
@@ -173,11 +175,107 @@ def test_an_answer_gives_the_log_position_or_the_reason_of_a_refusal(scheduler: 
     assert "nobody" in refusal["message"]
 
 
-def test_refused_commands_leave_the_log_as_it_was(scheduler: Scheduler, client: Client, log: EventLog) -> None:
-    before = log.head()
-    ask(client, submission("a"), KillApp(app="a"), ConfigureCluster(settings={"placement": "sideways"}))
+def test_refused_commands_are_logged_with_their_refusals_and_change_nothing_else(
+    scheduler: Scheduler, client: Client, log: EventLog
+) -> None:
+    """Semantics T3."""
+    commands = (submission("a"), KillApp(app="a"), ConfigureCluster(settings={"placement": "sideways"}))
+    asked = ask(client, *commands)
     scheduler.turn()
-    assert log.head() == before
+    refused = list(log.facts())[2:]
+    assert [type(fact.command) for fact in refused] == [type(command) for command in commands]
+    answers = [answer(client, each) for each in asked]
+    assert [fact.event for fact in refused] == [
+        CommandRefused(error=said["error"], message=said["message"]) for said in answers
+    ]
+    assert (scheduler.state.apps, scheduler.state.settings) == ({}, ClusterConfigured())
+
+
+def test_who_asks_again_for_what_was_refused_gets_the_same_refusal(
+    scheduler: Scheduler, client: Client, log: EventLog
+) -> None:
+    for _ in range(2):
+        client._put(("same", "command", write_command(submission("a")), "same"))
+        scheduler.turn()
+        client.notify(ACME)
+        scheduler.turn()
+    first, again = (answer(client, "same") for _ in range(2))
+    assert first == again
+    assert first["error"] == "UnknownCompany"
+    assert types(log).count("CommandRefused") == 2, "the company that is registered a second time is the other one"
+
+
+def test_more_than_sixty_refusals_a_minute_are_counted_and_not_logged(
+    scheduler: Scheduler, client: Client, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [KillApp(app=f"a{number}") for number in range(70)]
+    client.notify(*refused)
+    scheduler.turn()
+    logged = [fact for fact in log.facts() if fact.type == "CommandRefused"]
+    assert len(logged) == 60
+    later = logged[0].at + 60_000
+    monkeypatch.setattr("scheduler.service.scheduler.clock_ms", lambda _: later)
+    client.notify(ACME, KillApp(app="b"))
+    while not scheduler.turn():
+        pass
+    *_, omitted, registered, one_more = log.facts()
+    assert omitted.event == RefusalsOmitted(count=10, since=logged[0].at)
+    assert (registered.type, one_more.type) == ("CompanyRegistered", "CommandRefused")
+
+
+def test_a_batch_is_answered_at_once_and_a_refusal_is_that_of_its_own_command(
+    scheduler: Scheduler, client: Client, log: EventLog
+) -> None:
+    batch = f"[{write_command(ACME)},{write_command(KillApp(app='x'))},7,{write_command(WORKER)}]"
+    for _ in range(2):
+        client._put(("batch", "command", batch, "batch"))
+        assert scheduler.turn() == 4
+    first, again = (answer(client, "batch") for _ in range(2))
+    assert first == again
+    assert [each.get("seq", each.get("error")) for each in first["answers"]] == [3, "UnknownApp", "InvalidCommand", 5]
+    assert [(fact.type, fact.cause) for fact in log.facts()][2:] == [
+        ("CompanyRegistered", "batch.0"),
+        ("CommandRefused", "batch.1"),
+        ("WorkerRegistered", "batch.3"),
+    ]
+
+
+@pytest.mark.parametrize("body", ["[", "[}", '["\\ud800"', f"[{','.join(['1'] * 1001)}]"])
+def test_a_batch_that_cannot_be_taken_is_refused_whole(scheduler: Scheduler, client: Client, body: str) -> None:
+    client._put(("bad", "command", body, "bad"))
+    scheduler.turn()
+    said = answer(client, "bad")
+    assert said["error"] == "InvalidCommand"
+    assert "the batch" in said["message"] or "a batch" in said["message"]
+
+
+def test_a_turn_takes_a_thousand_commands_at_most_whatever_they_came_in(
+    scheduler: Scheduler, client: Client, log: EventLog
+) -> None:
+    for first in range(0, 1_500, 600):
+        client.notify(*(RegisterCompany(company=f"c{number}") for number in range(first, min(first + 600, 1_500))))
+    assert [scheduler.turn() for _ in range(3)] == [600, 900, 0]
+    assert types(log).count("CompanyRegistered") == 1_500
+
+
+def test_a_command_of_a_batch_that_makes_a_turn_fail_is_put_aside_alone(
+    scheduler: Scheduler, client: Client, log: EventLog, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decide(state: ClusterState, command: Command) -> list[Event]:
+        if command == KillApp(app="x"):
+            raise ZeroDivisionError
+        return sound(state, command)
+
+    sound = decide_soundly
+    monkeypatch.setattr(turn_module, "decide", decide)
+    batch = f"[{write_command(ACME)},{write_command(KillApp(app='x'))},{write_command(WORKER)}]"
+    client._put(("batch", "command", batch, "batch"))
+    scheduler.turn()
+    said = answer(client, "batch")["answers"]
+    assert [each.get("seq", each.get("error")) for each in said] == [3, "InternalError", 4]
+    assert types(log)[2:] == ["CompanyRegistered", "WorkerRegistered"]
+    assert client.store.xlen(keys.dead) == 1
+    assert client.store.xlen(keys.inbox) == 0
 
 
 def test_a_command_that_comes_twice_is_carried_out_once_and_answered_twice(

@@ -164,7 +164,7 @@ def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None
         assert (mean["grantedCores"] or 0) * length == pytest.approx(total["grantedCoreMs"], abs=0.001 * length + 1)
     held = {account.app: account for account in usages.accounts.all}
     for name, app in state.apps.items():
-        assert held[name].granted.cores == app.granted_cores
+        assert held[name].granted.cores == app.granted.cores
         assert held[name].admitted_at == (app.admitted_at or None)
 
 
@@ -182,8 +182,8 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
         for app in state.apps.values() if passed > 0 else ():
             asked = app.admitted and app.ended is None
             sums = held.setdefault((app.spec.company, app.spec.app), [0, 0])
-            sums[0] += (app.requested_cores if asked else 0) * passed
-            sums[1] += sum(each.memory_mb for each in app.slices()) * passed
+            sums[0] += (app.requested.cores if asked else 0) * passed
+            sums[1] += sum(each.resources.memory_mb for each in app.slices()) * passed
         state.apply(record.event, at=record.at, cause=record.cause)
     usages = Usages()
     _, span = measure(log, usages, first=Bound(at=begins), last=Bound(at=ends))

@@ -167,7 +167,7 @@ def test_users_of_a_trace_are_dealt_by_processor_seconds_in_a_snake() -> None:
 def test_memory_is_kib_a_processor_unless_the_header_says_bytes() -> None:
     by_standard = run_trace(HEADER + job(1, 0, 10, 2, 1, memory=1 << 20), Rules())
     in_bytes = run_trace("; Note: bytes in field 10\n" + HEADER + job(1, 0, 10, 2, 1, memory=1 << 31), Rules())
-    assert [world.state.apps["j1"].requested_memory_mb for world in (by_standard, in_bytes)] == [2048, 2048]
+    assert [world.state.apps["j1"].requested.memory_mb for world in (by_standard, in_bytes)] == [2048, 2048]
 
 
 @pytest.mark.parametrize(

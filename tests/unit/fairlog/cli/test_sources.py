@@ -54,5 +54,15 @@ def test_what_a_file_does_not_hold_is_refused_in_a_sentence(tmp_path: Path) -> N
     beyond = run("shares", file, "--at", len(LOG) + 1)
     assert (beyond.exit_code, beyond.output) == (
         1,
-        f"Error: the log ends at position {len(LOG)}, it has not come to {len(LOG) + 1} yet\n",
+        f"Error: the log ends at position {len(LOG)}, before {len(LOG) + 1}\n",
     )
+
+
+def test_the_log_is_printed_from_a_file_as_it_was_exported(tmp_path: Path) -> None:
+    file = exported(tmp_path, LOG)
+    assert run("log", file, "--json").output == file.read_text()
+    lines = file.read_text().splitlines()
+    assert run("log", file, "--json", "--at", 12).output.splitlines() == lines[:12]
+    assert run("log", file, "--json", "--from", 3, "--to", 5).output.splitlines() == lines[2:5]
+    assert run("log", file, "--app", "a1").output.count("a1") >= 4
+    assert run("log", file, "--follow").exit_code == 2

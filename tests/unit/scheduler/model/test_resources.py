@@ -13,31 +13,37 @@ from scheduler.model.resources import Quota, Resources, Share, round_up
 def test_a_share_is_what_is_held_of_what_was_bought_in_lowest_terms(
     quota_cores: int, held_cores: int, share: str
 ) -> None:
-    assert str(Quota(quota_cores, quota_cores * 2048).share_of(held_cores, 0)) == share
+    assert str(Quota(Resources(quota_cores, quota_cores * 2048)).share_of(Resources(held_cores, 0))) == share
 
 
 def test_the_dominant_share_is_the_larger_of_the_two_ratios() -> None:
-    quota = Quota(100, 1000)
-    assert quota.share_of(10, 500) == Share(1, 2)
-    assert quota.share_of(60, 500) == Share(3, 5)
-    assert quota.share_of(50, 500) == Share(1, 2)
+    quota = Quota(Resources(100, 1000))
+    assert quota.share_of(Resources(10, 500)) == Share(1, 2)
+    assert quota.share_of(Resources(60, 500)) == Share(3, 5)
+    assert quota.share_of(Resources(50, 500)) == Share(1, 2)
 
 
 def test_a_share_of_a_part_of_the_cluster_is_exact() -> None:
-    assert str(Quota(10, 1000, denominator=3).share_of(5, 1)) == "3/2"
-    assert str(Quota(10, 1000, denominator=3).share_of(1, 500)) == "3/2"
+    assert str(Quota(Resources(10, 1000), denominator=3).share_of(Resources(5, 1))) == "3/2"
+    assert str(Quota(Resources(10, 1000), denominator=3).share_of(Resources(1, 500))) == "3/2"
 
 
-@pytest.mark.parametrize("quota", [Quota(0, 0), Quota(0, 100), Quota(100, 0)])
+@pytest.mark.parametrize("quota", [Quota(Resources(0, 0)), Quota(Resources(0, 100)), Quota(Resources(100, 0))])
 def test_nothing_of_a_quota_of_0_is_a_share_of_0(quota: Quota) -> None:
-    assert str(quota.share_of(0, 0)) == "0/1"
+    assert str(quota.share_of(Resources(0, 0))) == "0/1"
 
 
 @pytest.mark.parametrize(
-    ("quota", "held"), [(Quota(0, 0), (1, 0)), (Quota(0, 0), (0, 1)), (Quota(0, 9), (1, 1)), (Quota(9, 0), (1, 1))]
+    ("quota", "held"),
+    [
+        (Quota(Resources(0, 0)), (1, 0)),
+        (Quota(Resources(0, 0)), (0, 1)),
+        (Quota(Resources(0, 9)), (1, 1)),
+        (Quota(Resources(9, 0)), (1, 1)),
+    ],
 )
 def test_anything_of_a_quota_of_0_is_the_largest_share_of_all(quota: Quota, held: tuple[int, int]) -> None:
-    share = quota.share_of(*held)
+    share = quota.share_of(Resources(*held))
     assert str(share) == "1/0"
     assert Share(10**30, 1) < share
     assert not share < Share(10**30, 1)
@@ -45,8 +51,8 @@ def test_anything_of_a_quota_of_0_is_the_largest_share_of_all(quota: Quota, held
 
 
 def test_the_dimension_that_was_bought_counts_where_the_other_is_a_quota_of_0() -> None:
-    assert Quota(0, 100).share_of(0, 50) == Share(1, 2)
-    assert Quota(100, 0).share_of(50, 0) == Share(1, 2)
+    assert Quota(Resources(0, 100)).share_of(Resources(0, 50)) == Share(1, 2)
+    assert Quota(Resources(100, 0)).share_of(Resources(50, 0)) == Share(1, 2)
 
 
 def test_shares_that_are_the_same_as_floats_are_still_told_apart() -> None:
@@ -66,17 +72,17 @@ def test_equal_shares_are_equal_whatever_their_terms() -> None:
 
 
 def test_a_quota_covers_what_stays_within_it_in_both_dimensions() -> None:
-    quota = Quota(8, 4096)
-    assert quota.covers(8, 4096)
-    assert not quota.covers(9, 4096)
-    assert not quota.covers(8, 4097)
+    quota = Quota(Resources(8, 4096))
+    assert quota.covers(Resources(8, 4096))
+    assert not quota.covers(Resources(9, 4096))
+    assert not quota.covers(Resources(8, 4097))
 
 
 def test_a_quota_that_is_a_part_is_never_rounded() -> None:
-    third_of_10 = Quota(10, 10_000, denominator=3)
-    assert third_of_10.covers(3, 3333)
-    assert not third_of_10.covers(4, 3333)
-    assert not third_of_10.covers(3, 3334)
+    third_of_10 = Quota(Resources(10, 10_000), denominator=3)
+    assert third_of_10.covers(Resources(3, 3333))
+    assert not third_of_10.covers(Resources(4, 3333))
+    assert not third_of_10.covers(Resources(3, 3334))
 
 
 def test_resources_cover_what_fits_in_both_dimensions() -> None:

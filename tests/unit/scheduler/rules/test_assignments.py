@@ -87,7 +87,7 @@ def test_a_killed_apps_executors_are_to_stop_at_once_although_their_cores_are_he
     killed = AppRemoved(app="a1", reason="killed")
     assert changes(state, [killed]) == ({"w1": {"a1.0": STOP}, "w2": {"a1.1": STOP}}, [], [])
     assert all_grants(state) == {"w1": {"a1.0": STOP}, "w2": {"a1.1": STOP}}
-    assert state.workers["w1"].free_cores == 12
+    assert state.workers["w1"].free.cores == 12
     gone = ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="killed")
     assert changes(state, [gone]) == ({"w1": {"a1.0": None}}, [], [])
     assert all_grants(state) == {"w1": {}, "w2": {"a1.1": STOP}}

@@ -76,7 +76,7 @@ class TestScale:
         state = cluster.state
         user = state.companies["acme"].users["ann"]
         for balance in (state.balance, state.companies["acme"].balance, user.balance):
-            assert (balance.requested_cores, balance.granted_cores) == (20, 20)
+            assert (balance.requested.cores, balance.granted.cores) == (20, 20)
 
     def test_stating_the_same_demand_again_changes_nothing(self) -> None:
         cluster = cluster_of(offer("w1", 16))
@@ -92,7 +92,7 @@ class TestScale:
         assert asked(cluster.ended("a1.0")) == [(2, 12)]
         assert asked(cluster.ended("a1.1")) == [(2, 8)]
         assert len(reached(cluster.ended("a1.2"))) == 1, "within the demand it is replaced"
-        assert cluster.state.balance.requested_cores == 8
+        assert cluster.state.balance.requested.cores == 8
 
     def test_a_demand_of_none_gives_the_request_back_once_all_have_ended(self) -> None:
         cluster = cluster_of(offer("w1", 16))
@@ -100,7 +100,7 @@ class TestScale:
         cluster.turn(scale("a1", 0))
         for executor in list(cluster.state.executors):
             cluster.ended(executor)
-        assert cluster.state.balance.requested_cores == 0
+        assert cluster.state.balance.requested.cores == 0
         assert "a1" in cluster.state.waiting
 
     def test_executors_that_were_done_are_owed_again_once_the_demand_is_stated_anew(self) -> None:
@@ -116,11 +116,11 @@ class TestScale:
         cluster.submit("a1", 8)
         cluster.submit("a2", 4)
         cluster.turn(scale("a2", 2))
-        assert (cluster.state.apps["a2"].state, cluster.state.balance.requested_cores) == ("pending", 8)
+        assert (cluster.state.apps["a2"].state, cluster.state.balance.requested.cores) == ("pending", 8)
         cluster.turn(scale("a1", 1))
         for executor in list(cluster.state.executors):
             cluster.ended(executor, done=True)
-        assert cluster.state.apps["a2"].requested_cores == 8
+        assert cluster.state.apps["a2"].requested.cores == 8
 
     def test_an_app_of_fixed_executors_keeps_within_its_cores(self) -> None:
         cluster = cluster_of(offer("w1", 16))
@@ -128,7 +128,7 @@ class TestScale:
         assert len(cluster.state.executors) == 4
         assert cluster.turn(scale("a1", 6))
         assert len(cluster.state.executors) == 4
-        assert cluster.state.balance.requested_cores == 8
+        assert cluster.state.balance.requested.cores == 8
 
     def test_more_than_the_company_bought_is_refused_with_both_numbers(self) -> None:
         cluster = cluster_of(offer("w1", 64))
@@ -157,7 +157,7 @@ class TestScale:
         cluster.submit("a1", 4)
         cluster.submit("a2", 4)
         cluster.turn(scale("a1", 9))
-        assert (cluster.state.balance.requested_cores, cluster.state.balance.granted_cores) == (40, 16)
+        assert (cluster.state.balance.requested.cores, cluster.state.balance.granted.cores) == (40, 16)
 
     @pytest.mark.parametrize(
         ("command", "sentence"),
@@ -261,8 +261,8 @@ class TestElastic:
             wait(cluster, moment - cluster.state.at)
             steps.append(len(cluster.state.executors))
         assert steps == [1, 2, 4, 8, 16, 20]
-        assert cluster.state.balance.requested_cores == 80
-        assert cluster.state.balance.granted_cores == 80
+        assert cluster.state.balance.requested.cores == 80
+        assert cluster.state.balance.granted.cores == 80
 
     def test_from_nothing_it_asks_for_one_at_once(self) -> None:
         cluster = cluster_of(offer("w1", 64))
@@ -306,11 +306,11 @@ class TestElastic:
         assert wait(cluster, 59_000 - (cluster.state.at - idle)) == []
         (revoked,) = wait(cluster, moment - cluster.state.at)
         assert revoked == ExecutorRevoked(app="e", executor="e.1", worker="w1", reason="idle")
-        assert cluster.state.balance.requested_cores == 16
+        assert cluster.state.balance.requested.cores == 16
         events = cluster.turn(EndedExecutor(executor="e.1", reason="killed"))
         assert [event.reason for event in events if isinstance(event, ExecutorRemoved)] == ["idle"]
         assert asked(events) == [(1, 12)]
-        assert cluster.state.balance.requested_cores == 12
+        assert cluster.state.balance.requested.cores == 12
 
     def test_an_executor_that_has_work_again_is_kept(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=60)
@@ -338,7 +338,7 @@ class TestElastic:
         cluster.turn(elastic("f", 1, 50, tasks=1000))
         for _ in range(8):
             wait(cluster, 1000)
-        assert cluster.state.companies["acme"].balance.requested_cores <= 20
+        assert cluster.state.companies["acme"].balance.requested.cores <= 20
 
     def test_pending_apps_come_before_growth(self) -> None:
         cluster = cluster_of(offer("w1", 16))
@@ -346,7 +346,7 @@ class TestElastic:
         cluster.submit("a1", 8)
         for _ in range(5):
             wait(cluster, 1000)
-        assert cluster.state.balance.requested_cores == 16
+        assert cluster.state.balance.requested.cores == 16
         assert cluster.state.apps["e"].executor_limit == 2
 
     @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ MINIMUM = Resources(4, 2048)
 def fleet(**free: tuple[int, int]) -> Fleet:
     made = Fleet([16, 8, 4], MINIMUM)
     for name, shape in free.items():
-        made.join(name, Resources(*shape), shape)
+        made.join(name, Resources(*shape), Resources(*shape))
     return made
 
 
@@ -26,10 +26,10 @@ def test_a_worker_is_usable_with_the_minimum_executors_cores_and_memory_free() -
 def test_totals_are_those_of_the_offers_not_of_what_is_free() -> None:
     """Semantics A4."""
     workers = fleet(w1=(16, 4096))
-    workers.join("w2", Resources(8, 8192), (0, 0))
-    assert (workers.total_cores, workers.total_memory_mb) == (24, 12288)
-    workers.leave("w1", Resources(16, 4096), (16, 4096))
-    assert (workers.total_cores, workers.total_memory_mb) == (8, 8192)
+    workers.join("w2", Resources(8, 8192), Resources(0, 0))
+    assert (workers.total.cores, workers.total.memory_mb) == (24, 12288)
+    workers.leave("w1", Resources(16, 4096), Resources(16, 4096))
+    assert (workers.total.cores, workers.total.memory_mb) == (8, 8192)
 
 
 def test_the_least_memory_is_that_of_usable_workers_with_the_cores_free() -> None:
@@ -58,11 +58,11 @@ def test_candidates_come_in_each_of_the_five_orders_and_the_id_decides_as_a_stri
     workers = fleet(
         w1=(8, 4096), w2=(8, 8192), w10=(8, 8192), w3=(16, 4096), w4=(5, 9999), cores=(3, 9999), memory=(16, 4095)
     )
-    assert [name for name, _ in workers.candidates(4, 4096, selection)] == order
+    assert [name for name, _ in workers.candidates(Resources(4, 4096), selection)] == order
 
 
 def test_candidates_come_with_what_they_have_free() -> None:
-    assert dict(fleet(w1=(8, 4096), w2=(16, 2048)).candidates(4, 2048, "worker-id")) == {
+    assert dict(fleet(w1=(8, 4096), w2=(16, 2048)).candidates(Resources(4, 2048), "worker-id")) == {
         "w1": (8, 4096),
         "w2": (16, 2048),
     }
@@ -70,10 +70,10 @@ def test_candidates_come_with_what_they_have_free() -> None:
 
 def test_a_worker_that_moved_is_found_where_it_went_and_nowhere_else() -> None:
     workers = fleet(w1=(16, 4096), w2=(16, 4096))
-    workers.move("w1", (16, 4096), (0, 512))
+    workers.move("w1", Resources(16, 4096), Resources(0, 512))
     assert workers.live_workers() == {"w1": (0, 512), "w2": (16, 4096)}
     assert [workers.usable_with(index) for index in range(3)] == [1, 1, 1]
-    workers.move("w1", (0, 512), (8, 4096))
+    workers.move("w1", Resources(0, 512), Resources(8, 4096))
     assert [workers.usable_with(index) for index in range(3)] == [1, 2, 2]
 
 

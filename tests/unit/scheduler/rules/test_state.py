@@ -26,7 +26,7 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerStatus,
 )
-from scheduler.model.resources import Quota
+from scheduler.model.resources import Quota, Resources
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.invariants import check
 from scheduler.rules.ledger import Balance
@@ -66,7 +66,7 @@ def test_a_pending_app_is_in_no_ledger() -> None:
 def test_an_admitted_app_counts_as_requested_at_all_three_levels() -> None:
     """Semantics A3, O1."""
     state = fold([ACME, joined(), queued(), entered()])
-    assert balances(state) == [Balance(8, 4096, 0, 0)] * 3
+    assert balances(state) == [Balance(Resources(8, 4096), Resources(0, 0))] * 3
     assert state.apps["a1"].state == "waiting"
     assert list(state.waiting) == ["a1"]
 
@@ -74,7 +74,7 @@ def test_an_admitted_app_counts_as_requested_at_all_three_levels() -> None:
 def test_an_executor_counts_as_granted_at_all_three_levels_and_on_its_worker() -> None:
     """Semantics O1, O2."""
     state = fold(RUNNING[:-1])
-    assert balances(state) == [Balance(8, 4096, 4, 2048)] * 3
+    assert balances(state) == [Balance(Resources(8, 4096), Resources(4, 2048))] * 3
     assert state.workers["w1"].free == (12, 65536 - 2048)
     assert state.apps["a1"].left_cores == 4
 
@@ -89,7 +89,7 @@ def test_an_app_runs_while_one_of_its_executors_does() -> None:
 def test_a_done_executor_returns_its_grant_but_its_cores_are_not_owed_again() -> None:
     """Semantics S6: the request stays in the ledgers until removal."""
     state = fold([*RUNNING, removed("a1.0", done=True)])
-    assert balances(state) == [Balance(8, 4096, 4, 2048)] * 3
+    assert balances(state) == [Balance(Resources(8, 4096), Resources(4, 2048))] * 3
     assert state.apps["a1"].left_cores == 0
     assert state.unsatisfied == []
     fold([AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0)], state)
@@ -100,7 +100,7 @@ def test_a_done_executor_returns_its_grant_but_its_cores_are_not_owed_again() ->
 def test_a_changed_demand_moves_all_three_ledgers() -> None:
     """Semantics O4."""
     state = fold([*RUNNING, AppChanged(app="a1", requested_cores=16, requested_memory_mb=8192, done_cores=0)])
-    assert balances(state) == [Balance(16, 8192, 8, 4096)] * 3
+    assert balances(state) == [Balance(Resources(16, 8192), Resources(8, 4096))] * 3
     assert state.apps["a1"].left_cores == 8
 
 
@@ -118,12 +118,12 @@ def test_a_changed_demand_moves_its_company_in_the_order() -> None:
 def test_a_killed_apps_executors_hold_their_grants_until_they_are_gone() -> None:
     """Semantics A5: no core is ever promised twice."""
     state = fold([*RUNNING, AppRemoved(app="a1", reason="killed")])
-    assert balances(state) == [Balance(0, 0, 8, 4096)] * 3
+    assert balances(state) == [Balance(Resources(0, 0), Resources(8, 4096))] * 3
     assert not state.waiting
     assert state.unsatisfied == []
     assert {executor.status for executor in state.executors.values()} == {"stopping"}
     fold([removed("a1.0")], state)
-    assert balances(state) == [Balance(0, 0, 4, 2048)] * 3
+    assert balances(state) == [Balance(Resources(0, 0), Resources(4, 2048))] * 3
     fold([removed("a1.1")], state)
     assert balances(state) == [Balance()] * 3
     assert state.workers["w1"].free == (16, 65536)
@@ -171,7 +171,7 @@ def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(s
     """Semantics A4, W3."""
     changed = WorkerChanged(worker="w1", status=status, cores=16, memory_mb=65536)
     state = fold([*RUNNING, joined("w2", 8, 8192), changed])
-    assert (state.fleet.total_cores, state.fleet.total_memory_mb) == (8, 8192)
+    assert (state.fleet.total.cores, state.fleet.total.memory_mb) == (8, 8192)
     assert state.fleet.live_workers() == {"w2": (8, 8192)}
     fold([removed("a1.0")], state)
     assert state.fleet.live_workers() == {"w2": (8, 8192)}
@@ -179,38 +179,38 @@ def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(s
         return
     fold([replace(changed, status="alive")], state)
     assert state.fleet.live_workers() == {"w1": (12, 65536 - 2048), "w2": (8, 8192)}
-    assert state.fleet.total_cores == 24
+    assert state.fleet.total.cores == 24
 
 
 def test_a_larger_offer_is_free_at_once() -> None:
     """Semantics W1."""
     state = fold([*RUNNING, WorkerChanged(worker="w1", status="alive", cores=32, memory_mb=4096)])
     assert state.workers["w1"].free == (24, 0)
-    assert (state.fleet.total_cores, state.fleet.total_memory_mb) == (32, 4096)
+    assert (state.fleet.total.cores, state.fleet.total.memory_mb) == (32, 4096)
 
 
 def test_a_default_quota_is_an_equal_part_of_the_live_cluster_and_moves_with_it() -> None:
     """Semantics C2: exact, never rounded."""
     state = fold([ACME, joined("w1", 10, 10_000)])
-    assert state.quota("acme") == Quota(10, 10_000, 1)
+    assert state.quota("acme") == Quota(Resources(10, 10_000), 1)
     fold([CompanyRegistered(company="b"), CompanyRegistered(company="c")], state)
-    assert state.quota("acme") == Quota(10, 10_000, 3)
+    assert state.quota("acme") == Quota(Resources(10, 10_000), 3)
     fold([joined("w2", 5, 2_000), CompanyRemoved(company="c")], state)
-    assert state.quota("acme") == Quota(15, 12_000, 2)
+    assert state.quota("acme") == Quota(Resources(15, 12_000), 2)
     fold([WorkerChanged(worker="w2", status="draining", cores=5, memory_mb=2_000)], state)
-    assert state.quota("acme") == Quota(10, 10_000, 2)
+    assert state.quota("acme") == Quota(Resources(10, 10_000), 2)
 
 
 def test_a_part_moves_with_the_live_cluster_and_amounts_do_not() -> None:
     """Semantics C2: 25%."""
     state = fold([CompanyRegistered(company="acme", part="1/4"), joined("w1", 10, 10_000)])
     fold([CompanyRegistered(company="b", cores=64, memory_mb=32768)], state)
-    assert state.quota("acme") == Quota(10, 10_000, 4)
+    assert state.quota("acme") == Quota(Resources(10, 10_000), 4)
     fold([WorkerRemoved(worker="w1", reason="removed")], state)
-    assert state.quota("acme") == Quota(0, 0, 4)
-    assert state.quota("b") == Quota(64, 32768)
+    assert state.quota("acme") == Quota(Resources(0, 0), 4)
+    assert state.quota("b") == Quota(Resources(64, 32768))
     fold([CompanyChanged(company="b")], state)
-    assert state.quota("b") == Quota(0, 0, 2)
+    assert state.quota("b") == Quota(Resources(0, 0), 2)
 
 
 def test_the_log_says_who_writes_it_and_under_which_settings() -> None:
@@ -296,28 +296,28 @@ def test_the_facts_of_a_state_are_json() -> None:
 
 
 def unbalance(state: ClusterState) -> None:
-    state.balance.requested_cores += 1
+    state.balance.requested += Resources(1)
 
 
 def unbalance_company(state: ClusterState) -> None:
-    state.companies["acme"].balance.granted_memory_mb -= 1
+    state.companies["acme"].balance.granted -= Resources(0, 1)
 
 
 def unbalance_user(state: ClusterState) -> None:
-    state.companies["acme"].users["ann"].balance.granted_cores += 1
+    state.companies["acme"].users["ann"].balance.granted += Resources(1)
 
 
 def miscount_worker(state: ClusterState) -> None:
-    state.workers["w1"].free_cores += 1
+    state.workers["w1"].free += Resources(1)
 
 
 def promise_twice(state: ClusterState) -> None:
     worker = state.workers["w1"]
-    worker.cores, worker.free_cores = 7, -1
+    worker.offer, worker.free = Resources(7, 65536), Resources(-1, 65536 - 4096)
 
 
 def miscount_app(state: ClusterState) -> None:
-    state.apps["a1"].granted_cores -= 1
+    state.apps["a1"].granted -= Resources(1)
 
 
 def grant_too_much(state: ClusterState) -> None:
@@ -346,7 +346,7 @@ def drop_from_fleet(state: ClusterState) -> None:
 
 
 def miscount_fleet(state: ClusterState) -> None:
-    state.fleet.total_cores += 1
+    state.fleet.total += Resources(1)
 
 
 def drop_from_queue(state: ClusterState) -> None:
@@ -362,7 +362,7 @@ def drop_executor(state: ClusterState) -> None:
 
 
 def change_quota(state: ClusterState) -> None:
-    state.queue.companies["acme"].tenant.quota = Quota(8, 4096)
+    state.queue.companies["acme"].tenant.quota = Quota(Resources(8, 4096))
 
 
 def let_borrow(state: ClusterState) -> None:
@@ -403,7 +403,7 @@ def reserve_for_one_admitted(state: ClusterState) -> None:
         (owe_nothing, "app 'a2' is owed 8 cores"),
         (forget_owed, "placement would serve the apps admitted at"),
         (drop_from_fleet, "the fleet index differs"),
-        (miscount_fleet, "the fleet counts 17 cores"),
+        (miscount_fleet, r"the fleet counts \(17, 65536\)"),
         (drop_from_queue, "the queue differs"),
         (disorder_waiting, "waitingApps is not in the order of admission"),
         (drop_executor, "the executors differ"),

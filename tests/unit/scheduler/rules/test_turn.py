@@ -76,8 +76,8 @@ def test_admission_goes_on_until_the_cluster_is_full_and_the_last_app_may_oversh
     assert admitted(cluster.submit("a1", 12)) == ["a1"]
     assert admitted(cluster.submit("a2", 100)) == ["a2"]
     assert admitted(cluster.submit("a3", 4)) == []
-    assert cluster.state.balance.requested_cores == 112
-    assert cluster.state.apps["a2"].granted_cores == 4
+    assert cluster.state.balance.requested.cores == 112
+    assert cluster.state.apps["a2"].granted.cores == 4
 
 
 def test_a_cluster_that_is_exactly_full_in_cores_admits_nobody() -> None:
@@ -349,7 +349,7 @@ def test_a_done_executor_is_not_replaced_until_tasks_come_back() -> None:
     cluster.turn(ConfigureCluster(settings={"max_executor_cores": 4}))
     cluster.submit("a1", 8)
     assert allocated(cluster.ended("a1.0", done=True)) == []
-    assert cluster.state.balance.requested_cores == 8
+    assert cluster.state.balance.requested.cores == 8
     assert allocated(cluster.ended("a1.1", failed=True)) == [("w1", 4, 2048)] * 2
 
 
@@ -375,7 +375,7 @@ def test_a_lost_workers_executors_are_placed_again_and_the_app_keeps_its_place()
     assert kinds.index(WorkerRemoved) > max(i for i, kind in enumerate(kinds) if kind is ExecutorRemoved)
     assert list(cluster.state.waiting) == ["a1", "a2"]
     cluster.worker("w3", 16)
-    assert [app.granted_cores for app in cluster.state.waiting.values()] == [8, 8]
+    assert [app.granted.cores for app in cluster.state.waiting.values()] == [8, 8]
 
 
 def test_a_draining_worker_gets_nothing_new_until_it_is_taken_back() -> None:

@@ -136,7 +136,7 @@ def test_a_grant_of_another_size_place_or_app_is_found(changes: dict[str, object
     assert first(rechained(edited(seq, **changes))) == (seq, rule, "a1")
 
 
-def test_a_grant_beyond_what_a_worker_offers_breaks_the_ledgers_too() -> None:
+def test_a_grant_beyond_what_a_worker_offers_is_not_folded() -> None:
     seq = position("ExecutorAllocated", app="a1")
     found = audit(rechained(edited(seq, cores=64)))
     assert [(each.seq, each.rule) for each in found[:2]] == [(seq, "S2"), (seq, "P1")]

@@ -83,7 +83,7 @@ def test_a_lively_log_has_no_deviation() -> None:
     assert audit(LOG) == []
 
 
-@pytest.mark.parametrize("kind", EVENT_TYPES)
+@pytest.mark.parametrize("kind", sorted(EVENT_TYPES.keys() - {"CommandRefused", "RefusalsOmitted"}))
 def test_an_entry_that_was_doubled_is_named_at_its_own_position_whatever_it_is(kind: str) -> None:
     log = LOGS[kind]
     places = [number for number, record in enumerate(log, start=1) if record.type == kind]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.events import AppAdmitted, ExecutorAllocated
+from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster
 from tests.property.histories import HISTORIES, History, played, seeded
@@ -21,24 +22,24 @@ Spoil = Callable[[ClusterState, ExecutorAllocated], None]
 
 
 def _waiting_apps(state: ClusterState, _: ExecutorAllocated) -> None:
-    state.balance.requested_cores += 1
+    state.balance.requested += Resources(1)
 
 
 def _company(state: ClusterState, event: ExecutorAllocated) -> None:
-    state.companies[state.apps[event.app].spec.company].balance.granted_memory_mb += 1
+    state.companies[state.apps[event.app].spec.company].balance.granted += Resources(0, 1)
 
 
 def _user(state: ClusterState, event: ExecutorAllocated) -> None:
     spec = state.apps[event.app].spec
-    state.companies[spec.company].users[spec.user].balance.requested_memory_mb -= 1
+    state.companies[spec.company].users[spec.user].balance.requested -= Resources(0, 1)
 
 
 def _app(state: ClusterState, event: ExecutorAllocated) -> None:
-    state.apps[event.app].granted_cores -= 1
+    state.apps[event.app].granted -= Resources(1)
 
 
 def _worker(state: ClusterState, event: ExecutorAllocated) -> None:
-    state.workers[event.worker].free_memory_mb += 1
+    state.workers[event.worker].free += Resources(0, 1)
 
 
 @given(HISTORIES)

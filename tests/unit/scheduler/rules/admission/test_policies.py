@@ -16,7 +16,7 @@ from tests.property.given import Cluster
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-QUOTA = Quota(64, 64 * 2048)
+QUOTA = Quota(Resources(64, 64 * 2048))
 dominant_share, pay_as_you_go = (COMPANY_POLICIES[name].rank for name in ("dominant-share", "pay-as-you-go"))
 longest_wait, least_occupied, balanced = (
     USER_POLICIES[name].rank for name in ("longest-wait", "least-occupied", "balanced")
@@ -25,13 +25,13 @@ longest_wait, least_occupied, balanced = (
 
 def cores(number: int) -> Balance:
     """What is held or asked for, with 512 MiB a core."""
-    return Balance(number, number * 512, number, number * 512)
+    return Balance(Resources(number, number * 512), Resources(number, number * 512))
 
 
 def test_the_company_with_the_lowest_share_goes_first() -> None:
     """Semantics C3."""
     tenants = [
-        Tenant(name, cores(held), Usage(), Quota(bought, bought * 2048))
+        Tenant(name, cores(held), Usage(), Quota(Resources(bought, bought * 2048)))
         for name, held, bought in (("one", 128, 512), ("two", 64, 128), ("three", 128, 1024))
     ]
     keys = [dominant_share(tenant, Basis()) for tenant in tenants]
@@ -74,11 +74,11 @@ def test_users_take_turns_by_how_long_ago_they_were_selected() -> None:
 def test_the_user_who_occupies_least_goes_first() -> None:
     """Semantics U3: the example of `least_occupied`."""
     gib = 1024
-    ann, bob = Contender("ann", Balance(16, 16 * gib)), Contender("bob", Balance(8, 48 * gib))
-    quota = Quota(64, 128 * gib)
+    ann, bob = Contender("ann", Balance(Resources(16, 16 * gib))), Contender("bob", Balance(Resources(8, 48 * gib)))
+    quota = Quota(Resources(64, 128 * gib))
     keys = [least_occupied(contender, quota, Basis()) for contender in (ann, bob)]
     assert [str(key[1]) for key in keys] == ["1/4", "3/8"]
-    ann.balance = Balance(32, 32 * gib)
+    ann.balance = Balance(Resources(32, 32 * gib))
     after = least_occupied(ann, quota, Basis())
     assert str(after[1]) == "1/2"
     assert keys[0] < keys[1] < after
@@ -113,7 +113,7 @@ def test_a_user_never_selected_has_waited_since_the_oldest_app_was_submitted() -
 @pytest.mark.parametrize("steps", [[], [1], [999, 1000, 1001], [2500], [1, 2, 3, 4000, 4500]])
 def test_usage_is_the_same_in_however_many_steps_it_is_brought_up_to_date(steps: list[int]) -> None:
     """Semantics C5: half-life 1 s, 3 cores and 7 MiB from 0.5 s on; worked out by hand for 5.25 s."""
-    held = Balance(granted_cores=3, granted_memory_mb=7)
+    held = Balance(granted=Resources(3, 7))
     usage = Usage(at=500)
     for at in steps:
         if at > 500:
@@ -126,7 +126,7 @@ def test_usage_is_the_same_in_however_many_steps_it_is_brought_up_to_date(steps:
 
 def test_usage_of_an_age_at_the_shortest_half_life_is_worked_out_at_once() -> None:
     """What is held for ever settles at one half-life's worth, what is held no more at nothing."""
-    usage, held = Usage(core_ms=10**15, at=0), Balance(granted_cores=4)
+    usage, held = Usage(Resources(10**15), at=0), Balance(granted=Resources(4))
     assert usage.until(2 * 10**12, held, 1000) == (4000, 0)
     assert usage.until(2 * 10**12, Balance(), 1000) == (0, 0)
 
@@ -272,7 +272,7 @@ def test_what_is_borrowed_goes_to_the_other_company_as_executors_end() -> None:
     cluster.company("b")
     cluster.worker("w1", 64)
     cluster.submit("a1", 64, company="a")
-    assert [executor.cores for executor in cluster.state.executors.values()] == [16] * 4
+    assert [executor.resources.cores for executor in cluster.state.executors.values()] == [16] * 4
     assert cluster.submit("b1", 16, company="b")[1:] == []
     returned = cluster.ended("a1.1", failed=True)
     assert [type(event).__name__ for event in returned] == ["ExecutorRemoved", "AppAdmitted", "ExecutorAllocated"]

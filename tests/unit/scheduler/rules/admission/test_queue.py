@@ -19,7 +19,7 @@ def queue_of(*apps: Pending, **quotas: int) -> tuple[AppQueue, dict[str, Balance
     queue, balances = AppQueue(), {name: Balance() for name in quotas}
     for name, cores in quotas.items():
         queue.add_company(name, balances[name], Usage())
-        queue.set_quota(name, Quota(cores, cores * 512), stops_idle=True)
+        queue.set_quota(name, Quota(Resources(cores, cores * 512)), stops_idle=True)
     for app in apps:
         queue.push(app, Balance())
     return queue, balances
@@ -41,7 +41,7 @@ def test_the_company_with_the_lowest_share_is_next() -> None:
     apps = [pending(name, position, company=name) for position, name in enumerate(("one", "two", "three"), start=1)]
     queue, balances = queue_of(*apps, one=512, two=128, three=1024)
     for name, cores in (("one", 128), ("two", 64), ("three", 128)):
-        balances[name].requested_cores = cores
+        balances[name].requested = Resources(cores)
         queue.touch(name, "u")
     order = []
     while (app := queue.first()) is not None:
@@ -102,10 +102,10 @@ def test_a_company_none_of_whose_users_passes_the_cap_takes_no_part() -> None:
 def test_a_cap_lets_through_what_fills_it_exactly() -> None:
     """Semantics C4."""
     queue, balances = queue_of(pending("a", 1), c=8)
-    balances["c"].requested_cores = 4
+    balances["c"].requested = Resources(4)
     queue.touch("c", "u")
     assert first(queue) == "a"
-    balances["c"].requested_cores = 5
+    balances["c"].requested = Resources(5)
     queue.touch("c", "u")
     assert first(queue) is None
 
@@ -113,7 +113,7 @@ def test_a_cap_lets_through_what_fills_it_exactly() -> None:
 def test_a_cap_in_memory_binds_too() -> None:
     """Semantics C4."""
     queue, balances = queue_of(pending("a", 1), c=8)
-    balances["c"].requested_memory_mb = 8 * 512 - 2048 + 1
+    balances["c"].requested = Resources(0, 8 * 512 - 2048 + 1)
     queue.touch("c", "u")
     assert first(queue) is None
 
@@ -121,9 +121,9 @@ def test_a_cap_in_memory_binds_too() -> None:
 def test_a_default_quota_does_not_stop_a_company_that_occupies_nothing() -> None:
     """Semantics C4."""
     queue, balances = queue_of(pending("large", 1, request=LARGE), c=8)
-    queue.set_quota("c", Quota(8, 4096), stops_idle=False)
+    queue.set_quota("c", Quota(Resources(8, 4096)), stops_idle=False)
     assert first(queue) == "large"
-    balances["c"].requested_cores, balances["c"].requested_memory_mb = 4, 2048
+    balances["c"].requested = Resources(4, 2048)
     queue.touch("c", "u")
     assert first(queue) is None
 
@@ -153,11 +153,11 @@ def test_a_company_that_was_forgotten_is_out_of_the_order() -> None:
 
 def test_a_quota_that_changed_reorders_the_companies() -> None:
     queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
-    balances["a"].requested_cores, balances["b"].requested_cores = 16, 32
+    balances["a"].requested, balances["b"].requested = Resources(16), Resources(32)
     queue.touch("a", "u")
     queue.touch("b", "u")
     assert first(queue) == "a"
-    queue.set_quota("b", Quota(1024, 1 << 20), stops_idle=True)
+    queue.set_quota("b", Quota(Resources(1024, 1 << 20)), stops_idle=True)
     assert first(queue) == "b"
     assert str(queue.share("b")) == "1/32"
 
@@ -165,7 +165,7 @@ def test_a_quota_that_changed_reorders_the_companies() -> None:
 def test_the_occupied_share_is_what_is_granted_where_the_setting_says_so() -> None:
     """Semantics O3."""
     queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
-    balances["a"].requested_cores, balances["b"].granted_cores = 16, 32
+    balances["a"].requested, balances["b"].granted = Resources(16), Resources(32)
     queue.configure(ClusterConfigured(occupancy="granted"))
     assert first(queue) == "a"
     queue.configure(ClusterConfigured())

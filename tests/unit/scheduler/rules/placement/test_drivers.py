@@ -71,9 +71,9 @@ def test_a_drivers_cores_are_held_beside_those_of_its_apps_executors() -> None:
     assert (events[0].requested_cores, events[0].requested_memory_mb) == (10, 4096 + 1024)
     assert allocated(events) == [("w1", 8, 4096)]
     balance = cluster.state.companies["acme"].users["ann"].balance
-    assert (balance.granted_cores, balance.granted_memory_mb) == (10, 5120)
+    assert (balance.granted.cores, balance.granted.memory_mb) == (10, 5120)
     assert cluster.state.apps["a1"].left_cores == 0
-    assert cluster.state.workers["w1"].free_cores == 6
+    assert cluster.state.workers["w1"].free.cores == 6
 
 
 def test_an_app_gets_executors_only_once_its_driver_is_placed() -> None:
@@ -130,10 +130,10 @@ def test_a_killed_apps_driver_holds_its_grant_until_its_worker_says_that_it_is_g
     cluster.turn(with_driver())
     cluster.turn(KillApp(app="a1"))
     assert all_grants(cluster.state) == {"w1": {"a1.driver-0": STOP}}
-    assert cluster.state.balance.granted_cores == 2
+    assert cluster.state.balance.granted.cores == 2
     assert cluster.state.companies["acme"].apps == 1
     cluster.turn(ended(exit_code=143))
-    assert (cluster.state.balance.granted_cores, cluster.state.companies["acme"].apps) == (0, 0)
+    assert (cluster.state.balance.granted.cores, cluster.state.companies["acme"].apps) == (0, 0)
 
 
 def test_a_lost_worker_takes_its_drivers_with_it() -> None:

@@ -161,4 +161,4 @@ def test_grants_stay_within_the_requested_memory_when_the_minimum_executor_grows
     cluster.submit("a", 8)
     cluster.turn(ConfigureCluster(settings={"min_executor_memory_mb": 4096, "max_executor_cores": 4}))
     assert allocated(cluster.worker("w1", 16)) == [("w1", 4, 4096)]
-    assert cluster.state.apps["a"].granted_memory_mb == cluster.state.apps["a"].requested_memory_mb == 4096
+    assert cluster.state.apps["a"].granted.memory_mb == cluster.state.apps["a"].requested.memory_mb == 4096

@@ -153,7 +153,7 @@ def test_the_demand_of_an_app_that_waits_in_its_queue_changes_too() -> None:
     cluster = shared()
     cluster.turn(fixed(each=4))
     cluster.turn(ScaleApp(app="a1", executors=1))
-    assert cluster.state.balance.requested_cores == 0
+    assert cluster.state.balance.requested.cores == 0
     cluster.worker("w1", 16)
     assert len(cluster.state.executors) == 1
 
@@ -174,7 +174,7 @@ def test_a_killed_executor_holds_its_grant_until_its_worker_says_that_it_is_gone
     assert cluster.turn(KillExecutors(app="a1", executors=("a1.0", "a1.7", "a2.0"))) == [
         ExecutorRevoked(app="a1", executor="a1.0", worker="w1")
     ]
-    assert (cluster.state.balance.granted_cores, cluster.state.apps["a1"].running) == (4, 0)
+    assert (cluster.state.balance.granted.cores, cluster.state.apps["a1"].running) == (4, 0)
     assert cluster.turn(KillExecutors(app="a1", executors=("a1.0",))) == []
     assert cluster.turn(EndedExecutor(executor="a1.0", reason="failed", exit_code=143)) == [
         ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="killed", exit_code=143),
@@ -234,14 +234,14 @@ def test_an_app_of_unlimited_cores_requests_the_most_that_it_has_held() -> None:
     cluster = opened(w1=6)
     event = registered(cluster, fixed(cores="unlimited", each=4, tasks=1))
     assert (event.cores, event.requested_cores, event.requested_memory_mb, event.unlimited) == (0, 0, 0, True)
-    assert cluster.state.balance.requested_cores == 4
+    assert cluster.state.balance.requested.cores == 4
     cluster.worker("w2", 8)
-    assert cluster.state.companies["acme"].users["ann"].balance.requested_cores == 12
+    assert cluster.state.companies["acme"].users["ann"].balance.requested.cores == 12
     cluster.ended("a1.0")
     cluster.turn(LoseWorker(worker="w2"))
-    assert cluster.state.balance.requested_cores == 12
+    assert cluster.state.balance.requested.cores == 12
     cluster.turn(EndApp(app="a1", reason="finished"))
-    assert cluster.state.balance.requested_cores == cluster.state.balance.requested_memory_mb == 0
+    assert cluster.state.balance.requested.cores == cluster.state.balance.requested.memory_mb == 0
 
 
 def test_under_fair_admission_an_unlimited_app_gets_no_more_than_it_has_held() -> None:
@@ -259,7 +259,7 @@ def test_fair_admission_gives_growing_executors_no_more_memory_than_was_requeste
         cluster.turn(growing(cores=8))
         cluster.worker("w2", 16)
         assert len(cluster.state.executors) == executors
-        assert cluster.state.balance.requested_memory_mb == 1024 * executors
+        assert cluster.state.balance.requested.memory_mb == 1024 * executors
 
 
 def test_a_decommissioned_worker_is_left_at_once_and_nothing_is_placed_in_that_turn() -> None:
@@ -361,6 +361,6 @@ def test_a_worker_returning_after_executor_kills_frees_nothing_twice() -> None:
     cluster.turn(fixed(cores=4, each=2), worker("w2", 4))
     cluster.turn(KillExecutors(app="a1", executors=("a1.0", "a1.1")))
     cluster.turn(KillApp(app="a1"))
-    assert cluster.state.balance.granted_cores == 4
+    assert cluster.state.balance.granted.cores == 4
     cluster.turn(LoseWorker(worker="w1"), LoseWorker(worker="w2"))
-    assert cluster.state.balance.granted_cores == 0
+    assert cluster.state.balance.granted.cores == 0

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.events import ClusterConfigured, Locations, Wanted
+from scheduler.model.resources import Resources
 from scheduler.rules.entities import Worker
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.yarn import ANYWHERE, Preferences, rethought, without_one
@@ -66,7 +67,7 @@ def serves(pending: list[Wanted], host: str, rack: str, at: int) -> int:
     where = Topology()
     for number, (there, its_rack) in enumerate([("h1", "/r1"), ("h2", "/r1"), ("h4", "/r2"), ("h5", "")]):
         where.join(f"w{number}", there, its_rack)
-    worker = Worker("w9", host, host, rack, 8, 8192, free_cores=8, free_memory_mb=8192)
+    worker = Worker("w9", host, host, rack, Resources(8, 8192), Resources(8, 8192))
     settings = ClusterConfigured(locality_wait_host_ms=100, locality_wait_rack_ms=50)
     return served_by(worker, pending, settings, where, at)
 

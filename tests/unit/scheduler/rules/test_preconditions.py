@@ -1,0 +1,260 @@
+"""An event that contradicts the state is refused, with its position and its rule, before anything is changed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from recovery.replay import rebuild
+from scheduler.model.errors import InvariantViolated
+from scheduler.model.events import (
+    EVENT_TYPES,
+    AppChanged,
+    AppRemoved,
+    ClusterConfigured,
+    CompanyChanged,
+    CompanyRegistered,
+    CompanyRemoved,
+    DriverAllocated,
+    DriverRemoved,
+    Elastic,
+    Event,
+    ExecutorChanged,
+    ExecutorRemoved,
+    ExecutorRevoked,
+    ExecutorsRequested,
+    Locations,
+    MasterElected,
+    RoomReserved,
+    Wanted,
+    WorkerChanged,
+    WorkerRemoved,
+    WorkerStatus,
+)
+from scheduler.model.resources import Resources
+from scheduler.rules.preconditions import PRECONDITIONS
+from scheduler.store.codec import Fact
+from tests.property.given import ACME, entered, fold, granted, joined, queued
+
+
+def changed(worker: str, status: WorkerStatus, cores: int = 16, memory_mb: int = 65536) -> WorkerChanged:
+    return WorkerChanged(worker=worker, status=status, cores=cores, memory_mb=memory_mb)
+
+
+def ended(executor: str = "a1.0", app: str = "a1", worker: str = "w1", *, done: bool = False) -> ExecutorRemoved:
+    return ExecutorRemoved(app=app, executor=executor, worker=worker, reason="exited", done=done)
+
+
+def demanded(app: str = "a1", cores: int = 12, memory_mb: int = 6144, **fields: object) -> AppChanged:
+    return replace(AppChanged(app=app, requested_cores=cores, requested_memory_mb=memory_mb, done_cores=0), **fields)
+
+
+FIXED = replace(queued("f1", 8), sizing="fixed", executor_cores=4, executor_memory_mb=2048)
+ELASTIC = replace(FIXED, app="e1", executor_limit=2, elastic=Elastic(0, 4, 2, 2))
+WITH_DRIVER = replace(
+    queued("d1", 8, memory_mb=8192), requested_cores=9, driver=True, driver_cores=1, driver_memory_mb=1024
+)
+DRIVER = DriverAllocated(app="d1", driver="d1.driver-0", worker="w1", cores=1, memory_mb=1024)
+STARTED = ExecutorChanged(executor="a1.0")
+REVOKED = ExecutorRevoked(app="a1", executor="a1.0", worker="w1")
+
+SMALL = CompanyRegistered(company="small", cores=8, memory_mb=8192)
+BEFORE: list[Event] = [
+    ACME,
+    SMALL,
+    CompanyRegistered(company="idle"),
+    *(joined(f"w{number}") for number in range(1, 7)),
+    changed("w2", "draining"),
+    changed("w3", "decommissioned"),
+    changed("w4", "leaving"),
+    changed("w5", "decommissioned"),
+    changed("w5", "leaving"),
+    queued("a1", 12),
+    entered("a1"),
+    granted("a1.0"),
+    granted("a1.1"),
+    ExecutorChanged(executor="a1.1"),
+    queued("a2"),
+    queued("s1", 8, company="small"),
+    entered("s1", company="small"),
+    queued("s2", 8, company="small"),
+    WITH_DRIVER,
+    entered("d1"),
+    FIXED,
+    entered("f1"),
+    queued("over"),
+    AppRemoved(app="over", reason="killed"),
+]
+"""Companies acme, small and idle; w1 and w6 live, w2 drains, w3 is decommissioned, w4 leaves, w5 both; a1 holds
+two executors of 4 cores, a2 and s2 are pending (small is full), d1 waits for its driver, f1 for its executors."""
+
+
+class Case(NamedTuple):
+    """The events before, the one that is refused behind them, the rule that it breaks, and the reason."""
+
+    more: list[Event]
+    event: Event
+    rule: str
+    why: str
+
+
+UNKNOWN_HOST = Wanted(Locations(("h1",), ("r1",)), 1, 1)
+CASES = [
+    Case([], MasterElected(master=""), "T2", "a master has a name"),
+    Case([], ClusterConfigured(min_executor_cores=3), "Settings", "min_executor_cores must be an even number, not 3"),
+    Case([], ClusterConfigured(placement="nowhere"), "Settings", "placement cannot be 'nowhere'"),
+    Case([], ClusterConfigured(half_life_s=0), "Settings", "half_life_s must be at least 1, not 0"),
+    Case([], ACME, "C2", "company 'acme' is registered already"),
+    Case([], CompanyRegistered(company="new", cores=8), "C2", "a quota is amounts"),
+    Case([], CompanyRegistered(company="new", cores=8, memory_mb=1, part="1/2"), "C2", "a quota is amounts"),
+    Case([], CompanyRegistered(company="new", cores=-8, memory_mb=1), "C2", "is negative"),
+    Case([], CompanyRegistered(company="new", part="50%"), "C2", "a quota's part is n/d"),
+    Case([], CompanyRegistered(company="new", part="3/2"), "C2", "a part of the cluster must be"),
+    Case([], CompanyChanged(company="nobody"), "C2", "company 'nobody' is not registered"),
+    Case([], CompanyChanged(company="acme", memory_mb=-1, cores=1), "C2", "is negative"),
+    Case([], CompanyRemoved(company="nobody"), "C2", "company 'nobody' is not registered"),
+    Case([], CompanyRemoved(company="acme"), "C2", "company 'acme' still has 4 apps"),
+    Case([], joined("w1"), "W1", "worker 'w1' is registered already"),
+    Case([], joined("w9", cores=0), "W1", "worker 'w9' offers 0 cores"),
+    Case([], joined("w9", memory_mb=-5), "W1", "worker 'w9' offers 16 cores and -5 MiB"),
+    Case([], changed("w9", "alive"), "W3", "worker 'w9' is not registered"),
+    Case([], changed("w4", "draining"), "W3", "worker 'w4' is leaving and cannot become draining"),
+    Case([], changed("w3", "alive"), "W3", "worker 'w3' is decommissioned and cannot become alive"),
+    Case([], changed("w5", "alive"), "W6", "worker 'w5' was decommissioned for good"),
+    Case([], changed("w5", "decommissioned"), "W6", "worker 'w5' was decommissioned for good"),
+    Case([], changed("w1", "alive", cores=7), "W1", "worker 'w1' is granted more than 7 cores"),
+    Case([], changed("w1", "alive", memory_mb=4095), "W1", "worker 'w1' is granted more than 4095 MiB"),
+    Case([], WorkerRemoved(worker="w9", reason="lost"), "W3", "worker 'w9' is not registered"),
+    Case([], WorkerRemoved(worker="w1", reason="lost"), "W3", "worker 'w1' still holds 2 allocations"),
+    Case([], WorkerRemoved(worker="w6", reason="lost", last_seen=-1), "W2", "worker 'w6' was last seen at -1"),
+    Case([], queued("a2"), "A1", "app 'a2' is known already"),
+    Case([], queued("over"), "A1", "app 'over' is known already"),
+    Case([], queued("new", company="nobody"), "A1", "company 'nobody' is not registered"),
+    Case([], replace(queued("new"), cores=-1), "A1", "app 'new' asks for -1 cores"),
+    Case([], replace(queued("new"), requested_cores=-1), "A2", "app 'new' requests less than its driver has"),
+    Case([], replace(queued("new"), requested_memory_mb=-1), "A2", "app 'new' requests less than its driver has"),
+    Case([], replace(queued("new"), driver=True), "D1", "the driver of app 'new' asks for nothing"),
+    Case([], replace(queued("new"), driver_cores=1), "D1", "app 'new' has no driver"),
+    Case([], replace(queued("new"), executor_cores=4), "S5", "the scheduler sizes the executors of app 'new'"),
+    Case([], replace(queued("new"), memory_per_task_mb=0), "A2", "a task of app 'new' has 0 MiB"),
+    Case([], replace(queued("new"), unlimited=True), "S5", "app 'new' does not size its executors"),
+    Case([], replace(queued("new"), executor_limit=-1), "P5", "app 'new' may have -1 executors"),
+    Case([], replace(FIXED, app="new", executor_memory_mb=None), "S5", "the executors of app 'new' have None MiB"),
+    Case([], replace(FIXED, app="new", executor_cores=None), "S5", "fixed executors of app 'new' have None cores"),
+    Case([], replace(ELASTIC, elastic=Elastic(3, 1, 1, 1)), "L6", "app 'e1' cannot be elastic between 3 and 1"),
+    Case([], RoomReserved(app="nobody"), "C7", "app 'nobody' is not pending"),
+    Case([], RoomReserved(app="a1"), "C7", "app 'a1' is not pending"),
+    Case([queued("i1", company="idle")], RoomReserved(app="i1"), "C7", "app 'i1' is not held back"),
+    Case([RoomReserved(app="s2")], RoomReserved(app="s2"), "C7", "app 's2' is not held back .* or has its room"),
+    Case([], entered("nobody"), "A3", "app 'nobody' is not pending"),
+    Case([], entered("a1"), "A3", "app 'a1' is not pending"),
+    Case([], entered("over"), "A3", "app 'over' is not pending"),
+    Case([], entered("a2", user="bob"), "A3", "app 'a2' is of user 'ann' of company 'acme'"),
+    Case([], entered("a2", company="small"), "A3", "app 'a2' is of user 'ann' of company 'acme'"),
+    Case([], granted("nobody.0"), "P6", "app 'nobody' is not in waitingApps"),
+    Case([], granted("a2.0"), "P6", "app 'a2' is not in waitingApps"),
+    Case([], granted("over.0"), "P6", "app 'over' is not in waitingApps"),
+    Case([], granted("a1.2", worker="w9"), "P1", "worker 'w9' is not live"),
+    Case([], granted("a1.2", worker="w2"), "P1", "worker 'w2' is not live"),
+    Case([], granted("a1.2", cores=9), "P1", "worker 'w1' has 8 cores and 61440 MiB free, no room for 9"),
+    Case([], granted("a1.2", memory_mb=61441), "P1", "no room for 4 and 61441"),
+    Case([], granted("a1.2", cores=-1), "P1", "no room for -1"),
+    Case([], granted("a1.1"), "P6", "the next executor of app 'a1' is 'a1.2'"),
+    Case([], granted("a1.3"), "P6", "the next executor of app 'a1' is 'a1.2'"),
+    Case([], granted("d1.0"), "D1", "the driver of app 'd1' does not run"),
+    Case([], granted("a1.2", cores=5), "A2", "app 'a1' requests 12 cores and 6144 MiB, and would be granted more"),
+    Case([], granted("a1.2", memory_mb=2049), "A2", "app 'a1' requests 12 cores and 6144 MiB"),
+    Case([], replace(granted("a1.2"), requested=Resources(11, 9999)), "O4", "a grant does not lower the request"),
+    Case([], replace(DRIVER, app="a1"), "D1", "no driver of app 'a1' waits"),
+    Case([DRIVER], replace(DRIVER, driver="d1.driver-1"), "D1", "no driver of app 'd1' waits"),
+    Case([], replace(DRIVER, driver="d1.driver-1"), "D1", "the next driver of app 'd1' is 'd1.driver-0'"),
+    Case([], replace(DRIVER, cores=2), "D1", "the driver of app 'd1' has 1 cores, 1024 MiB"),
+    Case([], replace(DRIVER, worker="w3"), "P1", "worker 'w3' is not live"),
+    Case([], replace(DRIVER, app="a2"), "P6", "app 'a2' is not in waitingApps"),
+    Case([], DriverRemoved(app="d1", driver="d1.driver-0", worker="w1", reason="lost"), "D3", "no driver"),
+    Case(
+        [DRIVER],
+        DriverRemoved(app="a1", driver="d1.driver-0", worker="w1", reason="lost"),
+        "D3",
+        "driver 'd1.driver-0' is granted to app 'd1' on worker 'w1'",
+    ),
+    Case(
+        [DRIVER],
+        DriverRemoved(app="d1", driver="d1.driver-0", worker="w2", reason="lost"),
+        "D3",
+        "driver 'd1.driver-0' is granted to app 'd1' on worker 'w1'",
+    ),
+    Case([], ExecutorChanged(executor="a1.9"), "W4", "no executor 'a1.9' is granted"),
+    Case([REVOKED], STARTED, "A5", "executor 'a1.0' was told to stop"),
+    Case([STARTED], STARTED, "W4", "executor 'a1.0' is running already"),
+    Case([], replace(STARTED, idle=True), "L6", "the app of executor 'a1.0' is not elastic"),
+    Case([], replace(REVOKED, executor="a1.9"), "A5", "no executor 'a1.9' is granted"),
+    Case([], replace(REVOKED, worker="w2"), "A5", "executor 'a1.0' is granted to app 'a1' on worker 'w1'"),
+    Case([], replace(REVOKED, app="a2"), "A5", "executor 'a1.0' is granted to app 'a1' on worker 'w1'"),
+    Case([REVOKED], REVOKED, "A5", "executor 'a1.0' was told to stop already"),
+    Case([], ended("a1.9"), "A5", "no executor 'a1.9' is granted"),
+    Case([ended()], ended(), "A5", "no executor 'a1.0' is granted"),
+    Case([], ended(app="a2"), "A5", "executor 'a1.0' is granted to app 'a1' on worker 'w1'"),
+    Case([], ended(worker="w2"), "A5", "executor 'a1.0' is granted to app 'a1' on worker 'w1'"),
+    Case([granted("f1.0")], ended("f1.0", "f1", done=True), "S6", "app 'f1' sizes its executors"),
+    Case([], demanded("nobody"), "O4", "app 'nobody' is not known or has ended"),
+    Case([], demanded("over"), "O4", "app 'over' is not known or has ended"),
+    Case([], demanded(cores=7), "O4", "app 'a1' holds 8 cores, more than it would request"),
+    Case([], demanded(done_cores=5), "O4", "app 'a1' holds 8 cores, more than it would request"),
+    Case([], demanded(done_cores=-1), "O4", "app 'a1' holds 8 cores"),
+    Case([], demanded(memory_mb=4095), "O4", "app 'a1' holds 4096 MiB, more than it would request"),
+    Case([], demanded(executor_limit=-1), "P5", "app 'a1' cannot have a negative number"),
+    Case([], demanded(preferring_tasks=-1), "P5", "app 'a1' cannot have a negative number"),
+    Case([], demanded(executor_cores=4), "S5", "the executors of app 'a1' cannot have 4 cores and None MiB"),
+    Case([], demanded("f1", executor_cores=2, executor_memory_mb=1), "S5", "the executors of app 'f1' have 4 cores"),
+    Case([], demanded(preferred_hosts={"h1": 1}), "L1", "app 'a1' prefers hosts without executors of one size"),
+    Case([], demanded(next_step=0), "L6", "app 'a1' asks for 0 executors next"),
+    Case([], demanded(backlog_executors=2), "L6", "app 'a1' asks for 1 executors next, 2 in all"),
+    Case([], ExecutorsRequested(app="a2", pending=()), "L1", "app 'a2' is not in waitingApps"),
+    Case([], ExecutorsRequested(app="a1", pending=(UNKNOWN_HOST,)), "L1", "app 'a1' has no executors of one size"),
+    Case(
+        [],
+        ExecutorsRequested(app="f1", pending=(UNKNOWN_HOST._replace(number=0),)),
+        "L1",
+        "app 'f1' requests no executors",
+    ),
+    Case(
+        [],
+        ExecutorsRequested(app="f1", pending=(UNKNOWN_HOST._replace(since=99),)),
+        "L1",
+        "app 'f1' requests no executors, or from a time that has not come",
+    ),
+    Case([], AppRemoved(app="nobody", reason="killed"), "A5", "app 'nobody' is not known or has ended"),
+    Case([], AppRemoved(app="over", reason="killed"), "A5", "app 'over' is not known or has ended"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{type(case.event).__name__}-{n}" for n, case in enumerate(CASES)])
+def test_a_planted_event_that_breaks_a_precondition_stops_a_replay_at_its_position(case: Case) -> None:
+    state = fold([*BEFORE, *case.more])
+    before, seq = state.digest(), state.head + 1
+    sentence = rf"^log position {seq}: {type(case.event).__name__}: .*{case.why}.* \({case.rule}\)$"
+    with pytest.raises(InvariantViolated, match=sentence) as refused:
+        rebuild.fold(state, Fact(seq, state.at, seq, "", case.event))
+    assert (refused.value.seq, refused.value.rule) == (seq, case.rule)
+    assert state.digest() == before
+
+
+def test_time_never_goes_back() -> None:
+    """Semantics T2."""
+    state = fold(BEFORE)
+    with pytest.raises(InvariantViolated, match=rf"time {state.at - 1} is before {state.at} \(T2\)$"):
+        state.apply(MasterElected(master="m"), at=state.at - 1)
+
+
+def test_every_type_of_event_has_preconditions_and_a_case_that_breaks_one() -> None:
+    assert PRECONDITIONS.keys() == set(EVENT_TYPES.values())
+    assert {type(case.event) for case in CASES} == set(EVENT_TYPES.values())
+
+
+def test_what_the_cases_alter_is_folded_as_it_is() -> None:
+    allowed: list[Event] = [DRIVER, STARTED, REVOKED, ended(), RoomReserved(app="s2"), CompanyRemoved(company="idle")]
+    allowed += [demanded("a2"), ELASTIC, changed("w4", "alive"), WorkerRemoved(worker="w6", reason="lost")]
+    fold([*BEFORE, *allowed, ExecutorsRequested(app="f1", pending=(UNKNOWN_HOST,))])
