@@ -408,6 +408,10 @@ def test_commands_that_do_not_fit_their_turn_are_refused(commands: bytes) -> Non
     assert refused(forged(turn(FIRST, first=7), commands=commands)).startswith("log position 7: ")
 
 
+def test_a_turn_without_events_is_refused() -> None:
+    assert "the turn holds 0 events" in refused(forged(turn(FIRST, first=7), events=b"[]", last=6))
+
+
 def test_a_turn_of_more_or_fewer_events_than_positions_is_refused() -> None:
     for last in (6, 8):
         assert "the turn holds 1 events" in refused(forged(turn(FIRST, first=7), last=last))
