@@ -19,6 +19,7 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    CommandRefused,
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
@@ -33,6 +34,7 @@ from scheduler.model.events import (
     ExecutorsRequested,
     Locations,
     MasterElected,
+    RefusalsOmitted,
     RoomReserved,
     Wanted,
     WorkerChanged,
@@ -186,6 +188,8 @@ EVENTS: list[Event] = [
     ExecutorsRequested(
         app="a3", pending=(Wanted(Locations(("h1.example",), ("/r1",)), 3, 5), Wanted(Locations(), 1, 6))
     ),
+    CommandRefused(error="UnknownApp", message="no app 'a9' is known"),
+    RefusalsOmitted(count=7, since=1735689600000),
 ]
 """An event of every type, in the order of the file."""
 
