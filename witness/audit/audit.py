@@ -22,7 +22,16 @@ from itertools import chain
 from recovery.replay.chain import Fault, verified
 from scheduler.model.commands import DecommissionWorker
 from scheduler.model.errors import InvariantViolated
-from scheduler.model.events import AppAdmitted, ClusterConfigured, CompanyRegistered, Event, MasterElected, RoomReserved
+from scheduler.model.events import (
+    AppAdmitted,
+    ClusterConfigured,
+    CommandRefused,
+    CompanyRegistered,
+    Event,
+    MasterElected,
+    RefusalsOmitted,
+    RoomReserved,
+)
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import consequences, decision_of, decisions, reservations, stage_of
@@ -99,7 +108,7 @@ class Audit:
         commands = [each for each in turn if each.command is not None]
         number = _inputs(turn)
         inputs, decided = turn[:number], turn[number:]
-        rests = not decided and bool(commands) and all(type(each.command) is DecommissionWorker for each in commands)
+        rests = not decided and bool(commands) and all(map(_starts_nothing, commands))
         second = self._as_due
         found = list(self._take(turn, inputs))
         if not rests:
@@ -163,8 +172,10 @@ class Audit:
             yield from self._against(fact, inputs[number:end], due, inputs[end:], why)
 
     def _believes(self, event: Event) -> bool:
-        """Whether a master states it of its own accord: the first settings."""
-        return isinstance(event, ClusterConfigured) and not self.state.configured
+        """Whether a master states it of its own accord: the first settings, and how many refusals it left out."""
+        return isinstance(event, RefusalsOmitted) or (
+            isinstance(event, ClusterConfigured) and not self.state.configured
+        )
 
     def _against(
         self, first: Fact, logged: Sequence[Fact], due: Iterable[Event], behind: Sequence[Fact], why: str = ""
@@ -297,6 +308,11 @@ class Audited:
             if self.verdict is None and audited.hear(fact):
                 self.verdict = str(audited.verdicts[0])
             yield fact
+
+
+def _starts_nothing(fact: Fact) -> bool:
+    """Whether a turn of such commands alone may decide nothing (semantics W6, T3)."""
+    return type(fact.command) is DecommissionWorker or isinstance(fact.event, CommandRefused)
 
 
 def _run(facts: Sequence[Fact], kind: type[Event]) -> int:

@@ -30,6 +30,7 @@ from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     AppRemoved,
+    CommandRefused,
     DriverAllocated,
     Event,
     ExecutorAllocated,
@@ -146,13 +147,14 @@ def rule_of_input(command: Command | None, done: Event | None, due: Event | None
 
 
 def caused(state: ClusterState, first: Fact) -> tuple[list[Event], str]:
-    """What the command that stands at this entry causes on `state` by itself; if nothing, why."""
+    """What the command of this entry causes on `state` by itself, or its refusal (semantics T3); if nothing, why."""
     if first.command is None:
         return [], "no command causes it"
     try:
         events = decide(state, first.command)
     except CommandRejected as error:
-        return [], str(error)
+        refused = CommandRefused(error=type(error).__name__, message=str(error))
+        return ([refused], "") if isinstance(first.event, CommandRefused) else ([], str(error))
     return events, "" if events else "this would change nothing"
 
 

@@ -10,18 +10,24 @@ import pytest
 from recovery.replay.chain import read_export
 from scheduler.model.commands import (
     ChangeCompany,
+    Command,
     DecommissionWorker,
     EndedDriver,
     EndedExecutor,
+    KillApp,
     LoseWorker,
+    RegisterCompany,
     RemoveCompany,
     RemoveWorker,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.model.events import EVENT_TYPES
-from scheduler.store.codec import Fact
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, encode_turn
 from tests.property.given import Cluster
 from tests.unit.recorded import edited, facts, rechained, without
 from tests.unit.recorded import said as stated
@@ -150,3 +156,44 @@ def test_what_came_of_one_command_and_was_exchanged_is_named_where_it_begins(kin
     log = [*LOG[:one], LOG[one + 1], LOG[one], *LOG[one + 2 :]]
     found = audit(rechained(log))
     assert found[0].seq == one + 1
+
+
+def refusing() -> list[Fact]:
+    """A log with refusals, alone in a turn and beside what was accepted."""
+    state, records, digest = ClusterState(), list[Record](), GENESIS_DIGEST
+    given: tuple[tuple[int, tuple[Command, ...]], ...] = (
+        (1_000, (RegisterCompany(company="a"), KillApp(app="x"))),
+        (2_000, (KillApp(app="y"),)),
+        (3_000, (RegisterCompany(company="a"), RegisterCompany(company="b"))),
+    )
+    for at, commands in given:
+        turn = Turn(state, at)
+        for number, command in enumerate(commands):
+            try:
+                turn.take(command, f"{at}-{number}")
+            except CommandRejected as refusal:
+                turn.refuse(command, refusal, f"{at}-{number}")
+        turn.settle()
+        records.append(encode_turn(turn.entries, turn.commands, first=turn.first, at=at, previous=digest))
+        digest = records[-1].digest
+    return facts(records)
+
+
+def test_refusals_that_were_due_are_as_due() -> None:
+    log = refusing()
+    assert [fact.type for fact in log].count("CommandRefused") == 3
+    assert audit(log) == []
+
+
+def test_a_refusal_where_none_was_due_is_named_where_it_stands() -> None:
+    log = refusing()
+    fact = log[4]
+    assert fact.command == RegisterCompany(company="b")
+    log[4] = fact._replace(event=CommandRefused(error="DuplicateCompany", message="no"))
+    assert audit(log)[0].seq == 5
+
+
+def test_an_acceptance_where_a_refusal_was_due_is_named_where_it_stands() -> None:
+    log = refusing()
+    log[3] = log[3]._replace(event=CompanyRegistered(company="c"))
+    assert audit(log)[0].seq == 4
