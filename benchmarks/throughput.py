@@ -30,7 +30,9 @@ from rq.serializers import JSONSerializer
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
 from scheduler.model.commands import EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp, write_command
+from scheduler.model.events import ExecutorAllocated
 from scheduler.service.client import Client
+from scheduler.store.codec import record_of, told
 from scheduler.store.connection import connect
 from scheduler.store.inflight import InFlight
 
@@ -40,8 +42,6 @@ APP_CORES = 4
 CLIENTS, WINDOW, BACKLOG = 3, 1_500, 3_000
 LONE_SUBMITS = 300
 PAGE = ("COUNT", 10_000, "BLOCK", 200)
-TYPE, DATA = 1, 11
-"""Indexes of these values in the flat list of a log entry's fields and values."""
 RQ_JOBS = 2_000
 
 
@@ -97,14 +97,14 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
             client.store.zadd(client.keys.heartbeats, {worker_id(number): now[0] * 1000 for number in range(WORKERS)})
         [answer] = InFlight(client.store, [("XREAD", *PAGE, "STREAMS", client.keys.log, last)]).answers()
         reports: list[EndedExecutor | EndApp] = []
-        for entry, fields in answer[client.keys.log.encode()] if answer else ():
-            last = entry
-            if fields[TYPE] != b"ExecutorAllocated":
+        page = answer[client.keys.log.encode()] if answer else ()
+        last = page[-1][0] if page else last
+        for grant in (fact.event for entry in page for fact in told(record_of(entry))):
+            if not isinstance(grant, ExecutorAllocated):
                 continue
-            grant = json.loads(fields[DATA])
-            app = grant["app"]
-            executors[app].append(grant["executor"])
-            cores[app] += grant["cores"]
+            app = grant.app
+            executors[app].append(grant.executor)
+            cores[app] += grant.cores
             if cores[app] == APP_CORES:
                 del cores[app]
                 reports += [

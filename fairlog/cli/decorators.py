@@ -21,7 +21,7 @@ _FILE = "With FILE (- is stdin), a log written by `fairlog log --json`, no store
 
 
 def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
-    """A verb that gets a `Session` with the cluster that the command line means as its first argument."""
+    """Pass a `Session` with the selected cluster to a verb as its first argument."""
 
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         from fairlog.cli.session import Session  # noqa: PLC0415 (help and wrong usage need no store)
@@ -37,7 +37,7 @@ def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]
 
 
 def on_log(function: Callable[Concatenate[Source, P], R]) -> Callable[P, R]:
-    """A verb that gets the log that is meant as its first argument: its records, each checked as it is read.
+    """Pass the selected log to a verb as its first argument; each record is verified as it is read.
 
     They are those of its argument FILE, as `fairlog log --json` writes them, or else of the cluster that the command
     line means; up to `--at` where the verb shows the past.

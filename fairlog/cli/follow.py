@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def position_of(log: EventLog, seq: int) -> Position:
-    """Where the last turn ends that has ended by position `seq`, from which reading goes on; at most the log's end."""
+    """The end of the last turn that ended by position `seq`, at most the end of the log: where to continue reading."""
     return log.before(seq)
 
 
 def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[Record | None]:
-    """The turns behind `after` as they are committed, for ever; None whenever none came for `wait_s`.
+    """Yield the turns after `after` as they are committed, without end; yield None after each `wait_s` without one.
 
     Where a store that failed over has lost some of them, that is said, and what has come in their place follows.
 
@@ -78,7 +78,7 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """What `ask` returns, asked again while the store is away, which is said once on stderr, and that it is back.
+    """Return what `ask` returns, retrying while the store is away. The outage and its end are reported once on stderr.
 
     Raises: redis-py's errors if it says nothing for a minute, or what waiting does not mend.
     """
@@ -104,7 +104,7 @@ def patiently(ask: Callable[[], T]) -> T:
 
 
 def appended(before: bytes, now: bytes, *, kept: int) -> bytes:
-    """What `now` says beyond `before`, both being the last `kept` bytes of one growing output.
+    """The part of `now` that is new since `before`; both are the last `kept` bytes of one growing output.
 
     All of `now` where nothing of `before` is left in it: the output was faster than we, or began again.
     """

@@ -14,21 +14,21 @@ BEATEN_MS = 10_000
 
 
 class Health(NamedTuple):
-    """Whether all is well, and why, in a sentence."""
+    """Whether the check passes, and the reason in one sentence."""
 
     ok: bool
     why: str
 
 
 def live(session: Session) -> Health:
-    """Whether something of the cluster on this host is at work: a master, serving or not, or a worker that beats."""
+    """Whether a master, active or standby, or a worker with a recent heartbeat runs on this host."""
     host = socket.gethostname()
     found = [*_masters_of(session, host), *_workers_of(session, host)]
     return Health(bool(found), f"{host} has {', '.join(found)}" if found else _nothing(session, host))
 
 
 def ready(session: Session) -> Health:
-    """Whether a master decides, and this host takes part: by a master, or by a worker that may be granted something."""
+    """Whether a master is active and this host takes part, by a master or by a worker that can be granted something."""
     host = socket.gethostname()
     workers = session.ask_master("workers")
     if workers is None:
@@ -51,7 +51,7 @@ def _masters_of(session: Session, host: str) -> list[str]:
 
 
 def _workers_of(session: Session, host: str) -> list[str]:
-    """The registered workers of this host whose agents have beaten lately."""
+    """The registered workers of this host with a recent heartbeat."""
     stored = cast("dict[bytes, bytes]", session.store.hgetall(session.keys.agents))
     seconds, micros = session.store.time()
     since = seconds * 1000 + micros // 1000 - BEATEN_MS

@@ -64,7 +64,7 @@ def read_cores(text: str) -> int | Literal["unlimited"]:
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds within bounds; not a number at all is beyond them."""
+    """A number of seconds within bounds; NaN is out of bounds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 (click's)
         """The number. Raises: click.BadParameter naming the bounds."""
@@ -101,7 +101,7 @@ def read_pair(text: str) -> tuple[str, str]:
 
 
 def read_counts(text: str) -> dict[str, int]:
-    """How many tasks prefer which host, written `HOST=TASKS`, several of them separated by commas.
+    """The number of tasks that prefer each host, written `HOST=TASKS`, separated by commas.
 
     Raises: click.BadParameter naming the right form, or the host that is named twice.
     """
@@ -127,7 +127,7 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def read_bounds(text: str) -> tuple[int, int]:
-    """The least and the most of something, written `MIN:MAX`.
+    """A minimum and a maximum, written `MIN:MAX`.
 
     Raises: click.BadParameter naming the right form.
     """
@@ -138,7 +138,7 @@ def read_bounds(text: str) -> tuple[int, int]:
 
 
 def read_text(text: str) -> str:
-    """The text. Raises: click.BadParameter if it is not Unicode: the log holds nothing else."""
+    """The text. Raises: click.BadParameter if it is not valid UTF-8, which the log requires."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -151,7 +151,7 @@ EXPORT = click.File("rb")
 
 
 def read_bound(text: str) -> Bound:
-    """A position of the log, or a time to the ms, which is in UTC unless it says otherwise.
+    """A log position, or a time with ms precision, in UTC unless it says otherwise.
 
     Raises: click.BadParameter naming the right forms.
     """
@@ -178,7 +178,7 @@ def read_point(text: str) -> Position:
 
 
 def span_options(function: Callable[P, R]) -> Callable[P, R]:
-    """The verb gets `first` and `last`, the ends of a span of the log, which `--from` and `--to` say."""
+    """Add `--from` and `--to` to a verb, which gets them as `first` and `last`."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -199,7 +199,7 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def as_json(function: F) -> F:
-    """The verb gets `as_json`: whether `--json` was asked for."""
+    """Add `--json` to a verb, which gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 

@@ -42,7 +42,7 @@ def check_extra() -> None:
 
 
 def write(path: Path, lines: Iterable[Line]) -> int:
-    """Write the events to the file `path`, which is there only once it is whole; how many there were.
+    """Write the events to the file `path`, which appears only once it is complete. Returns their number.
 
     Raises: OSError from the file, and what reading `lines` raises.
     """

@@ -22,12 +22,12 @@ _WIDE = 100_000
 
 
 def print_json(value: object) -> None:
-    """Print `value` as JSON that people can read too."""
+    """Print `value` as indented JSON."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows under their columns, numbers to the right, or the sentence `empty` if there are none.
+    """Print rows under column headings, numbers right-aligned, or the sentence `empty` if there are no rows.
 
     Nothing is ever cut, since ids are there to be copied: where the terminal is too narrow, cells go on below
     themselves at a space, and if that does not do, lines go on where the terminal lets them.
@@ -55,7 +55,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 
 def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
-    """How wide each column is to be, of these cells, so that with two spaces between them they have `room`.
+    """The width of each column for these cells, so that the line fits into `room` with two spaces between columns.
 
     As wide as its cells where that fits. Otherwise the columns that can give most give first, none less than its
     longest word; if even that takes more room, all stay as wide as their cells.
@@ -78,7 +78,7 @@ def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
 
 
 def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
-    """The same items; where stderr is a terminal, it is told how many there were so far."""
+    """Yield the same items; on a terminal, show their count on stderr."""
     try:
         for number, item in enumerate(items):
             if number % _COUNT_EVERY == 0:
@@ -89,7 +89,7 @@ def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
 
 
 def tell(how_far: str) -> None:
-    """Say how far something has come, where stderr is a terminal, in place of what was said before."""
+    """On a terminal, show progress on stderr, replacing the line before."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{how_far}", nl=False, err=True)
 
@@ -102,7 +102,7 @@ def moment(at_ms: int | None) -> str:
 
 
 def second(at_ms: int | None) -> str:
-    """The second that a time lies in, where milliseconds say nothing."""
+    """A time to the second, in UTC."""
     return moment(at_ms).partition(".")[0]
 
 
@@ -124,7 +124,7 @@ def duration(milliseconds: int | None) -> str:
 
 
 def log_line(line: Line) -> str:
-    """One event in one line: position, time, type, and what is not empty of its data.
+    """One event on one line: position, time, type, and its non-empty data.
 
     A 0 or a False is shown where it is not what the event says by default.
     """

@@ -37,7 +37,7 @@ VIEW_S = 2.0
 
 
 class NoStore(FairlogError):
-    """Nothing says which store is meant, or no `up` runs on the data folder that is named."""
+    """No store is named and no `up` runs, or no `up` runs on the given data folder."""
 
     def __init__(self, data: Path | None) -> None:
         super().__init__(
@@ -48,18 +48,18 @@ class NoStore(FairlogError):
 
 
 class Unconfirmed(FairlogError):
-    """A command was sent and nobody has said what became of it; `what_now`: what its sender may do."""
+    """A command was sent and not answered; `what_now` states what the sender can do."""
 
     def __init__(self, why: str, what_now: str) -> None:
         super().__init__(f"{why}; the command is not confirmed and may still be carried out later; {what_now}")
 
 
 class NotThatLong(FairlogError):
-    """The log does not reach the position or time that is asked for."""
+    """The log does not reach the requested position or time."""
 
 
 class Session:
-    """A connection to the cluster that `place` means: `client` sends commands, `log` reads.
+    """A connection to the cluster selected by `place`: `client` sends commands, `log` reads.
 
     Raises: NoStore if nothing says where it is, UnsuitableStore if it does not answer.
     """
@@ -80,11 +80,11 @@ class Session:
             raise UnsuitableStore(f"{in_words(error)}; the store's URL is {where}") from error
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.store.close()
 
     def check(self) -> bool:
-        """Whether a master serves; while none does, a store on which none would is refused.
+        """Whether a master is active; if none is, verify that a master would accept the store.
 
         Raises: UnsuitableStore saying why.
         """
@@ -94,20 +94,20 @@ class Session:
         return False
 
     def send(self, command: Command) -> Receipt:
-        """Have `command` carried out.
+        """Send `command` and wait for its commit.
 
         Raises: CommandRejected if it is refused, Unconfirmed if nobody says what became of it.
         """
         return self._confirmed(lambda: self.client.send(command), "repeating it is safe")
 
     def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
-        """Have an app queued, with the values of its environment variables. Raises: as `send`."""
+        """Submit an app with the values of its environment variables. Raises: as `send`."""
         app = command.app
         what_now = f"`fairlog app {app}` shows whether it was submitted; submitting again creates another app"
         return self._confirmed(lambda: self.client.submit(command, secrets), what_now)
 
     def _confirmed(self, send: Callable[[], Receipt], what_now: str) -> Receipt:
-        """What a command caused; who has to wait for a master, or does not hear of the end, is told so."""
+        """The receipt of a command. A wait for a master is reported first, a missing answer raises."""
         if not self.check():
             for_s = f"{self.client.timeout_s:g} s"
             tell(f"note: no master of the cluster {self.cluster} is active; waiting up to {for_s} for one")
@@ -124,7 +124,7 @@ class Session:
             raise
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        """What the serving master answers (`scheduler.views`); if none does, what the log says.
+        """The answer of the active master to a view (`scheduler.rules.views`); without a master, computed from the log.
 
         Raises: CommandRejected if it asks for what is not there, UnreadableRecord if the log cannot be read.
         """
@@ -132,7 +132,7 @@ class Session:
         return answer if answer is not None else look(self.folded(), view, arguments)
 
     def ask_master(self, view: str, **arguments: object) -> Any | None:  # noqa: ANN401 (JSON)
-        """What the serving master answers, None if there is none, or if it is the past that is asked for.
+        """The answer of the active master; None if there is none or the past is asked for.
 
         Raises: CommandRejected if it asks for what is not there.
         """
@@ -148,11 +148,11 @@ class Session:
             return None
 
     def masters(self) -> tuple[Member | None, list[Member]]:
-        """Who has the lease, and who stands by."""
+        """The active master and the standbys."""
         return members(self.store, self.keys)
 
     def folded(self) -> ClusterState:
-        """The state that the log tells, up to the position or time that is asked for.
+        """The state at the requested position or time.
 
         Raises: UnsuitableStore if no master would use the store, UnreadableRecord if the log cannot be read.
         """
@@ -165,7 +165,7 @@ class Session:
         return state
 
     def facts(self) -> Iterator[Fact]:
-        """What the log tells, up to the position or time that is asked for.
+        """The facts up to the requested position or time.
 
         Raises: UnreadableRecord if it cannot be read, NotThatLong if it does not reach there.
         """
@@ -194,7 +194,7 @@ def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> 
 
 
 def locate(place: Place) -> tuple[str, str, Running | None]:
-    """The store's URL, the cluster's name, and the `up` that both are from.
+    """The store's URL, the cluster's name, and the `up` that both come from.
 
     Raises: NoStore if nothing says where the store is.
     """
@@ -210,10 +210,10 @@ def locate(place: Place) -> tuple[str, str, Running | None]:
 
 
 def tell(sentence: str) -> None:
-    """Say it to whoever waits, on stderr."""
+    """Print a sentence to stderr."""
     click.echo(sentence, err=True)
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """The URL without its password."""
     return masked(url)

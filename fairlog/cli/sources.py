@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 
 class BadExport(FairlogError):
-    """A file does not hold a log that can be trusted."""
+    """A file does not contain a log that can be trusted."""
 
 
 class Source:
-    """What the log tells in `file`, or of the cluster, up to `--at`; found and read once it is iterated over or asked.
+    """The facts of `file` or of the cluster, up to `--at`; opened when iterated or asked.
 
     Both raise UnreadableRecord or BadExport if it cannot be read, NotThatLong if it ends before `--at`.
     """

@@ -15,7 +15,7 @@ from recovery.replay.bounds import Bound
 
 @dataclass
 class Place:
-    """Which cluster the command line means, as far as it says so."""
+    """The cluster selected on the command line, as far as options name it."""
 
     store: str | None = None
     cluster: str | None = None
@@ -28,7 +28,7 @@ class Place:
 
 
 def place_options(*, from_environment: bool = False) -> Callable[[F], F]:
-    """The options that say which cluster is meant; with `from_environment` their variables are read as well.
+    """Add the cluster options to a verb; with `from_environment` their variables are read as well.
 
     They can stand before the verb and behind it; the latter wins.
     """
@@ -92,7 +92,7 @@ _PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
 
 
 def in_the_past(function: F) -> F:
-    """The verb shows the past where `--at` says so: its `Session` answers from the log up to there."""
+    """Add `--at` to a verb: its `Session` then answers from the log up to there."""
 
     def remember(ctx: click.Context, _param: click.Parameter, value: Bound | None) -> None:
         ctx.ensure_object(Place).at = value

@@ -36,7 +36,7 @@ class _Display(Protocol):
 
 
 def wait_for(session: Session, app: str, seq: int) -> int:
-    """0 once the app finished, 1 if it failed or was killed; `seq` is the position of its registration.
+    """Wait for the end of an app: 0 if it finished, 1 if it failed or was killed; `seq` is its registration.
 
     Read from the log, so that it works through any change of masters. An interrupt ends the waiting, not the app.
     """
@@ -79,7 +79,7 @@ def _say_end(app: str, end: AppRemoved, took_ms: int) -> int:
 
 @contextmanager
 def _display(app: str) -> Iterator[_Display]:
-    """A bar where stderr is a terminal, a line now and then otherwise."""
+    """A progress bar if stderr is a terminal, otherwise a line now and then."""
     if not sys.stderr.isatty():
         yield _Lines(app)
         return
@@ -99,7 +99,7 @@ def _display(app: str) -> Iterator[_Display]:
 
 
 class _Lines:
-    """Says something when the state changes, and how many tasks are done every few seconds."""
+    """Prints a line when the state changes, and the number of finished tasks every few seconds."""
 
     def __init__(self, app: str) -> None:
         self._app = app

@@ -10,8 +10,6 @@ from tests.docs.pages import PAGES, Page, agrees, failures, read
 
 READ = [read(path) for path in PAGES]
 REASONS = {
-    "it would run this test",
-    "needs a store with replicas",
     "needs an archive",
     "needs an object store",
     "needs docker",
