@@ -76,17 +76,17 @@ class History:
     def records(self, until: int) -> Iterator[Record]:
         """The records turn by turn, until the log has at least `until`."""
         if not self.state.head:
-            yield self._turn(ConfigureCluster(settings={"retained_apps": self._retained}))
-            yield self._turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
+            yield from self._turn(ConfigureCluster(settings={"retained_apps": self._retained}))
+            yield from self._turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
             for first in range(0, self._workers, 1000):
                 numbers = range(first, min(first + 1000, self._workers))
-                yield self._turn(*map(_worker, numbers))
+                yield from self._turn(*map(_worker, numbers))
             for _ in range((self._workers * 16 // APP_CORES + self._queued) // APPS_PER_TURN):
-                yield self._turn(*(self._submission() for _ in range(APPS_PER_TURN)))
+                yield from self._turn(*(self._submission() for _ in range(APPS_PER_TURN)))
         while self.state.head < until:
-            yield self._turn(*self._ends(), *(self._submission() for _ in range(APPS_PER_TURN)))
+            yield from self._turn(*self._ends(), *(self._submission() for _ in range(APPS_PER_TURN)))
             started, self._started = list(self._started), deque()
-            yield self._turn(*(StartedExecutor(executor=name) for name in started if name in self.state.executors))
+            yield from self._turn(*(StartedExecutor(executor=name) for name in started if name in self.state.executors))
 
     def _ends(self) -> Iterator[Command]:
         for name in list(self.state.waiting)[:APPS_PER_TURN]:
@@ -105,15 +105,18 @@ class History:
             command=("python", "-m", "report", "--day", str(self._number)),
         )
 
-    def _turn(self, *commands: Command) -> Record:
+    def _turn(self, *commands: Command) -> Iterator[Record]:
         turn = Turn(self.state, self.state.at + MS_PER_TURN)
         for number, command in enumerate(commands):
             turn.take(command, f"{turn.first:x}-{number}")
         turn.settle()
         self._started += [event.executor for event, _ in turn.entries if isinstance(event, ExecutorAllocated)]
-        record = encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest)
-        self.position = Position(record.last, record.digest)
-        return record
+        if turn.entries:
+            record = encode_turn(
+                turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest
+            )
+            self.position = Position(record.last, record.digest)
+            yield record
 
 
 def write(log: EventLog, history: History, until: int) -> None:

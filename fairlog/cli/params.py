@@ -10,12 +10,14 @@ from fractions import Fraction
 from functools import wraps
 from math import isnan
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 import click
 
 from recovery.replay.bounds import OPEN, Bound
-from scheduler.store.eventlog import Position
+
+if TYPE_CHECKING:
+    from scheduler.store.eventlog import Position
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -174,6 +176,8 @@ def read_point(text: str) -> Position:
     seq, _, digest = text.strip().partition(":")
     if not _POINT.fullmatch(text.strip()):
         raise click.BadParameter(f"{_short(text)} is not of the form SEQ:DIGEST, as `fairlog checkpoint` prints it")
+    from scheduler.store.eventlog import Position  # noqa: PLC0415 (help and wrong usage need no store)
+
     return Position(int(seq), digest)
 
 

@@ -177,9 +177,9 @@ class Session:
 
 
 def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[E]:
-    """The entries up to that position or time, all of them for None.
+    """The entries up to that position or time; all entries for None.
 
-    Raises: NotThatLong, behind the last one, if the log does not reach there, or it is a time that is still to come.
+    Raises: NotThatLong, after the last entry, if the log does not reach it or it is a time in the future.
     """
     seq = ended_at = 0
     for entry in up_to(entries, at or OPEN):

@@ -246,7 +246,7 @@ def told(record: Record) -> list[Fact]:
         private = _opened(record, logged) if opened else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _complaint(record, error) from error
-    if len(events) != last - first + 1:
+    if not events or len(events) != last - first + 1:
         raise UnreadableRecord(first, f"the turn holds {len(events)} events for the positions {first} to {last}")
     make = tuple.__new__
     found = [make(Fact, (seq, at, first, "", event, "", None, "", None, 0)) for seq, event in enumerate(events, first)]

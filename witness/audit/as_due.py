@@ -52,7 +52,7 @@ class AsDue:
         self._take(consequences(self.state, rest, at), at)
         for fact in behind:
             if fact.command is not None:
-                self._take(consequences(self.state, caused(self.state, fact)[0], at), at)
+                self._take(consequences(self.state, caused(self.state, fact), at), at)
         self._take(decisions(self.state, at, stage), at)
 
     def departure(self, inputs: Sequence[Fact], decided: Sequence[Fact], *, rests: bool) -> Deviation | None:
@@ -68,7 +68,7 @@ class AsDue:
                 begun = True
                 self._take(reservations(self.state, first.at), first.at)
             if fact.command is not None:
-                events = self._take(consequences(self.state, caused(self.state, fact)[0], first.at), first.at)
+                events = self._take(consequences(self.state, caused(self.state, fact), first.at), first.at)
                 due = [event for event in events if not self._only_here(event)]
                 end = number + fact.caused
                 found = found or self._differs(inputs[number:end], due)

@@ -108,7 +108,7 @@ class Audit:
         commands = [each for each in turn if each.command is not None]
         number = _inputs(turn)
         inputs, decided = turn[:number], turn[number:]
-        rests = not decided and bool(commands) and all(map(_starts_nothing, commands))
+        rests = not decided and bool(commands) and all(map(_settles_nothing, commands))
         second = self._as_due
         found = list(self._take(turn, inputs))
         if not rests:
@@ -165,24 +165,22 @@ class Audit:
         yield from self._against(turn[min(number, len(turn) - 1)], inputs[number:end], due, inputs[end:])
         while end < len(inputs):
             number, fact = end, inputs[end]
-            due, why = caused(self.state, fact)
-            if fact.command is None and self._believes(fact.event):
-                due = [fact.event]
+            believed = fact.command is None and self._believes(fact.event)
+            due = [fact.event] if believed else caused(self.state, fact)
             end += fact.caused or 1 + _run(inputs[end + 1 :], RoomReserved)
-            yield from self._against(fact, inputs[number:end], due, inputs[end:], why)
+            yield from self._against(fact, inputs[number:end], due, inputs[end:])
 
     def _believes(self, event: Event) -> bool:
-        """Whether a master states it of its own accord: the first settings, and how many refusals it left out."""
-        return isinstance(event, RefusalsOmitted) or (
-            isinstance(event, ClusterConfigured) and not self.state.configured
-        )
+        """Whether a master states it of its own accord: the first settings, or the refusals not logged (T3)."""
+        first = type(event) is ClusterConfigured and not self.state.configured
+        return first or type(event) is RefusalsOmitted
 
     def _against(
-        self, first: Fact, logged: Sequence[Fact], due: Iterable[Event], behind: Sequence[Fact], why: str = ""
+        self, first: Fact, logged: Sequence[Fact], due: Iterable[Event], behind: Sequence[Fact]
     ) -> Iterator[Deviation]:
         """Fold entries, held against these events and what they entail; `behind` are the inputs that come next.
 
-        `first` is the first of them, or the entry where they would stand; `why` says why nothing is due.
+        `first` is the first of them, or the entry where they would stand.
         """
         left, departed = iter(due), False
         course = consequences(self.state, left, first.at)
@@ -191,8 +189,7 @@ class Audit:
             done = None if fact is None else fact.event
             if not departed and event != done:
                 departed = True
-                said = f"nothing: {why}" if event is None and why else event
-                yield deviation(self.state, seq, done, said, rule_of_input(first.command, done, event))
+                yield deviation(self.state, seq, done, event, rule_of_input(first.command, done, event))
                 self._depart(first.at, chain(() if event is None else [event], left), behind, 0)
             if fact is not None and (wrong := self._fold(fact)) is not None and not departed:
                 yield wrong
@@ -310,9 +307,9 @@ class Audited:
             yield fact
 
 
-def _starts_nothing(fact: Fact) -> bool:
-    """Whether a turn of such commands alone may decide nothing (semantics W6, T3)."""
-    return type(fact.command) is DecommissionWorker or isinstance(fact.event, CommandRefused)
+def _settles_nothing(first: Fact) -> bool:
+    """Whether a turn decides nothing because of the command: a decommission (W6), or one that was refused (T3)."""
+    return type(first.command) is DecommissionWorker or type(first.event) is CommandRefused
 
 
 def _run(facts: Sequence[Fact], kind: type[Event]) -> int:

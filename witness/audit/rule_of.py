@@ -47,6 +47,7 @@ from scheduler.rules.entities import App
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import decision_of
+from scheduler.rules.validate import check_private
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Fact
@@ -139,6 +140,8 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
 def rule_of_input(command: Command | None, done: Event | None, due: Event | None) -> str:
     """The number of the rule by which the command causes `due`, or nothing, where `done`, or nothing, stands."""
     kind = type(done if due is None else due)
+    if CommandRefused in (type(done), type(due)):
+        return "T3"
     if kind in _ENTAILED:
         return _ENTAILED[kind]
     if isinstance(command, EndedExecutor):
@@ -146,16 +149,22 @@ def rule_of_input(command: Command | None, done: Event | None, due: Event | None
     return "T2" if command is None else _OF_A_COMMAND.get(type(command), "T2")
 
 
-def caused(state: ClusterState, first: Fact) -> tuple[list[Event], str]:
-    """What the command of this entry causes on `state` by itself, or its refusal (semantics T3); if nothing, why."""
-    if first.command is None:
-        return [], "no command causes it"
+def caused(state: ClusterState, first: Fact) -> list[Event]:
+    """What the command that stands at this entry causes on `state` by itself: events, or its refusal (semantics T3).
+
+    A refusal is believed where the private part of the command is withheld, which may be the reason.
+    """
+    command = first.command
+    if command is None or first.cause in state.commands:
+        return []  # a command that is sent again causes nothing
+    if type(first.event) is CommandRefused and isinstance(command, SubmitApp) and first.private is None:
+        return [first.event]
     try:
-        events = decide(state, first.command)
+        if first.private is not None:
+            check_private(first.private)
+        return decide(state, command)
     except CommandRejected as error:
-        refused = CommandRefused(error=type(error).__name__, message=str(error))
-        return ([refused], "") if isinstance(first.event, CommandRefused) else ([], str(error))
-    return events, "" if events else "this would change nothing"
+        return [CommandRefused(error=type(error).__name__, message=str(error))]
 
 
 _OF_A_COMMAND: dict[type[Any], str] = {

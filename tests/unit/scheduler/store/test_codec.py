@@ -19,6 +19,7 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    CommandRefused,
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
@@ -33,6 +34,7 @@ from scheduler.model.events import (
     ExecutorsRequested,
     Locations,
     MasterElected,
+    RefusalsOmitted,
     RoomReserved,
     Wanted,
     WorkerChanged,
@@ -186,6 +188,8 @@ EVENTS: list[Event] = [
     ExecutorsRequested(
         app="a3", pending=(Wanted(Locations(("h1.example",), ("/r1",)), 3, 5), Wanted(Locations(), 1, 6))
     ),
+    CommandRefused(error="UnknownApp", message="no app 'a9' is known"),
+    RefusalsOmitted(count=7, since=1735689600000),
 ]
 """An event of every type, in the order of the file."""
 
@@ -406,6 +410,10 @@ def test_a_turn_whose_events_cannot_be_read_is_named_with_its_position(events: b
 )
 def test_commands_that_do_not_fit_their_turn_are_refused(commands: bytes) -> None:
     assert refused(forged(turn(FIRST, first=7), commands=commands)).startswith("log position 7: ")
+
+
+def test_a_turn_without_events_is_refused() -> None:
+    assert "the turn holds 0 events" in refused(forged(turn(FIRST, first=7), events=b"[]", last=6))
 
 
 def test_a_turn_of_more_or_fewer_events_than_positions_is_refused() -> None:

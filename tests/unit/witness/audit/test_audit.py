@@ -338,9 +338,9 @@ def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "rule", "why"),
     [
-        ("CompanyRegistered", "C2", "is registered already"),
-        ("WorkerRegistered", "W1", "would change nothing"),
-        ("AppRegistered", "A1", "exists already"),
+        ("CompanyRegistered", "T3", "is registered already"),
+        ("WorkerRegistered", "W1", "nothing"),
+        ("AppRegistered", "T3", "exists already"),
     ],
 )
 def test_a_second_registration_is_named_and_the_rest_is_still_audited(kind: str, rule: str, why: str) -> None:

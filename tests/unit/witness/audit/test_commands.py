@@ -6,7 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from fairlog.cli.render import log_json
 from recovery.replay.chain import read_export
 from scheduler.model.commands import (
     ChangeCompany,
@@ -14,8 +16,8 @@ from scheduler.model.commands import (
     DecommissionWorker,
     EndedDriver,
     EndedExecutor,
-    KillApp,
     LoseWorker,
+    Private,
     RegisterCompany,
     RemoveCompany,
     RemoveWorker,
@@ -23,15 +25,12 @@ from scheduler.model.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.model.errors import CommandRejected
-from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
-from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, encode_turn
+from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered, CompanyRemoved, Event
+from scheduler.store.codec import Fact, lines_of
 from tests.property.given import Cluster
-from tests.unit.recorded import edited, facts, rechained, without
+from tests.unit.recorded import edited, facts, rechained, stored, without
 from tests.unit.recorded import said as stated
-from witness.audit.audit import audit
+from witness.audit.audit import Audit, audit
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 
@@ -91,12 +90,11 @@ def test_a_lively_log_has_no_deviation() -> None:
 
 @pytest.mark.parametrize("kind", sorted(EVENT_TYPES.keys() - {"CommandRefused", "RefusalsOmitted"}))
 def test_an_entry_that_was_doubled_is_named_at_its_own_position_whatever_it_is(kind: str) -> None:
-    log = LOGS[kind]
+    log = appended(KNOWN, REFUSED) if kind == "CommandRefused" else LOGS[kind]
     places = [number for number, record in enumerate(log, start=1) if record.type == kind]
     for seq in {places[0], places[len(places) // 2], places[-1]}:
-        found = audit(rechained([*log[:seq], log[seq - 1], *log[seq:]]))
-        assert found, seq
-        assert found[0].seq == seq + 1, found[0]
+        found = next(Audit().deviations(rechained([*log[:seq], log[seq - 1], *log[seq:]])))
+        assert found.seq == seq + 1, found
 
 
 @pytest.mark.parametrize(
@@ -158,42 +156,81 @@ def test_what_came_of_one_command_and_was_exchanged_is_named_where_it_begins(kin
     assert found[0].seq == one + 1
 
 
-def refusing() -> list[Fact]:
-    """A log with refusals, alone in a turn and beside what was accepted."""
-    state, records, digest = ClusterState(), list[Record](), GENESIS_DIGEST
-    given: tuple[tuple[int, tuple[Command, ...]], ...] = (
-        (1_000, (RegisterCompany(company="a"), KillApp(app="x"))),
-        (2_000, (KillApp(app="y"),)),
-        (3_000, (RegisterCompany(company="a"), RegisterCompany(company="b"))),
-    )
-    for at, commands in given:
-        turn = Turn(state, at)
-        for number, command in enumerate(commands):
-            try:
-                turn.take(command, f"{at}-{number}")
-            except CommandRejected as refusal:
-                turn.refuse(command, refusal, f"{at}-{number}")
-        turn.settle()
-        records.append(encode_turn(turn.entries, turn.commands, first=turn.first, at=at, previous=digest))
-        digest = records[-1].digest
-    return facts(records)
+def appended(command: Command, event: Event, private: Private | None = None) -> list[Fact]:
+    """The log with one more turn that takes this command, which is said to have caused this event."""
+    last = LOG[-1]
+    return [*LOG, Fact(last.seq + 1, last.at + 1000, last.seq + 1, "more", event, "", command, "", private, 1)]
 
 
-def test_refusals_that_were_due_are_as_due() -> None:
-    log = refusing()
-    assert [fact.type for fact in log].count("CommandRefused") == 3
-    assert audit(log) == []
+def told(log: list[Fact], *, public: bool = False) -> list[Fact]:
+    """What an export of such a log tells."""
+    lines = [log_json(line) for record in stored(log) for line in lines_of(record, public=public)]
+    return list(read_export(f"{line}\n".encode() for line in lines))
 
 
-def test_a_refusal_where_none_was_due_is_named_where_it_stands() -> None:
-    log = refusing()
-    fact = log[4]
-    assert fact.command == RegisterCompany(company="b")
-    log[4] = fact._replace(event=CommandRefused(error="DuplicateCompany", message="no"))
-    assert audit(log)[0].seq == 5
+KNOWN, FRESH = RegisterCompany(company="acme"), RegisterCompany(company="fresh")
+SUBMITTED = SubmitApp(app="z1", company="acme", user="ann", cores=8)
+REFUSED = CommandRefused(
+    error="DuplicateCompany", message="company 'acme' is registered already; `fairlog company set` changes it"
+)
 
 
-def test_an_acceptance_where_a_refusal_was_due_is_named_where_it_stands() -> None:
-    log = refusing()
-    log[3] = log[3]._replace(event=CompanyRegistered(company="c"))
-    assert audit(log)[0].seq == 4
+def test_a_refusal_that_was_due_is_as_due() -> None:
+    assert audit(told(appended(KNOWN, REFUSED))) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "event", "due"),
+    [
+        (FRESH, REFUSED, "CompanyRegistered company=fresh"),
+        (KNOWN, CommandRefused(error="DuplicateCompany", message="no"), "CommandRefused error=DuplicateCompany"),
+        (KNOWN, CommandRefused(error="UnknownCompany", message=REFUSED.message), "CommandRefused error=Dup"),
+        (KNOWN, CompanyRegistered(company="acme"), "CommandRefused error=DuplicateCompany"),
+        (RemoveCompany(company="acme"), CompanyRemoved(company="acme"), "CommandRefused error=CompanyInUse"),
+        (StartedExecutor(executor="nobody.0"), REFUSED, "CommandRefused error=UnknownExecutor"),
+    ],
+)
+def test_a_refusal_that_was_not_due_and_an_acceptance_where_one_was_are_named(
+    command: Command, event: Event, due: str
+) -> None:
+    found = audit(told(appended(command, event)))
+    assert [(each.seq, each.rule) for each in found] == [(len(LOG) + 1, "T3")]
+    assert found[0].due.startswith(due)
+
+
+def test_a_refusal_that_what_is_private_may_explain_is_believed_only_where_that_is_withheld() -> None:
+    refused = CommandRefused(error="InvalidCommand", message="an app needs a command; add it as `-- CMD ARG…`")
+    runs = appended(SUBMITTED, refused, Private(command=("true",)))
+    assert [(each.seq, each.rule) for each in audit(told(runs))] == [(len(LOG) + 1, "T3")]
+    assert audit(told(runs, public=True)) == []
+    assert audit(told(appended(SUBMITTED, refused, Private(command=())))) == []
+
+
+def test_a_command_that_was_edited_is_named_at_what_it_caused() -> None:
+    seq = position("AppRegistered", {"app": "a2"})
+    command = LOG[seq - 1].command
+    assert isinstance(command, SubmitApp)
+    log = [*LOG[: seq - 1], LOG[seq - 1]._replace(command=replace(command, cores=16)), *LOG[seq:]]
+    found = audit(rechained(log))
+    assert (found[0].seq, found[0].done.split()[0], "cores=16" in found[0].due) == (seq, "AppRegistered", True)
+
+
+def test_events_that_two_commands_of_one_turn_exchanged_are_both_named() -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.worker("w2", 16)
+    cluster.submit("a1", 8)
+    cluster.turn(StartedExecutor(executor="a1.0"), StartedExecutor(executor="a1.1"))
+    log = facts(cluster)
+    one, other = log[-2:]
+    log[-2:] = [one._replace(event=other.event), other._replace(event=one.event)]
+    assert [each.seq for each in audit(rechained(log))] == [len(log) - 1, len(log)]
+
+
+def test_a_command_that_was_edited_and_not_chained_anew_is_named_as_its_turn() -> None:
+    seq = position("AppRegistered", {"app": "a2"})
+    lines = [log_json(line) for record in stored(LOG) for line in lines_of(record)]
+    lines[seq - 1] = lines[seq - 1].replace('"cores":6,', '"cores":7,', 1)
+    found = audit(read_export(f"{line}\n".encode() for line in lines))
+    assert [(each.seq, each.rule) for each in found] == [(LOG[seq - 1].turn, "chain")]
