@@ -187,7 +187,7 @@ def test_a_terminal_shows_the_cluster_and_is_left_as_it_was() -> None:
     assert code == 0
     last = seen.rpartition(b"COMPANY")[2]
     assert b"north" in last
-    assert b"app-28 finished" in last
+    assert b"app-24 finished" in last
     assert seen.count(b"\x1b[?25l") == seen.count(b"\x1b[?25h") == 1
 
 
