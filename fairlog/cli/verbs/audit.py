@@ -256,7 +256,8 @@ def _print_verdicts(name: str, audited: Audit, verdicts: list[Verdict], *, every
         return
     for verdict in verdicts:
         click.echo(f"{name}{verdict}")
-    click.echo(f"{checked}, {end}; reports of workers were believed.")
+    if audited.events:
+        click.echo(f"{checked}, {end}; reports of workers were believed.")
     if everything:
         found = sorted(each for verdict in verdicts for each in (verdict.first, *verdict.later))
         rows = [(each.seq, each.rule, each.done, each.due, each.entitled) for each in found]

@@ -23,7 +23,7 @@ from recovery.archive.backup import BadBackup, backup, restore
 from recovery.archive.files import Unreachable
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
-from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -51,13 +51,12 @@ def _log(store: EmbeddedStore, cluster: str) -> EventLog:
 def written(store: EmbeddedStore) -> EventLog:
     """A log with a company, a worker and an app, a turn each, the app's name in letters that need more than a byte."""
     log, state, end = _log(store, "first"), ClusterState(), GENESIS
-    for number, command in enumerate(
-        (
-            RegisterCompany(company="acme"),
-            RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384),
-            SubmitApp(app="a", company="acme", user="ann", name="größer", command=("true",)),
-        )
-    ):
+    commands: list[Command] = [
+        RegisterCompany(company="acme"),
+        RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=16384),
+        SubmitApp(app="a", company="acme", user="ann", name="größer", command=("true",)),
+    ]
+    for number, command in enumerate(commands):
         at = 1_000 + number
         turn = Turn(state, at)
         turn.take(command, f"c{number}")

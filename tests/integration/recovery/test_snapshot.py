@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -23,6 +24,8 @@ from recovery.replay import snapshot as snapshots
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import Snapshot, positions
 from scheduler.model.commands import RegisterCompany
+from scheduler.rules.snapshot_records import lines
+from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
 from scheduler.store.codec import encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog, Position
@@ -176,8 +179,10 @@ def test_a_snapshot_of_a_lost_tail_is_dropped_before_a_good_one(log: EventLog) -
 
 
 def test_a_snapshot_written_with_other_fields_is_skipped(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = snapshots.lines
-    monkeypatch.setattr(snapshots, "lines", lambda state: (each.replace('"head"', '"colour"') for each in lines(state)))
+    def other(state: ClusterState) -> Iterator[str]:
+        return (line.replace('"head"', '"colour"') for line in lines(state))
+
+    monkeypatch.setattr(snapshots, "lines", other)
     taken = take(log, 20)
     with capture_logs() as logged:
         state, end = rebuild(log)
