@@ -173,10 +173,6 @@ def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
         yield admitted
 
 
-def _what_time_brought(state: ClusterState, at: int) -> Iterator[Event]:
-    return due(state, at)
-
-
 def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
     return place_drivers(state)
 
@@ -195,7 +191,7 @@ STAGES = (
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
     ),
     Stage(
-        _what_time_brought,
+        due,
         (
             Decision(
                 AppChanged,

@@ -371,8 +371,8 @@ class Scheduler:
         except CommandRejected as refusal:
             refusals[identity] = refusal
             if not turn.refuse(command, refusal, identity):
-                since = self._omitted[1] if self._omitted else turn.at
-                self._omitted = (self._omitted[0] + 1 if self._omitted else 1), since
+                count, since = self._omitted or (0, turn.at)
+                self._omitted = count + 1, since
 
     def _tell_of_omitted(self, turn: Turn) -> None:
         """Log how many refusals were left out in an earlier minute (semantics T3)."""

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder, Encoder
+from msgspec.structs import asdict
 
 from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
@@ -309,7 +310,7 @@ def _words(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-class Line(NamedTuple):
+class Line(Struct, forbid_unknown_fields=True, gc=False):
     """An event as a line of a file: `data` by the names of its fields, as far as values are stored; the rest as `Fact`.
 
     `command`, `events` (how many it caused), `by`, `commit` and `private` are None where they do not stand.
@@ -330,7 +331,7 @@ class Line(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """What stands on the line."""
-        return {name: value for name, value in zip(self._fields, self, strict=True) if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def lines_of(record: Record, *, public: bool = False) -> list[Line]:
@@ -345,27 +346,10 @@ def lines_of(record: Record, *, public: bool = False) -> list[Line]:
         lines.append(Line(fact.seq, name, fact.at, fact.turn, fact.cause, data, digest=fact.digest or None))
     private = {number: {"salt": salt, **part} for number, salt, part in _plain(record.private or b"[]")}
     for number, (offset, count, _, by, command, commit) in enumerate(_plain(record.commands)):
-        lines[offset] = lines[offset]._replace(
-            command=command, events=count, by=by, commit=commit, private=None if public else private.get(number)
-        )
+        line = lines[offset]
+        line.command, line.events, line.by, line.commit = command, count, by, commit
+        line.private = None if public else private.get(number)
     return lines
-
-
-class _Written(Struct, forbid_unknown_fields=True, gc=False):
-    """A line of a file."""
-
-    seq: int
-    type: str
-    at: int
-    turn: int
-    cause: str
-    data: dict[str, Any]
-    command: dict[str, Any] | None = None
-    events: int | None = None
-    by: str | None = None
-    commit: str | None = None
-    private: dict[str, Any] | None = None
-    digest: str | None = None
 
 
 class _Whole(Struct, forbid_unknown_fields=True, gc=False):
@@ -380,7 +364,7 @@ class _Whole(Struct, forbid_unknown_fields=True, gc=False):
     digest: str
 
 
-_written_of = Decoder(_Written).decode
+_line_of = Decoder(Line).decode
 _whole_of = Decoder(_Whole).decode
 _WHOLE = b'{"first":'
 
@@ -411,7 +395,7 @@ def read_lines(file: Iterable[bytes], seq: int = 0) -> Iterator[Record]:
 
     Raises: UnreadableRecord at a line that is none, or is not in its place.
     """
-    turn: list[_Written] = []
+    turn: list[Line] = []
     for line in file:
         if line.startswith(_WHOLE) and not turn:
             record = read_entry(line, seq + 1)
@@ -430,10 +414,10 @@ def read_lines(file: Iterable[bytes], seq: int = 0) -> Iterator[Record]:
         raise UnreadableRecord(seq + 1, f"the file ends within the turn that begins with entry {turn[0].seq}")
 
 
-def _line(line: bytes, due: int) -> _Written:
+def _line(line: bytes, due: int) -> Line:
     """The line of the event that is due at that position."""
     try:
-        written = _written_of(line)
+        written = _line_of(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         old = b'"v":' in line and b'"digest":' in line
         raise UnreadableRecord(due, OLD_SCHEMA if old else f"a line that is no entry: {_words(error)}") from error
@@ -446,7 +430,7 @@ def _line(line: bytes, due: int) -> _Written:
     return written
 
 
-def _rebuilt(turn: Sequence[_Written]) -> Record:
+def _rebuilt(turn: Sequence[Line]) -> Record:
     """The record that these lines were made from; what none can have been made from is refused."""
     first, last, at = turn[0].seq, turn[-1].seq, turn[0].at
     events: list[list[Any]] = []
@@ -468,10 +452,7 @@ def _rebuilt(turn: Sequence[_Written]) -> Record:
         left -= left > 0
         events.append([line.type, *line.data.values()])
     if not sound:
-        was = "were" if last > first else "was"
-        raise UnreadableRecord(
-            first, f"{_named(first, last)} {was} altered: the lines of the turn contradict each other"
-        )
+        raise UnreadableRecord(first, f"{_altered(first, last)}: the lines of the turn contradict each other")
     opened = _to_json(private) if private else b""
     return Record(first, last, at, _to_json(events), _to_json(commands), opened, turn[-1].digest or "")
 
