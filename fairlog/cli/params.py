@@ -10,14 +10,11 @@ from fractions import Fraction
 from functools import wraps
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import click
 
 from recovery.replay.bounds import OPEN, Bound
-
-if TYPE_CHECKING:
-    from scheduler.store.eventlog import Position
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,7 +165,7 @@ def read_bound(text: str) -> Bound:
     return Bound(at=((found if found.tzinfo else found.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1))
 
 
-def read_point(text: str) -> Position:
+def read_point(text: str) -> tuple[int, str]:
     """A position of the log and its digest, written `SEQ:DIGEST` as `fairlog checkpoint` prints it.
 
     Raises: click.BadParameter naming the right form.
@@ -176,9 +173,8 @@ def read_point(text: str) -> Position:
     seq, _, digest = text.strip().partition(":")
     if not _POINT.fullmatch(text.strip()):
         raise click.BadParameter(f"{_short(text)} is not of the form SEQ:DIGEST, as `fairlog checkpoint` prints it")
-    from scheduler.store.eventlog import Position  # noqa: PLC0415 (help and wrong usage need no store)
 
-    return Position(int(seq), digest)
+    return int(seq), digest
 
 
 def span_options(function: Callable[P, R]) -> Callable[P, R]:

@@ -15,9 +15,8 @@ from fairlog.cli.target import Place, in_the_past, place_options
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.chain import read_export, read_store
 from recovery.replay.rebuild import unhindered
-from scheduler.model.errors import InvalidCommand, UnknownCompany
+from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
-from scheduler.store.eventlog import Position
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.explain import explain as tell
@@ -120,7 +119,7 @@ def audit(
     last: Bound,
     company: str | None,
     everything: bool,
-    expect: Position | None,
+    expect: tuple[int, str] | None,
     golden: Path | None,
     as_json: bool,
 ) -> int:
@@ -193,26 +192,24 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
         yield _Log("the log", read_store(session.log))
 
 
-def _expected(entries: Iterable[Fact], point: Position) -> Iterator[Fact]:
+def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:
     """The entries. Raises: InvalidCommand where they show that the log does not contain the point."""
+    seq, digest = point
+    missing = f"this log does not contain {seq}:{digest}"
     latest: Fact | None = None
     for latest in entries:
-        if latest.digest and latest.turn <= point.seq <= latest.seq:
-            if latest.seq != point.seq:
+        if latest.digest and latest.turn <= seq <= latest.seq:
+            if latest.seq != seq:
                 raise InvalidCommand(
-                    f"position {point.seq} is inside the turn {latest.turn} to {latest.seq}; "
+                    f"position {seq} is inside the turn {latest.turn} to {latest.seq}; "
                     f"give the digest of position {latest.seq}"
                 )
-            if latest.digest != point.digest:
-                raise InvalidCommand(
-                    f"this log does not contain {point.seq}:{point.digest}; its digest there is {latest.digest}"
-                )
+            if latest.digest != digest:
+                raise InvalidCommand(f"{missing}; its digest there is {latest.digest}")
         yield latest
     ended_at = 0 if latest is None else latest.seq
-    if ended_at < point.seq:
-        raise InvalidCommand(
-            f"this log does not contain {point.seq}:{point.digest}: it ends at position {ended_at}, its end was cut off"
-        )
+    if ended_at < seq:
+        raise InvalidCommand(f"{missing}: it ends at position {ended_at}, its end was cut off")
 
 
 def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterable[Fact]:
@@ -226,12 +223,18 @@ def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound)
 
 
 def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterator[Fact]:
-    for entry in entries:
-        if audited.first == _NOWHERE and first.reached(entry):
-            audited.first = entry.seq
-        if audited.last is None and last.passed(entry):
-            audited.last = entry.seq - 1
-        yield entry
+    """The entries; one that was altered lies where the time that it states puts it."""
+    try:
+        for entry in entries:
+            if audited.first == _NOWHERE and first.reached(entry):
+                audited.first = entry.seq
+            if audited.last is None and last.passed(entry):
+                audited.last = entry.seq - 1
+            yield entry
+    except UnreadableRecord as error:
+        if audited.last is None and last.at is not None and error.at is not None and error.at > last.at:
+            audited.last = error.seq - 1
+        raise
 
 
 def _verdicts(audited: Audit, log: _Log, company: str | None) -> list[Verdict]:
@@ -259,7 +262,8 @@ def _print_verdicts(name: str, audited: Audit, verdicts: list[Verdict], *, every
         return
     for verdict in verdicts:
         click.echo(f"{name}{verdict}")
-    click.echo(f"{checked}, {end}; reports of workers were believed.")
+    if audited.events:
+        click.echo(f"{checked}, {end}; reports of workers were believed.")
     if everything:
         found = sorted(each for verdict in verdicts for each in (verdict.first, *verdict.later))
         rows = [(each.seq, each.rule, each.done, each.due, each.entitled) for each in found]
