@@ -43,8 +43,8 @@ def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
             {
                 "company": name,
                 "share": str(state.queue.share(name)),
-                "usedCoreMs": use[0],
-                "usedMemoryMs": use[1],
+                "usedCoreMs": use.cores,
+                "usedMemoryMs": use.memory_mb,
                 "takesPart": company.limit.lets_through(),
                 "lastSelected": company.tenant.last_selected or None,
             }

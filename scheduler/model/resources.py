@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from math import gcd
-from typing import Any, NamedTuple
+from operator import add, sub
+from typing import NamedTuple
+
+from msgspec import Struct
 
 UNLIMITED_CORES = 2**31 - 1
 """What an app of unlimited cores counts down from, as in Spark (semantics A6)."""
@@ -26,24 +29,16 @@ def declare(kind: str) -> None:
         _kinds.append(kind)
 
 
-class Resources(tuple[int, ...]):
-    """A vector of whole amounts, one of each kind: cores, memory in MiB, and of further declared kinds.
+class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
+    """A vector of whole amounts, one of each kind: cores, memory in MiB, and `others`, in the order of declaration.
 
-    Kinds at the end of which there is nothing are left out, so most vectors have two components: this class, whose
-    operations are cheap. Those with more are of a subclass. Subtraction may give negative amounts.
+    Kinds at the end of which there is nothing are left out, so most vectors are of cores and memory alone, and all
+    operations are cheap for those: a decision makes dozens of them. Subtraction may give negative amounts.
     """
 
-    __slots__ = ()
-
-    def __new__(cls, cores: int = 0, memory_mb: int = 0, *others: int) -> Resources:  # noqa: PYI034 - which class it is depends on the amounts
-        """The vector of these amounts, further kinds in the order in which they were declared."""
-        while others and not others[-1]:
-            others = others[:-1]
-        return _new(_More, (cores, memory_mb, *others)) if others else _new(Resources, (cores, memory_mb))
-
-    def __getnewargs__(self) -> tuple[int, ...]:
-        """What a copy is made of: the amounts, one by one."""
-        return tuple(self)
+    cores: int = 0
+    memory_mb: int = 0
+    others: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, **amounts: int) -> Resources:
@@ -51,107 +46,92 @@ class Resources(tuple[int, ...]):
         for kind in amounts:
             if kind not in _kinds:
                 raise KeyError(kind)
-        return cls(*(amounts.get(kind, 0) for kind in _kinds))
+        return _vector(amounts.get(kind, 0) for kind in _kinds)
 
-    @property
-    def cores(self) -> int:
-        """Whole cores."""
-        return self[0]
+    def __iter__(self) -> Iterator[int]:
+        """The amounts of all kinds, in order."""
+        return iter((self.cores, self.memory_mb, *self.others))
 
-    @property
-    def memory_mb(self) -> int:
-        """Memory in MiB."""
-        return self[1]
+    def __str__(self) -> str:
+        """The amounts in words: "8 cores and 4096 MiB"."""
+        more = (f"{amount} {kind}" for kind, amount in zip(_kinds[2:], self.others, strict=False))
+        return " and ".join((f"{self.cores} cores", f"{self.memory_mb} MiB", *more))
 
     def amount(self, kind: str) -> int:
         """The amount of that kind. Raises: ValueError if it was not declared."""
-        index = _kinds.index(kind)
-        return self[index] if index < len(self) else 0
+        amounts, index = tuple(self), _kinds.index(kind)
+        return amounts[index] if index < len(amounts) else 0
 
-    def __add__(self, other: Resources) -> Resources:  # type: ignore[override]
-        if other.__class__ is Resources:
-            return _new(Resources, (self[0] + other[0], self[1] + other[1]))
-        return other + self
+    def __add__(self, other: Resources) -> Resources:
+        if self.others or other.others:
+            return self.combined(other, add)
+        return Resources(self.cores + other.cores, self.memory_mb + other.memory_mb)
 
     def __sub__(self, other: Resources) -> Resources:
-        if other.__class__ is Resources:
-            return _new(Resources, (self[0] - other[0], self[1] - other[1]))
-        return -other + self
+        if self.others or other.others:
+            return self.combined(other, sub)
+        return Resources(self.cores - other.cores, self.memory_mb - other.memory_mb)
 
-    def __mul__(self, times: int) -> Resources:  # type: ignore[override]
-        return _new(Resources, (self[0] * times, self[1] * times))
+    def __mul__(self, times: int) -> Resources:
+        return Resources(self.cores * times, self.memory_mb * times, tuple(each * times for each in self.others))
 
     def __neg__(self) -> Resources:
-        return self * -1
+        return NOTHING - self
 
     def covers(self, other: Resources) -> bool:
         """Whether `other` fits into this amount in every kind."""
-        return other[0] <= self[0] and other[1] <= self[1] and (len(other) == 2 or max(other[2:]) <= 0)
+        if other.cores > self.cores or other.memory_mb > self.memory_mb:
+            return False
+        return not (self.others or other.others) or all(theirs <= mine for mine, theirs in _pairs(self, other))
+
+    def combined(self, other: Resources, combine: Callable[[int, int], int]) -> Resources:
+        """What `combine` makes of the two amounts of each kind."""
+        return _vector(combine(mine, theirs) for mine, theirs in _pairs(self, other))
 
     def at_least(self, other: Resources) -> Resources:
         """The larger amount of each kind."""
-        return Resources(*map(max, _pairs(self, other)))
+        return self.combined(other, max)
 
     def reaches(self, limit: Resources) -> bool:
         """Whether it comes up to the limit in some kind, so that nothing fits behind it.
 
-        No cores and no memory are reached by none; a further kind counts only where the limit has some of it.
+        A further kind counts only where the limit has some of it.
         """
-        if self[0] >= limit[0] or self[1] >= limit[1]:
+        if self.cores >= limit.cores or self.memory_mb >= limit.memory_mb:
             return True
-        return len(limit) > 2 and any(bound and mine >= bound for mine, bound in list(_pairs(self, limit))[2:])
+        return any(bound and mine >= bound for mine, bound in zip_longest(self.others, limit.others, fillvalue=0))
 
     def holds(self, size: Resources) -> int:
         """How many of `size` fit into this amount; `size` has some cores and some memory."""
-        if len(size) == 2:
-            return min(self[0] // size[0], self[1] // size[1])
-        return min(mine // each for mine, each in _pairs(self, size) if each)
+        if size.others:
+            return min(mine // each for mine, each in _pairs(self, size) if each)
+        return min(self.cores // size.cores, self.memory_mb // size.memory_mb)
 
     def dominant_share(self, of: Resources, denominator: int = 1) -> Share:
         """The largest ratio of an amount to that of its kind in `of / denominator` (semantics C3).
 
         "1/0" if there is some of a kind of which there is none.
         """
-        if len(self) == 2 == len(of) and of[0] and of[1]:
-            cores, memory_mb = self[0] * denominator, self[1] * denominator
-            if cores * of[1] < memory_mb * of[0]:
-                return Share(memory_mb, of[1])
-            return Share(cores, of[0])
+        if of.cores and of.memory_mb and not self.others and not of.others:
+            cores, memory_mb = self.cores * denominator, self.memory_mb * denominator
+            if cores * of.memory_mb < memory_mb * of.cores:
+                return Share(memory_mb, of.memory_mb)
+            return Share(cores, of.cores)
         ratios = [(mine, whole) for mine, whole in _pairs(self, of) if mine or whole]
         if any(mine and not whole for mine, whole in ratios):
             return Share(1, 0)
         return max((Share(mine * denominator, whole) for mine, whole in ratios), default=Share(0, 1))
 
 
-class _More(Resources):
-    """A vector with amounts of further kinds, too."""
-
-    __slots__ = ()
-
-    def __add__(self, other: Resources) -> Resources:  # type: ignore[override]
-        return Resources(*map(sum, _pairs(self, other)))
-
-    def __sub__(self, other: Resources) -> Resources:
-        return self + -other
-
-    def __mul__(self, times: int) -> Resources:  # type: ignore[override]
-        return Resources(*(amount * times for amount in self))
-
-    def covers(self, other: Resources) -> bool:
-        """Whether `other` fits into this amount in every kind."""
-        return all(theirs <= mine for mine, theirs in _pairs(self, other))
-
-
-_new = tuple.__new__
 NOTHING = Resources()
 """No resources at all."""
 
 
-def decoded(kind: type, value: Any) -> Resources:  # noqa: ANN401 - what JSON holds
-    """The vector that a JSON array of whole amounts stands for: msgspec's `dec_hook`. Raises: TypeError."""
-    if kind is not Resources or not all(type(amount) is int for amount in value) or len(value) < 2:
-        raise TypeError(f"expected an array of two or more whole amounts, not {value!r}")
-    return Resources(*value)
+def _vector(amounts: Iterable[int]) -> Resources:
+    cores, memory_mb, *others = amounts
+    while others and not others[-1]:
+        others.pop()
+    return Resources(cores, memory_mb, tuple(others))
 
 
 def _pairs(one: Resources, other: Resources) -> Iterator[tuple[int, int]]:
@@ -206,7 +186,7 @@ class Quota(NamedTuple):
 
     def in_whole(self) -> Resources:
         """What it is at least in whole amounts, rounded up."""
-        return Resources(*(-(-amount // self.denominator) for amount in self.amount))
+        return _vector(-(-amount // self.denominator) for amount in self.amount)
 
     def share_of(self, held: Resources) -> Share:
         """The dominant share of that amount: the largest ratio to the quota of any kind (semantics C3)."""

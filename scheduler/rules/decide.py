@@ -410,7 +410,7 @@ def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event
         return [WorkerRegistered(**asdict(command))]
     if (worker.node, worker.host, worker.rack) != (command.node, command.host, command.rack):
         raise DuplicateWorker(worker.id, worker.host, worker.rack)
-    if worker.offer == (command.cores, command.memory_mb):
+    if worker.offer == Resources(command.cores, command.memory_mb):
         return []
     held = worker.offer - worker.free
     if command.cores < held.cores:

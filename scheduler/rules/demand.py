@@ -149,7 +149,7 @@ def requests(state: ClusterState, event: Event, at: int) -> ExecutorsRequested |
     There are as many as executors are lacking. A new demand has all of them thought over; an executor that comes
     serves one of them (L5), one that leaves only adds what is missing.
     """
-    if type(event) not in _MOVE_REQUESTS:
+    if type(event) not in MOVE_REQUESTS:
         return None
     app = state.apps.get(event.app)  # type: ignore[union-attr]  # each of those names one
     if app is None or app.plain or not (app.wanted or app.preferred_hosts):
@@ -172,7 +172,7 @@ def requests(state: ClusterState, event: Event, at: int) -> ExecutorsRequested |
     return None if tuple(pending) == app.wanted else ExecutorsRequested(app=app.spec.app, pending=tuple(pending))
 
 
-_MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
+MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
 """What may change how many executors an app lacks, or where it prefers them."""
 
 

@@ -11,10 +11,10 @@ and would be faster above 10,000.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
 
@@ -51,7 +51,10 @@ def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: s
     """The given workers with room for `size`, in the order of `Fleet.candidates` (semantics P1)."""
     _, by, largest_first = WORKER_SELECTIONS[selection]
     fitting = [(worker, free) for worker, free in workers if free.covers(size)]
-    fitting.sort(key=lambda one: (0 if by == "id" else one[1][by == "memory"], one[0]), reverse=largest_first)
+    fitting.sort(
+        key=lambda one: (0 if by == "id" else one[1].memory_mb if by == "memory" else one[1].cores, one[0]),
+        reverse=largest_first,
+    )
     return iter(fitting)
 
 
@@ -115,7 +118,7 @@ class Fleet:
         """The largest number of free cores on any live worker; 0 without workers."""
         if self._moved:
             self._settle()
-        return self._by_cores[-1][0] if self._by_cores else 0
+        return self._by_cores[-1].cores if self._by_cores else 0
 
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory (MiB) of usable workers with `cores` free; None if there is none (semantics S3)."""
@@ -136,20 +139,22 @@ class Fleet:
         if self._moved:
             self._settle()
         _, by, largest_first = WORKER_SELECTIONS[selection]
-        ranked: Sequence[Any] = self._by_memory if by == "memory" else self._by_cores
-        index = int(by == "memory")
-        other, further = 1 - index, len(size) > 2
-        places = range(bisect_left(ranked, (size[index],)), len(ranked))
+        by_memory, by_cores = self._by_memory, self._by_cores
+        if by == "memory":
+            places = range(bisect_left(by_memory, (size.memory_mb,)), len(by_memory))
+        else:
+            places = range(bisect_left(by_cores, Resources(size.cores)), len(by_cores))
         alike: list[Shape] = []
         rank = -1
         for place in reversed(places) if largest_first else places:
-            shape: Shape = ranked[place][1] if index else ranked[place]
-            if shape[other] < size[other] or (further and not shape.covers(size)):
+            shape = by_memory[place][1] if by == "memory" else by_cores[place]
+            if not shape.covers(size):
                 continue
-            if alike and shape[index] != rank and by != "id":
+            ranked = shape.memory_mb if by == "memory" else shape.cores
+            if alike and ranked != rank and by != "id":
                 yield from self._of_shapes(alike, largest_first=largest_first)
                 alike = []
-            rank = shape[index]
+            rank = ranked
             alike.append(shape)
         yield from self._of_shapes(alike, largest_first=largest_first)
 
@@ -172,7 +177,7 @@ class Fleet:
         if workers is None:
             self._workers[shape] = [worker]
             insort(self._by_cores, shape)
-            insort(self._by_memory, (shape[1], shape))
+            insort(self._by_memory, (shape.memory_mb, shape))
         else:
             insort(workers, worker)
         self._count(shape, 1)
@@ -182,15 +187,15 @@ class Fleet:
         if len(workers) == 1:
             del self._workers[shape]
             del self._by_cores[bisect_left(self._by_cores, shape)]
-            del self._by_memory[bisect_left(self._by_memory, (shape[1], shape))]
+            del self._by_memory[bisect_left(self._by_memory, (shape.memory_mb, shape))]
         else:
             del workers[bisect_left(workers, worker)]
         self._count(shape, -1)
 
     def _count(self, shape: Shape, change: int) -> None:
         """Add `change` workers of `shape` to the counts by rank, the number of sizes that fit; rank 0 is not usable."""
-        if shape[1] >= self._minimum.memory_mb:
-            rank = bisect_right(self._ascending, shape[0])
+        if shape.memory_mb >= self._minimum.memory_mb:
+            rank = bisect_right(self._ascending, shape.cores)
             self._usable_by_rank[rank] += change
             if rank:
                 self._usable += change

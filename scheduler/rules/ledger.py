@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from scheduler.model.resources import NOTHING, Resources
 
@@ -42,8 +41,7 @@ class Usage:
             return self.used
         if self.at // half_life_ms == at // half_life_ms:
             return self.used + held.granted * (at - self.at)
-        amounts = zip_longest(self.used, held.granted, fillvalue=0)
-        return Resources(*(_faded(amount, rate, self.at, at, half_life_ms) for amount, rate in amounts))
+        return self.used.combined(held.granted, lambda used, rate: _faded(used, rate, self.at, at, half_life_ms))
 
     def update(self, at: int, held: Balance, half_life_ms: int) -> None:
         """Bring the sums up to date before what is granted changes."""

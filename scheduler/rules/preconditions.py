@@ -325,7 +325,7 @@ def _app_changed(state: Facts, event: AppChanged) -> Broken:
         return "P5", f"app {event.app!r} cannot have a negative number of executors or tasks"
     unit = event.executor_cores, event.executor_memory_mb
     if app.unit is not None:
-        if unit != app.unit:
+        if unit != (app.unit.cores, app.unit.memory_mb):
             return "S5", f"the executors of app {event.app!r} have {app.unit.cores} cores and {app.unit.memory_mb} MiB"
     elif unit != (None, None) and (app.spec.sizing != "computed" or (unit[0] or 0) < 1 or (unit[1] or 0) < 1):
         return "S5", f"the executors of app {event.app!r} cannot have {unit[0]} cores and {unit[1]} MiB"

@@ -19,7 +19,6 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from scheduler.model.events import AppRegistered, ClusterConfigured
-from scheduler.model.resources import decoded
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.entities import Allocation, App, Company, User, Worker
 from scheduler.rules.ledger import Balance, Usage
@@ -222,7 +221,7 @@ def _restore_refusal(state: ClusterState, record: _Refusal) -> None:
 
 
 def _decoder(record: type[Any]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(list[record], dec_hook=decoded)  # type: ignore[valid-type]
+    return msgspec.json.Decoder(list[record])  # type: ignore[valid-type]
 
 
 _RESTORE: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[ClusterState, Any], None]]] = {

@@ -259,7 +259,7 @@ class ClusterState:
         return {
             "spec": structs.asdict(company.spec),
             "balance": _facts(company.balance),
-            "usage": self.usage(company),
+            "usage": list(self.usage(company)),
             "last_selected": company.last_selected,
             "apps": company.apps,
             "users": {name: _facts(user) for name, user in company.users.items()},
@@ -621,7 +621,13 @@ def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
 def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass with slots
     """What the entity states of itself, and what its parts do, but for its links to others."""
     values = {name: getattr(entity, name) for name in entity.__slots__ if name not in links}
-    return {name: _facts(value) if is_dataclass(value) else value for name, value in values.items()}
+    return {name: _fact(value) for name, value in values.items()}
+
+
+def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
+    if isinstance(value, Resources):
+        return list(value)
+    return _facts(value) if is_dataclass(value) else value
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:

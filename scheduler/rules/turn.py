@@ -24,7 +24,7 @@ from scheduler.model.events import (
     RoomReserved,
 )
 from scheduler.rules.decide import admit, decide, placements
-from scheduler.rules.demand import due, requests, with_request
+from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.state import ClusterState
 
@@ -88,7 +88,8 @@ class Turn:
         self._taken += 1
         self._decommissions += isinstance(command, DecommissionWorker)
         if events:
-            self._begin()
+            if not self._begun:
+                self._begin()
             offset = len(self.entries)
             private = private_of(command)
             for event in events:
@@ -104,7 +105,8 @@ class Turn:
         self._refused = True
         if not self.state.may_log_refusal(self.at):
             return False
-        self._begin()
+        if not self._begun:
+            self._begin()
         begin = len(self.entries)
         self.record(CommandRefused(error=type(refusal).__name__, message=str(refusal)), cause)
         self.commands.append(Taken(begin, 1, cause, by, command))
@@ -116,7 +118,8 @@ class Turn:
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
         """
-        self._begin()
+        if not self._begun:
+            self._begin()
         if (self._taken or self._refused) and self._taken == self._decommissions and not due:
             return False
         for event in decisions(self.state, self.at):
@@ -125,20 +128,21 @@ class Turn:
 
     def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold an event that came in, and what follows from it; an election comes before all else."""
-        if type(event) is not MasterElected:
+        kind = type(event)
+        if not self._begun and kind is not MasterElected:
             self._begin()
-        if type(event) is ExecutorAllocated:
-            event = with_request(self.state, event)
+        if kind is ExecutorAllocated:
+            event = with_request(self.state, event)  # type: ignore[arg-type]  # it is one
         self.fold(event, cause, private)
-        for consequence in _consequences(self.state, event, self.at):
-            self.fold(consequence, cause)
+        if kind in _WITH_CONSEQUENCES:
+            for consequence in _consequences(self.state, event, self.at):
+                self.fold(consequence, cause)
 
     def _begin(self) -> None:
         """Reserve room for those who were held back for too long, before the turn changes anything (semantics C7)."""
-        if not self._begun:
-            self._begun = True
-            for event in reservations(self.state, self.at):
-                self.fold(event)
+        self._begun = True
+        for event in reservations(self.state, self.at):
+            self.fold(event)
 
     def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold this event and nothing else."""
@@ -158,7 +162,8 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
     """
     for event in events:
         yield event
-        yield from _consequences(state, event, at)
+        if type(event) in _WITH_CONSEQUENCES:
+            yield from _consequences(state, event, at)
 
 
 def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
@@ -166,6 +171,9 @@ def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]
         return reservations(state, at)
     requested = requests(state, event, at)
     return () if requested is None else (requested,)
+
+
+_WITH_CONSEQUENCES = MOVE_REQUESTS | {ClusterConfigured}
 
 
 def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:

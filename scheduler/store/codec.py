@@ -37,7 +37,6 @@ from msgspec.structs import asdict
 from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event
-from scheduler.model.resources import decoded
 
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
@@ -104,7 +103,7 @@ class _Open(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     private: Private
 
 
-_events_of = Decoder(list[Event], dec_hook=decoded).decode
+_events_of = Decoder(list[Event]).decode
 _commands_of = Decoder(list[_Logged]).decode
 _privates_of = Decoder(list[_Open]).decode
 _plain = Decoder().decode
@@ -294,7 +293,7 @@ def _complaint(record: Record, error: Exception) -> UnreadableRecord:
             if name not in EVENT_TYPES:
                 return UnreadableRecord(seq, f"an event of the unknown type {name!r}")
             try:
-                msgspec.json.decode(raw, type=EVENT_TYPES[name], dec_hook=decoded)
+                msgspec.json.decode(raw, type=EVENT_TYPES[name])
             except msgspec.DecodeError as reason:
                 return UnreadableRecord(seq, f"{name} holds data that cannot be read: {_words(reason)}")
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError):

@@ -26,7 +26,6 @@ from scheduler.model.events import (
     ExecutorAllocated,
     WorkerRegistered,
 )
-from scheduler.model.resources import decoded
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -54,7 +53,7 @@ class _Turn(Turn):
         self.before = before
 
     def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
-        assert decode(encode(event), type=type(event), dec_hook=decoded) == event
+        assert decode(encode(event), type=type(event)) == event
         self.before(self.state, event)
         super().fold(event, cause, private)
         check(self.state)

@@ -353,8 +353,8 @@ def _dealt(
 def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: set[str]) -> list[tuple[str, int, int]]:
     """The way Spark does it: a unit at a time, each checked against everything."""
     left, left_mb, limit = owed
-    settings, memory_mb = state.settings, app.unit[1] if app.unit else app.spec.executor_memory_mb or 0
-    fixed = app.unit[0] if app.unit and not settings.placement.startswith("classic") else None
+    settings, memory_mb = state.settings, app.unit.memory_mb if app.unit else app.spec.executor_memory_mb or 0
+    fixed = app.unit.cores if app.unit and not settings.placement.startswith("classic") else None
     unit = fixed or 1
     workers = [worker for worker in sorted_workers(state, unit, memory_mb) if worker.id not in own]
     cores, executors = [0] * len(workers), [0] * len(workers)

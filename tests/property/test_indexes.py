@@ -77,7 +77,7 @@ def test_admission_and_placement_decide_what_a_scan_over_everything_decides(
 def _decides_like_the_reference(state: ClusterState, past: reference.Past) -> None:
     choice = admit(state)
     assert (choice and (choice.app, choice.company, choice.user, choice.share)) == reference.next_admission(state, past)
-    assert {name: state.usage(company) for name, company in state.companies.items()} == past.used
+    assert {name: tuple(state.usage(company)) for name, company in state.companies.items()} == past.used
     assert {app: since for app, since, reserved in state.queue.held_back() if reserved} == past.reserved
     assert {app: since for app, since, reserved in state.queue.held_back() if not reserved} == past.held_since
     for app in state.waiting.values():
@@ -141,7 +141,7 @@ def test_the_fleet_counts_sorts_and_forgets_like_a_plain_list(
         else:
             fleet.leave(name, Resources(32, 32768), Resources(*workers.pop(name)))
     usable = [free for free in workers.values() if free[0] >= 2 and free[1] >= 2048]
-    assert fleet.live_workers() == workers
+    assert {worker: tuple(free) for worker, free in fleet.live_workers().items()} == workers
     assert (fleet.total.cores, fleet.total.memory_mb) == (32 * len(workers), 32768 * len(workers))
     assert [fleet.usable_with(index) for index in range(3)] == [
         sum(free[0] >= size for free in usable) for size in (8, 4, 2)
@@ -160,4 +160,5 @@ def test_the_fleet_counts_sorts_and_forgets_like_a_plain_list(
     }
     assert orders.keys() == WORKER_SELECTIONS.keys()
     for selection, due in orders.items():
-        assert list(fleet.candidates(Resources(cores, memory_mb), selection)) == due
+        candidates = fleet.candidates(Resources(cores, memory_mb), selection)
+        assert [(worker, tuple(free)) for worker, free in candidates] == due

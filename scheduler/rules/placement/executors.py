@@ -80,7 +80,7 @@ def spread_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
     6 cores on two equal workers: 3 and 3 (semantics P7).
     """
     chosen = list(islice(candidates, min(limit, cores)))
-    counts = deal([free[0] for _, free in chosen], cores)
+    counts = deal([free.cores for _, free in chosen], cores)
     return [(worker, count) for (worker, _), count in zip(chosen, counts, strict=True)]
 
 
@@ -91,7 +91,7 @@ def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
     """
     placed: Counts = []
     for worker, free in islice(candidates, min(limit, cores)):
-        placed.append((worker, min(cores, free[0])))
+        placed.append((worker, min(cores, free.cores)))
         cores -= placed[-1][1]
         if not cores:
             break

@@ -19,6 +19,7 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerStatus,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.decide import decide
 from tests.property.given import ACME, entered, fold, granted, joined, queued, worker
 
@@ -60,7 +61,7 @@ def test_an_offer_of_exactly_what_is_held_is_taken_and_leaves_nothing_free() -> 
     state = fold(HELD)
     events = decide(state, worker("w1", 4, 2048))
     assert events == [changed("alive", 4, 2048)]
-    assert fold(events, state).workers["w1"].free == (0, 0)
+    assert fold(events, state).workers["w1"].free == Resources(0, 0)
 
 
 @pytest.mark.parametrize(

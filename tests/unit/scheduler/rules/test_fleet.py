@@ -63,15 +63,15 @@ def test_candidates_come_in_each_of_the_five_orders_and_the_id_decides_as_a_stri
 
 def test_candidates_come_with_what_they_have_free() -> None:
     assert dict(fleet(w1=(8, 4096), w2=(16, 2048)).candidates(Resources(4, 2048), "worker-id")) == {
-        "w1": (8, 4096),
-        "w2": (16, 2048),
+        "w1": Resources(8, 4096),
+        "w2": Resources(16, 2048),
     }
 
 
 def test_a_worker_that_moved_is_found_where_it_went_and_nowhere_else() -> None:
     workers = fleet(w1=(16, 4096), w2=(16, 4096))
     workers.move("w1", Resources(16, 4096), Resources(0, 512))
-    assert workers.live_workers() == {"w1": (0, 512), "w2": (16, 4096)}
+    assert workers.live_workers() == {"w1": Resources(0, 512), "w2": Resources(16, 4096)}
     assert [workers.usable_with(index) for index in range(3)] == [1, 1, 1]
     workers.move("w1", Resources(0, 512), Resources(8, 4096))
     assert [workers.usable_with(index) for index in range(3)] == [1, 2, 2]

@@ -28,5 +28,5 @@ def test_a_grant_counts_beside_the_request_never_in_it() -> None:
 
 def test_occupied_is_what_is_requested_or_what_is_granted_by_the_setting() -> None:
     balance = Balance(Resources(8, 4096), Resources(4, 2048))
-    assert balance.occupied("requested") == (8, 4096)
-    assert balance.occupied("granted") == (4, 2048)
+    assert balance.occupied("requested") == Resources(8, 4096)
+    assert balance.occupied("granted") == Resources(4, 2048)

@@ -52,7 +52,7 @@ def test_the_company_that_used_least_of_what_it_bought_goes_first() -> None:
         tenant.balance = held
 
     def used(at: int) -> list[int]:
-        return [tenant.usage.until(at, tenant.balance, HOUR)[0] for tenant in (a, b)]
+        return [tenant.usage.until(at, tenant.balance, HOUR).cores for tenant in (a, b)]
 
     assert used(45 * MINUTE) == [57_600_000, 14_400_000]
     assert first(45 * MINUTE) == "B"
@@ -121,14 +121,14 @@ def test_usage_is_the_same_in_however_many_steps_it_is_brought_up_to_date(steps:
     expected_cores, expected_mb = 1500 // 2, 3500 // 2
     for _ in range(4):
         expected_cores, expected_mb = (expected_cores + 3000) // 2, (expected_mb + 7000) // 2
-    assert usage.until(5250, held, 1000) == (expected_cores + 750, expected_mb + 1750)
+    assert usage.until(5250, held, 1000) == Resources(expected_cores + 750, expected_mb + 1750)
 
 
 def test_usage_of_an_age_at_the_shortest_half_life_is_worked_out_at_once() -> None:
     """What is held for ever settles at one half-life's worth, what is held no more at nothing."""
     usage, held = Usage(Resources(10**15), at=0), Balance(granted=Resources(4))
-    assert usage.until(2 * 10**12, held, 1000) == (4000, 0)
-    assert usage.until(2 * 10**12, Balance(), 1000) == (0, 0)
+    assert usage.until(2 * 10**12, held, 1000) == Resources(4000, 0)
+    assert usage.until(2 * 10**12, Balance(), 1000) == Resources(0, 0)
 
 
 def company(name: str, quota: int | None = None, **more: object) -> dict[str, Any]:
