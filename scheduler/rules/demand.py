@@ -149,7 +149,7 @@ def requests(state: ClusterState, event: Event, at: int) -> ExecutorsRequested |
     There are as many as executors are lacking. A new demand has all of them thought over; an executor that comes
     serves one of them (L5), one that leaves only adds what is missing.
     """
-    if not isinstance(event, AppAdmitted | AppChanged | ExecutorAllocated | ExecutorRemoved):
+    if not isinstance(event, (AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved)):
         return None
     app = state.apps.get(event.app)
     if app is None or app.plain or not (app.wanted or app.preferred_hosts):

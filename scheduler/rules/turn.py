@@ -19,6 +19,7 @@ from scheduler.model.events import (
     DriverAllocated,
     Event,
     ExecutorAllocated,
+    ExecutorRemoved,
     ExecutorRevoked,
     MasterElected,
     RoomReserved,
@@ -150,6 +151,10 @@ def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
     return [RoomReserved(app=app) for app in state.to_reserve(at)]
 
 
+ENTAILING = frozenset({AppAdmitted, AppChanged, ClusterConfigured, ExecutorAllocated, ExecutorRemoved})
+"""The types of events that may have another one as a consequence."""
+
+
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
     """Each event, and behind it what the rules make of it at once: pending requests (L1, L2), reservations (C7).
 
@@ -157,6 +162,8 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
     """
     for event in events:
         yield event
+        if type(event) not in ENTAILING:
+            continue
         if (requested := requests(state, event, at)) is not None:
             yield requested
         elif type(event) is ClusterConfigured:

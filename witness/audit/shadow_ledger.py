@@ -172,12 +172,10 @@ class ShadowLedger:
         known, tenant = state.apps.get(app.name), state.companies.get(app.company)
         if app.ended and not app.granted_cores and not app.granted_mb:
             del self._apps[app.name]
-        elif known is None or known.granted.cores != app.granted_cores or known.granted.memory_mb != app.granted_mb:
+        elif known is None or known.granted[:2] != (app.granted_cores, app.granted_mb):
             has = "nothing" if known is None else f"{known.granted.cores} cores and {known.granted.memory_mb} MiB"
             return f"app {app.name} counts {has} granted, its executors make {app.granted_cores} and {app.granted_mb}"
-        elif not app.ended and (
-            known.requested.cores != app.requested_cores or known.requested.memory_mb != app.requested_mb
-        ):
+        elif not app.ended and known.requested[:2] != (app.requested_cores, app.requested_mb):
             has = f"{known.requested.cores} cores and {known.requested.memory_mb} MiB"
             return f"app {app.name} requests {has}, its events make {app.requested_cores, app.requested_mb}"
         cluster, company, user = app.accounts
@@ -196,7 +194,7 @@ class ShadowLedger:
         if known is None:
             return f"worker {worker.name} is there for one and gone by the other"
         cores, memory_mb = worker.cores - worker.granted_cores, worker.memory_mb - worker.granted_mb
-        if known.free.cores == cores and known.free.memory_mb == memory_mb:
+        if known.free[:2] == (cores, memory_mb):
             return None
         return f"worker {worker.name} has {known.free} free where its executors and drivers leave {cores, memory_mb}"
 
@@ -260,12 +258,7 @@ def _sums(balance: Balance) -> Sums:
 
 
 def _differs(balance: Balance, sums: Sums) -> bool:
-    return (
-        balance.requested.cores != sums[0]
-        or balance.requested.memory_mb != sums[1]
-        or balance.granted.cores != sums[2]
-        or balance.granted.memory_mb != sums[3]
-    )
+    return [*balance.requested[:2], *balance.granted[:2]] != sums
 
 
 def _words(whose: str, balance: Balance | None, sums: Sums) -> str:
