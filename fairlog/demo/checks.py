@@ -134,7 +134,7 @@ def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) ->
     for app in expected:
         found = state.apps.get(app)
         if found is None or found.state != "finished":
-            how = "unknown" if found is None else f"{found.state}: {found.detail}"
+            how = "unknown" if found is None else f"{found.state}{found.detail and f': {found.detail}'}"
             raise Broken(f"app {app} did not finish: it is {how}")
     if state.executors or state.balance.requested.cores or state.balance.granted.cores:
         raise Broken("resources are still held although every app has ended")

@@ -272,7 +272,7 @@ def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
 def _print_checks(story: Story, orders: Sequence[Order]) -> None:
     held = (
         f"all {len(orders)} apps finished and released their resources",
-        f"the digests of all {story.positions} log entries are valid, and replaying them gives the master's state",
+        f"all digests up to log position {story.positions} are valid, and replaying the log gives the master's state",
         f"at all {story.positions} positions the ledgers add up and no worker is overcommitted",
         f"all {story.admissions} admissions went to the eligible company with the lowest share, within its quota",
     )

@@ -151,12 +151,16 @@ class Deposed(FairlogError):
 
 
 class UnreadableRecord(FairlogError):
-    """An entry of the log cannot be trusted or understood; a human must act."""
+    """An entry of the log cannot be trusted or understood; a human must act.
 
-    def __init__(self, seq: int, why: str) -> None:
+    `at` is the time (ms) that an altered entry states, None if there is no such time.
+    """
+
+    def __init__(self, seq: int, why: str, *, at: int | None = None) -> None:
         super().__init__(f"log position {seq}: {why}")
         self.seq = seq
         self.why = why
+        self.at = at
 
 
 class InvariantViolated(FairlogError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 from math import gcd
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 UNLIMITED_CORES = 2**31 - 1
 """What an app of unlimited cores counts down from, as in Spark (semantics A6)."""
@@ -29,17 +29,17 @@ def declare(kind: str) -> None:
 class Resources(tuple[int, ...]):
     """A vector of whole amounts, one of each kind: cores, memory in MiB, and of further declared kinds.
 
-    Kinds at the end of which there is nothing are left out, so most vectors have two components, and all operations
-    are cheap for those. Subtraction may give negative amounts.
+    Kinds at the end of which there is nothing are left out, so most vectors have two components: this class, whose
+    operations are cheap. Those with more are of a subclass. Subtraction may give negative amounts.
     """
 
     __slots__ = ()
 
-    def __new__(cls, cores: int = 0, memory_mb: int = 0, *others: int) -> Self:
+    def __new__(cls, cores: int = 0, memory_mb: int = 0, *others: int) -> Resources:  # noqa: PYI034 - which class it is depends on the amounts
         """The vector of these amounts, further kinds in the order in which they were declared."""
         while others and not others[-1]:
             others = others[:-1]
-        return _new(cls, (cores, memory_mb, *others))
+        return _new(_More, (cores, memory_mb, *others)) if others else _new(Resources, (cores, memory_mb))
 
     def __getnewargs__(self) -> tuple[int, ...]:
         """What a copy is made of: the amounts, one by one."""
@@ -69,41 +69,37 @@ class Resources(tuple[int, ...]):
         return self[index] if index < len(self) else 0
 
     def __add__(self, other: Resources) -> Resources:  # type: ignore[override]
-        if len(self) == 2 == len(other):
+        if other.__class__ is Resources:
             return _new(Resources, (self[0] + other[0], self[1] + other[1]))
-        return Resources(*(mine + theirs for mine, theirs in _pairs(self, other)))
+        return other + self
 
     def __sub__(self, other: Resources) -> Resources:
-        if len(self) == 2 == len(other):
+        if other.__class__ is Resources:
             return _new(Resources, (self[0] - other[0], self[1] - other[1]))
-        return Resources(*(mine - theirs for mine, theirs in _pairs(self, other)))
+        return -other + self
 
     def __mul__(self, times: int) -> Resources:  # type: ignore[override]
-        if len(self) == 2:
-            return _new(Resources, (self[0] * times, self[1] * times))
-        return Resources(*(amount * times for amount in self))
+        return _new(Resources, (self[0] * times, self[1] * times))
 
     def __neg__(self) -> Resources:
         return self * -1
 
     def covers(self, other: Resources) -> bool:
         """Whether `other` fits into this amount in every kind."""
-        if len(self) == 2 == len(other):
-            return other[0] <= self[0] and other[1] <= self[1]
-        return all(theirs <= mine for mine, theirs in _pairs(self, other))
+        return other[0] <= self[0] and other[1] <= self[1] and (len(other) == 2 or max(other[2:]) <= 0)
 
     def at_least(self, other: Resources) -> Resources:
         """The larger amount of each kind."""
         return Resources(*map(max, _pairs(self, other)))
 
     def reaches(self, limit: Resources) -> bool:
-        """Whether the amount of some kind that `limit` has comes up to it: it is full. No cores and no memory are full.
+        """Whether it comes up to the limit in some kind, so that nothing fits behind it.
 
-        A further kind that `limit` has nothing of is none of its kinds.
+        No cores and no memory are reached by none; a further kind counts only where the limit has some of it.
         """
         if self[0] >= limit[0] or self[1] >= limit[1]:
             return True
-        return any(bound and mine >= bound for mine, bound in list(_pairs(self, limit))[2:])
+        return len(limit) > 2 and any(bound and mine >= bound for mine, bound in list(_pairs(self, limit))[2:])
 
     def holds(self, size: Resources) -> int:
         """How many of `size` fit into this amount; `size` has some cores and some memory."""
@@ -125,6 +121,25 @@ class Resources(tuple[int, ...]):
         if any(mine and not whole for mine, whole in ratios):
             return Share(1, 0)
         return max((Share(mine * denominator, whole) for mine, whole in ratios), default=Share(0, 1))
+
+
+class _More(Resources):
+    """A vector with amounts of further kinds, too."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Resources) -> Resources:  # type: ignore[override]
+        return Resources(*map(sum, _pairs(self, other)))
+
+    def __sub__(self, other: Resources) -> Resources:
+        return self + -other
+
+    def __mul__(self, times: int) -> Resources:  # type: ignore[override]
+        return Resources(*(amount * times for amount in self))
+
+    def covers(self, other: Resources) -> bool:
+        """Whether `other` fits into this amount in every kind."""
+        return all(theirs <= mine for mine, theirs in _pairs(self, other))
 
 
 _new = tuple.__new__

@@ -65,7 +65,7 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerStatus,
 )
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import Resources
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
@@ -269,9 +269,10 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
             yield app
 
 
-def is_full(state: ClusterState, unheld: Resources = NOTHING) -> bool:
+def is_full(state: ClusterState, unheld: Resources | None = None) -> bool:
     """Whether what waitingApps requests, but for that, is all that the cluster has of some kind (semantics A3)."""
-    return (state.balance.requested - unheld).reaches(state.fleet.total)
+    requested = state.balance.requested
+    return (requested if unheld is None else requested - unheld).reaches(state.fleet.total)
 
 
 def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:

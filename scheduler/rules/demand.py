@@ -149,9 +149,9 @@ def requests(state: ClusterState, event: Event, at: int) -> ExecutorsRequested |
     There are as many as executors are lacking. A new demand has all of them thought over; an executor that comes
     serves one of them (L5), one that leaves only adds what is missing.
     """
-    if not isinstance(event, (AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved)):
+    if type(event) not in _MOVE_REQUESTS:
         return None
-    app = state.apps.get(event.app)
+    app = state.apps.get(event.app)  # type: ignore[union-attr]  # each of those names one
     if app is None or app.plain or not (app.wanted or app.preferred_hosts):
         return None
     pending: Sequence[Wanted] = app.wanted
@@ -169,7 +169,11 @@ def requests(state: ClusterState, event: Event, at: int) -> ExecutorsRequested |
             racks=state.places.racks_of(app.preferred_hosts),
             at=at,
         )
-    return None if tuple(pending) == app.wanted else ExecutorsRequested(app=event.app, pending=tuple(pending))
+    return None if tuple(pending) == app.wanted else ExecutorsRequested(app=app.spec.app, pending=tuple(pending))
+
+
+_MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
+"""What may change how many executors an app lacks, or where it prefers them."""
 
 
 def _by_host(state: ClusterState, app: App) -> dict[str, int]:

@@ -138,12 +138,13 @@ class Fleet:
         _, by, largest_first = WORKER_SELECTIONS[selection]
         ranked: Sequence[Any] = self._by_memory if by == "memory" else self._by_cores
         index = int(by == "memory")
+        other, further = 1 - index, len(size) > 2
         places = range(bisect_left(ranked, (size[index],)), len(ranked))
         alike: list[Shape] = []
         rank = -1
         for place in reversed(places) if largest_first else places:
             shape: Shape = ranked[place][1] if index else ranked[place]
-            if not shape.covers(size):
+            if shape[other] < size[other] or (further and not shape.covers(size)):
                 continue
             if alike and shape[index] != rank and by != "id":
                 yield from self._of_shapes(alike, largest_first=largest_first)

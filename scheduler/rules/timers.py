@@ -56,6 +56,8 @@ class Timers:
 
     def due(self, at: int, *what: What) -> list[str]:
         """For whom one of these is due by `at` (ms), each once, in their order."""
+        if not self.table or self.table[0].when > at:
+            return []
         past = self.table[: bisect_left(self.table, (at + 1,))]
         return list(
             dict.fromkeys(whom for _, whom in sorted((one.order, one.whom) for one in past if one.what in what))

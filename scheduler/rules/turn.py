@@ -6,7 +6,7 @@ audits, explains, plays back, simulates or compares reads it there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
@@ -130,8 +130,9 @@ class Turn:
             self._begin()
         if type(event) is ExecutorAllocated:
             event = with_request(self.state, event)
-        for each in consequences(self.state, [event], self.at):
-            self.fold(each, cause, private)
+        self.fold(event, cause, private)
+        for consequence in _consequences(self.state, event, self.at):
+            self.fold(consequence, cause)
 
     def _begin(self) -> None:
         """Reserve room for those who were held back for too long, before the turn changes anything (semantics C7)."""
@@ -162,12 +163,15 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
     """
     for event in events:
         yield event
-        if type(event) not in ENTAILING:
-            continue
-        if (requested := requests(state, event, at)) is not None:
-            yield requested
-        elif type(event) is ClusterConfigured:
-            yield from reservations(state, at)
+        if type(event) in ENTAILING:
+            yield from _consequences(state, event, at)
+
+
+def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
+    if type(event) is ClusterConfigured:
+        return reservations(state, at)
+    requested = requests(state, event, at)
+    return () if requested is None else (requested,)
 
 
 def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:

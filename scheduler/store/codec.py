@@ -212,7 +212,7 @@ def check(record: Record, seq: int, digest: str) -> None:
     due = chained(digest, first, last, at, events, commands)
     if stated != due:
         why = f"{_altered(first, last)}: the digest is {stated} where the chain gives {due}"
-        raise UnreadableRecord(first, why)
+        raise UnreadableRecord(first, why, at=at)
 
 
 def _named(first: int, last: int) -> str:

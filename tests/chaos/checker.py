@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
+from scheduler.model.events import CommandRefused
 from scheduler.store.codec import Fact, Record, told
 from tests.chaos.history import DRIVER, Line, Trace
 from tests.chaos.tenant import REFUSED
@@ -95,13 +96,19 @@ def _lost_acknowledgements(evidence: Evidence) -> Iterator[str]:
                 yield f"command {line.id} was acknowledged without a place in the log"
             elif line.seq and (held is None or held.cause != line.id):
                 yield f"command {line.id} was acknowledged at log position {line.seq}, which does not hold it"
+            elif held is not None and isinstance(held.event, CommandRefused):
+                yield f"command {line.id} was acknowledged at log position {line.seq}, which refuses it"
 
 
 def _refused_but_done(evidence: Evidence) -> Iterator[str]:
     refused = {line.id: line.error for line in evidence.lines if line.phase == "fail"}
     for command, why in refused.items():
         for record in evidence.by_cause.get(command, ()):
-            yield f"command {command} was refused ({why}), but caused {record.type} at log position {record.seq}"
+            event = record.event
+            if not isinstance(event, CommandRefused):
+                yield f"command {command} was refused ({why}), but caused {record.type} at log position {record.seq}"
+            elif f"{event.error}: {event.message}" != why:
+                yield f"command {command} was refused ({why}), but log position {record.seq} says {event.message}"
         if why.startswith("InternalError"):
             yield f"command {command} made the master fail: {why}"
         elif why.startswith("InvalidCommand") and evidence.sent[command]["type"] == "SubmitApp":
@@ -211,8 +218,8 @@ def _ran_on(evidence: Evidence) -> Iterator[str]:
 
 def _wrong_ends(evidence: Evidence) -> Iterator[str]:
     asked = {command["app"] for command in evidence.sent.values() if command["type"] == "KillApp"}
-    for _, data in evidence.of_type("AppRegistered"):
-        app, how = data["app"], data["name"]
+    for record, data in evidence.of_type("AppRegistered"):
+        app, how = data["app"], record.private.name if record.private else ""
         if app not in evidence.ends:
             yield f"{app} never ended"
             continue
@@ -255,7 +262,7 @@ def _lost_too_early(evidence: Evidence) -> Iterator[str]:
 
 PROMISES: dict[str, Callable[[Evidence], Iterator[str]]] = {
     "what was acknowledged is in the log": _lost_acknowledgements,
-    "what was refused left nothing": _refused_but_done,
+    "what was refused left nothing but its refusal": _refused_but_done,
     "no command was carried out twice": _done_twice,
     "nothing is in the log that nobody asked for": _never_sent,
     "the log is whole, and every decision follows from it": _deviations,

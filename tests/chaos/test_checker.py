@@ -21,11 +21,13 @@ from scheduler.model.commands import (
     StartedExecutor,
     SubmitApp,
 )
+from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
     AppRemoved,
     ClusterConfigured,
+    CommandRefused,
     DriverRemoved,
     Event,
     ExecutorAllocated,
@@ -73,10 +75,7 @@ class Run:
         self.client(8_000, KillApp(app="c"))
         self.turn(9_000, *(EndedExecutor(executor=f"{app}.0", reason="killed") for app in "abc"))
         self.turn(9_200, EndedDriver(driver="d.driver-0", worker="w", reason="exited", exit_code=0))
-        self.lines += [
-            Line("no", "invoke", to_builtins(submission("no", REFUSED))),
-            Line("no", "fail", error="UnknownCompany: company 'nobody' is not registered"),
-        ]
+        self.refused(9_300, "no", replace(submission("no", REFUSED), company="nobody"))
 
     def turn(self, at: int, *commands: Command, cause: str = "") -> int:
         """Take a turn with `commands`, each under an id; the position of the last event that they caused."""
@@ -93,6 +92,17 @@ class Run:
         cause = f"c{len(self.lines)}"
         self.lines.append(Line(cause, "invoke", to_builtins(command)))
         self.lines.append(Line(cause, "ok", seq=self.turn(at, command, cause=cause)))
+
+    def refused(self, at: int, cause: str, command: Command) -> None:
+        """Refuse a command of a client, log that (semantics T3) and tell the client."""
+        turn = Turn(self._state, at)
+        with pytest.raises(CommandRejected) as found:
+            turn.take(command, cause)
+        assert turn.refuse(command, found.value, cause)
+        turn.settle()
+        self._keep(turn)
+        self.lines.append(Line(cause, "invoke", to_builtins(command)))
+        self.lines.append(Line(cause, "fail", error=f"{type(found.value).__name__}: {found.value}"))
 
     def place(self, kind: type[Event], nth: int = 0) -> int:
         """Where the `nth` event of a kind stands among the entries."""
@@ -144,6 +154,14 @@ def carry_a_command_out_twice(run: Run) -> None:
 
 def register_an_app_that_nobody_submitted(run: Run) -> None:
     run.turn(9_500, submission("ghost"))
+
+
+def log_another_refusal_than_the_client_is_told(run: Run) -> None:
+    run.change(CommandRefused, message="no company 'somebody' is registered")
+
+
+def acknowledge_what_the_log_refuses(run: Run) -> None:
+    run.lines[-1] = Line("no", "ok", seq=run.place(CommandRefused) + 1)
 
 
 def take_another_decision_than_the_rules_do(run: Run) -> None:
@@ -245,12 +263,14 @@ def lose_a_worker_that_was_heard_of(run: Run) -> None:
 PLANTED: dict[Callable[[Run], None], str] = {
     lose_the_last_acknowledged_entry: "what was acknowledged is in the log",
     acknowledge_without_a_place: "what was acknowledged is in the log",
-    refuse_what_was_done: "what was refused left nothing",
-    let_a_command_make_the_master_fail: "what was refused left nothing",
-    refuse_what_is_as_it_should_be: "what was refused left nothing",
-    acknowledge_what_had_to_be_refused: "what was refused left nothing",
+    refuse_what_was_done: "what was refused left nothing but its refusal",
+    let_a_command_make_the_master_fail: "what was refused left nothing but its refusal",
+    refuse_what_is_as_it_should_be: "what was refused left nothing but its refusal",
+    acknowledge_what_had_to_be_refused: "what was refused left nothing but its refusal",
     carry_a_command_out_twice: "no command was carried out twice",
     register_an_app_that_nobody_submitted: "nothing is in the log that nobody asked for",
+    log_another_refusal_than_the_client_is_told: "what was refused left nothing but its refusal",
+    acknowledge_what_the_log_refuses: "what was acknowledged is in the log",
     take_another_decision_than_the_rules_do: "the log is whole, and every decision follows from it",
     leave_an_admission_out: "the log is whole, and every decision follows from it",
     promise_a_core_twice: "no core was promised twice",

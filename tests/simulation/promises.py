@@ -14,6 +14,7 @@ from scheduler.model.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
+    CommandRefused,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -78,6 +79,7 @@ class Witness:
         self.records: list[Record] = []
         self.facts: list[Fact] = []
         self.causes: dict[str, int] = {}
+        self.refusals: set[str] = set()
         self.granted: dict[str, str] = {}
         self.apps: dict[str, AppRegistered] = {}
         self.over: dict[str, AppRemoved] = {}
@@ -122,10 +124,12 @@ class Witness:
             return
         if receipt.seq and command not in self.causes:
             raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq} before it was in the log")
+        if command in self.refusals:
+            raise PromiseBroken(1, f"{command} was acknowledged at {receipt.seq}, and the log holds its refusal")
 
     def refused(self, command: str, refusal: CommandRejected) -> None:
         """Record that a client was told that its command is refused."""
-        if isinstance(refusal, DuplicateApp) and command in self.causes:
+        if isinstance(refusal, DuplicateApp) and command in self.causes.keys() - self.refusals:
             raise PromiseBroken(6, f"{command} was carried out, and refused when it was asked for again: {refusal}")
 
     def starts(self, worker: str, spec: ExecutorSpec) -> None:
@@ -214,6 +218,8 @@ class Witness:
             event = fold(self.state, fact)
         except FairlogError as error:
             raise PromiseBroken(2, str(error)) from error
+        if isinstance(event, CommandRefused):
+            self.refusals.add(fact.cause)
         self.facts.append(fact)
         self.position = Position(fact.seq, fact.digest)
         self._count(event, fact.seq)

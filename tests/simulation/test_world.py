@@ -73,7 +73,15 @@ def test_every_fault_comes_about_and_has_its_consequences() -> None:
     raise AssertionError(f"not within 60 seeds: {missing}")
 
 
-_EVENTS = ("WorkerRemoved", "DriverAllocated", "ExecutorRevoked", "AppChanged", "CompanyChanged", "WorkerChanged")
+_EVENTS = (
+    "WorkerRemoved",
+    "DriverAllocated",
+    "ExecutorRevoked",
+    "AppChanged",
+    "CompanyChanged",
+    "WorkerChanged",
+    "CommandRefused",
+)
 _COUNTED = ("a tail was lost", "a command was acknowledged")
 _CONSEQUENCES = (
     "standing by again",

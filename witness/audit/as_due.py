@@ -9,10 +9,12 @@ decides as if some of these grants had ended, or all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import chain, combinations, islice, zip_longest
 from typing import TYPE_CHECKING
 
 from scheduler.model.commands import Command, EndedDriver, EndedExecutor, KillApp
+from scheduler.model.errors import CommandRejected
 from scheduler.model.events import AppAdmitted, Event, MasterElected, RoomReserved
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_records import lines, restored
@@ -108,7 +110,8 @@ class AsDue:
             self._tries -= 1
             self._rewind(began)
             for command in ended:
-                self._take(decide(self.state, command), at)
+                with suppress(CommandRejected):  # an app ends with its driver
+                    self._take(decide(self.state, command), at)
             if self._compared(logged, at, end) is None:
                 return None
         self._rewind(began)

@@ -15,7 +15,7 @@ from fairlog.cli.target import Place, in_the_past, place_options
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.chain import read_export, read_store
 from recovery.replay.rebuild import unhindered
-from scheduler.model.errors import InvalidCommand, UnknownCompany
+from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
@@ -223,12 +223,18 @@ def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound)
 
 
 def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterator[Fact]:
-    for entry in entries:
-        if audited.first == _NOWHERE and first.reached(entry):
-            audited.first = entry.seq
-        if audited.last is None and last.passed(entry):
-            audited.last = entry.seq - 1
-        yield entry
+    """The entries; one that was altered lies where the time that it states puts it."""
+    try:
+        for entry in entries:
+            if audited.first == _NOWHERE and first.reached(entry):
+                audited.first = entry.seq
+            if audited.last is None and last.passed(entry):
+                audited.last = entry.seq - 1
+            yield entry
+    except UnreadableRecord as error:
+        if audited.last is None and last.at is not None and error.at is not None and error.at > last.at:
+            audited.last = error.seq - 1
+        raise
 
 
 def _verdicts(audited: Audit, log: _Log, company: str | None) -> list[Verdict]:
@@ -256,7 +262,8 @@ def _print_verdicts(name: str, audited: Audit, verdicts: list[Verdict], *, every
         return
     for verdict in verdicts:
         click.echo(f"{name}{verdict}")
-    click.echo(f"{checked}, {end}; reports of workers were believed.")
+    if audited.events:
+        click.echo(f"{checked}, {end}; reports of workers were believed.")
     if everything:
         found = sorted(each for verdict in verdicts for each in (verdict.first, *verdict.later))
         rows = [(each.seq, each.rule, each.done, each.due, each.entitled) for each in found]

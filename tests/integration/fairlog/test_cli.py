@@ -16,6 +16,7 @@ from redis import Redis
 
 from fairlog import Client
 from fairlog.local.store import EmbeddedStore, bundled_server
+from scheduler.model.events import CommandRefused
 from scheduler.store.codec import GENESIS_DIGEST
 from scheduler.store.eventlog import EventLog
 from tests.integration.cli_rig import Shell
@@ -329,17 +330,17 @@ def test_what_the_rules_refuse_is_one_sentence_and_changes_nothing(
     def at_rest() -> bool:
         return all(worker["executors"] == 0 for worker in client.view("workers"))
 
-    def head() -> int:
-        return EventLog(client.store, client.keys).head().seq
-
     wait_until(at_rest, "the cluster to be at rest")
-    before = head()
+    log = EventLog(client.store, client.keys)
+    before = log.head()
     answer = shell.run(*arguments)
     assert (answer.code, answer.out) == (1, "")
     assert re.fullmatch(r"Error: [ -~…]+\n", answer.err)
     assert why in answer.err
     assert len(answer.err) < 700
-    assert head() == before
+    events = [fact.event for fact in log.facts(before)]
+    assert len(events) <= 1  # none where no command was sent
+    assert all(isinstance(event, CommandRefused) and why in event.message for event in events)
 
 
 def test_a_reader_that_goes_away_is_no_error(shell: Shell) -> None:

@@ -119,7 +119,7 @@ def test_a_worker_that_is_granted_more_than_it_offers_is_found() -> None:
 def test_an_app_that_did_not_finish_is_found() -> None:
     _, entries = _cluster(_app("a", "rich"))
     story = read_story(_facts(entries))
-    with pytest.raises(Broken, match="app a did not finish, it is waiting"):
+    with pytest.raises(Broken, match=r"^app a did not finish: it is waiting$"):
         check_end(story, ["a"], lambda view, **asked: look(story.state, view, asked))
 
 

@@ -191,7 +191,7 @@ def test_an_import_that_was_killed_left_no_log_and_is_noticed_by_the_next(
         text=True,
     )
     assert killed.stdin is not None
-    killed.stdin.write("".join(lines[: PAGE + 500]))
+    killed.stdin.write("".join(lines[: PAGE + PAGE // 2]))
     killed.stdin.flush()
     wait_until(lambda: left_behind(log) is not None, "the first page to be gathered")
     killed.kill()

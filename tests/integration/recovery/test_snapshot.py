@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +24,8 @@ from recovery.replay import snapshot as snapshots
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import Snapshot, positions
 from scheduler.model.commands import RegisterCompany
+from scheduler.rules.snapshot_records import lines
+from scheduler.rules.state import ClusterState
 from scheduler.service.client import Client
 from scheduler.store.codec import encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog, Position
@@ -175,13 +179,17 @@ def test_a_snapshot_of_a_lost_tail_is_dropped_before_a_good_one(log: EventLog) -
 
 
 def test_a_snapshot_written_with_other_fields_is_skipped(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(state: ClusterState) -> Iterator[str]:
+        return (line.replace('"head"', '"colour"') for line in lines(state))
+
+    monkeypatch.setattr(snapshots, "lines", other)
     taken = take(log, 20)
-    monkeypatch.setattr("scheduler.rules.snapshot_records._COLUMNS", {})
     with capture_logs() as logged:
-        rebuild(log)
+        state, end = rebuild(log)
     (reason,) = reasons(logged)
-    assert reason.startswith(f"the snapshot at log position {taken.seq} cannot be used: it cannot be read")
-    assert reason.endswith("it was written by a program that knows other facts")
+    assert reason.startswith(f"the snapshot at log position {taken.seq} cannot be used: it cannot be read: a record of")
+    assert "`colour`" in reason
+    assert (end, state.digest()) == (log.head(), rebuild(log, whole=True)[0].digest())
 
 
 def standby(store: EmbeddedStore, keys: Keys, *, every: int) -> Master:
@@ -194,13 +202,15 @@ def test_a_standby_writes_a_snapshot_each_time_enough_events_were_added(
 ) -> None:
     log.store.set(keys.lease, "held by another")
     waiting = standby(store, keys, every=100)
-    while not positions(log):
+    while log.head().seq not in positions(log):
         waiting._stand_by()
-    assert positions(log) == [log.head().seq]
+    written = positions(log)
+    assert written == sorted(written, reverse=True)
+    assert all(later - earlier >= 100 for later, earlier in pairwise([*written, 0]))
     other = standby(store, keys, every=100)
     for _ in range(3):
         other._stand_by()
-    assert positions(log) == [log.head().seq]
+    assert positions(log) == written
     assert other.follower.position == log.head()
     assert rebuild(log)[0].digest() == rebuild(log, whole=True)[0].digest()
 

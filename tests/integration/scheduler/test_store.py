@@ -140,7 +140,7 @@ def test_the_server_ends_when_its_starter_is_killed_and_the_next_one_gets_the_da
 @pytest.mark.parametrize(
     ("server", "sentence"),
     [
-        ("/nowhere/valkey-server", "/nowhere/valkey-server is not a program; install Redis"),
+        ("/nowhere/valkey-server", "/nowhere/valkey-server is not an executable program; install Redis"),
         ("/bin/false", "the store ended before it answered"),
         ("text", "text does not start: Exec format error"),
     ],
@@ -158,9 +158,11 @@ def test_an_unusable_server_program_is_named_and_releases_the_data(tmp_path: Pat
 def test_a_crashing_server_is_restarted_after_growing_pauses(
     own: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlog.local.store.SHORT_LIFE_S", float("inf"))
-    server = own._server
-    own._server = Path("/bin/false")
+    monkeypatch.setattr("scheduler.service.child.SHORT_LIFE_S", float("inf"))
+    child = own._child
+    assert child is not None
+    command = child._command
+    child._command = ["/bin/false"]
     _kill(own)
     said: list[str] = []
 
@@ -173,7 +175,7 @@ def test_a_crashing_server_is_restarted_after_growing_pauses(
     assert said[1].startswith("the store ended with exit code 1 (")
     pauses = [float(sentence.rpartition(" in ")[2].removesuffix(" s")) for sentence in said]
     assert pauses == [0.2, 0.5, 1.0]
-    own._server = server
+    child._command = command
     with Redis.from_url(own.url) as connection:
         wait_until(lambda: own.tend() is None and _answers(connection), "the store")
 

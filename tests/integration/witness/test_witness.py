@@ -74,7 +74,8 @@ def test_what_an_export_says_is_audited_like_the_log_itself(written: EmbeddedSto
     exported = run(written, "log", "--json").output
     answer = CliRunner(env={"FAIRLOG_STORE": None, "HOME": "/nowhere"}).invoke(cli, ["audit", "-"], input=exported)
     assert answer.exit_code == 0
-    assert f"read up to {len(LOG)}, digest {LOG[-1].digest}" in answer.output
+    assert answer.output.startswith("This log follows its rules: ")
+    assert answer.output.endswith(f"up to {len(LOG)}:{LOG[-1].digest}.\n")
 
 
 @pytest.mark.parametrize("seq", [3, len(LOG)])

@@ -214,7 +214,7 @@ import os, time
 from pathlib import Path
 here = Path(os.environ["HERE"])
 if os.environ["FAIRLOG_TASK_INDEX"] == "0":
-    block = bytearray(150 << 20)
+    block = bytearray(110 << 20)
     for _ in "ab":
         os.fork()
     (here / "forked").touch()
@@ -229,7 +229,10 @@ else:
     block = bytearray(200 << 20)
     time.sleep(600)
 """
-"""Task 0 shares 150 MiB among four processes until task 1, which takes 200 MiB, was stopped and is tried again."""
+"""Task 0 shares 110 MiB among four processes until task 1, which takes 200 MiB, was stopped and is tried again.
+
+While task 1 still fills its memory, it is the larger one before both together pass 300 MiB.
+"""
 
 
 def test_memory_that_forked_processes_share_counts_once(rig: Rig, tmp_path: Path) -> None:

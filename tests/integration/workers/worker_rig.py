@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import psutil
 from redis import Redis
 
@@ -131,9 +132,10 @@ class Rig:
         return note
 
     def inbox(self) -> list[str]:
-        """The commands that were sent to the master, as JSON."""
+        """The commands that were sent to the master, as JSON; they come in batches."""
         entries: Any = self.connection.xrange(self.keys.inbox)
-        return [fields[b"command"].decode() for _, fields in entries]
+        batches = (msgspec.json.decode(fields[b"command"], type=list[msgspec.Raw]) for _, fields in entries)
+        return [bytes(command).decode() for batch in batches for command in batch]
 
     def close(self) -> None:
         """Leave nothing running."""

@@ -362,7 +362,7 @@ def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
 def test_a_place_that_cannot_be_used_is_said_and_nothing_moves(log: EventLog, url: str, sentence: str) -> None:
     with pytest.raises((CannotArchive, Unreachable)) as caught:
         move(log, url=url)
-    assert str(caught.value).replace("it is not there", "No such file or directory") == sentence
+    assert str(caught.value).replace("it does not exist", "No such file or directory") == sentence
     assert in_stream(log) == [record.last for record in RECORDS]
 
 

@@ -198,7 +198,7 @@ def test_a_refusal_that_was_not_due_and_an_acceptance_where_one_was_are_named(
     assert found[0].due.startswith(due)
 
 
-def test_a_refusal_that_what_is_private_may_explain_is_believed_only_where_that_is_withheld() -> None:
+def test_a_refusal_that_private_parts_may_explain_is_believed_if_withheld() -> None:
     refused = CommandRefused(error="InvalidCommand", message="an app needs a command; add it as `-- CMD ARG…`")
     runs = appended(SUBMITTED, refused, Private(command=("true",)))
     assert [(each.seq, each.rule) for each in audit(told(runs))] == [(len(LOG) + 1, "T3")]

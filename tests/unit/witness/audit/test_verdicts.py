@@ -110,7 +110,7 @@ def test_two_faults_are_two_verdicts() -> None:
     assert [each.first.entitled for each in found] == [LOG[one - 1].event.app, passed_over.app]  # type: ignore[union-attr]
 
 
-def test_an_edited_grant_is_one_verdict_whatever_follows_from_the_worker_that_it_names() -> None:
+def test_an_edited_grant_is_one_verdict_whatever_follows_from_its_worker() -> None:
     seq = next(fact.seq for fact in LOG[100:] if isinstance(fact.event, ExecutorAllocated))
     event = LOG[seq - 1].event
     assert isinstance(event, ExecutorAllocated)
@@ -173,9 +173,7 @@ def test_what_is_derived_from_a_log_that_breaks_its_rules_says_so_first(
     assert json.loads(run(*arguments, sound, "--json").output)["verdict"] is None
 
 
-def test_a_point_that_was_noted_is_found_in_the_log_and_missed_where_its_end_was_cut_off(
-    sound: Path, tmp_path: Path
-) -> None:
+def test_a_noted_point_is_found_and_missed_where_the_end_was_cut_off(sound: Path, tmp_path: Path) -> None:
     printed = run("checkpoint", sound).output
     assert printed == f"{len(LOG)}:{LOG[-1].digest}\n"
     assert run("audit", sound, "--expect", printed.strip()).exit_code == 0
