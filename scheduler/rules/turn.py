@@ -134,7 +134,7 @@ class Turn:
         if kind is ExecutorAllocated:
             event = with_request(self.state, event)  # type: ignore[arg-type]  # it is one
         self.fold(event, cause, private)
-        if kind in _WITH_CONSEQUENCES:
+        if kind in ENTAILING:
             for consequence in _consequences(self.state, event, self.at):
                 self.fold(consequence, cause)
 
@@ -155,6 +155,10 @@ def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
     return [RoomReserved(app=app) for app in state.to_reserve(at)]
 
 
+ENTAILING = MOVE_REQUESTS | {ClusterConfigured}
+"""The types of events that may have another one as a consequence."""
+
+
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
     """Each event, and behind it what the rules make of it at once: pending requests (L1, L2), reservations (C7).
 
@@ -162,7 +166,7 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
     """
     for event in events:
         yield event
-        if type(event) in _WITH_CONSEQUENCES:
+        if type(event) in ENTAILING:
             yield from _consequences(state, event, at)
 
 
@@ -171,9 +175,6 @@ def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]
         return reservations(state, at)
     requested = requests(state, event, at)
     return () if requested is None else (requested,)
-
-
-_WITH_CONSEQUENCES = MOVE_REQUESTS | {ClusterConfigured}
 
 
 def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:

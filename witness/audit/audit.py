@@ -34,7 +34,7 @@ from scheduler.model.events import (
 )
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import consequences, decision_of, decisions, reservations, stage_of
+from scheduler.rules.turn import ENTAILING, consequences, decision_of, decisions, reservations, stage_of
 from scheduler.store.codec import Fact
 from witness.audit.as_due import AsDue
 from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
@@ -168,7 +168,11 @@ class Audit:
             believed = fact.command is None and self._believes(fact.event)
             due = [fact.event] if believed else caused(self.state, fact)
             end += fact.caused or 1 + _run(inputs[end + 1 :], RoomReserved)
-            yield from self._against(fact, inputs[number:end], due, inputs[end:])
+            if fact.caused == 1 and due == [fact.event] and type(fact.event) not in ENTAILING:
+                if (wrong := self._fold(fact)) is not None:
+                    yield wrong
+            else:
+                yield from self._against(fact, inputs[number:end], due, inputs[end:])
 
     def _believes(self, event: Event) -> bool:
         """Whether a master states it of its own accord: the first settings, or the refusals not logged (T3)."""
@@ -245,7 +249,7 @@ class Audit:
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as the log has it; one that cannot be so is named and passed over (semantics O2)."""
         event, state = logged.event, self.state
-        if isinstance(event, CompanyRegistered):
+        if type(event) is CompanyRegistered:
             self.companies[event.company] = None
         try:
             state.apply(event, at=logged.at, cause=logged.cause, private=logged.private)

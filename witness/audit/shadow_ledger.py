@@ -255,6 +255,10 @@ def _request(app: _App, cores: int, memory_mb: int) -> None:
         sums[1] += memory_mb
 
 
+def _sums(balance: Balance) -> Sums:
+    return [balance.requested.cores, balance.requested.memory_mb, balance.granted.cores, balance.granted.memory_mb]
+
+
 def _differs(balance: Balance, sums: Sums) -> bool:
     return (
         balance.requested.cores != sums[0]
