@@ -54,7 +54,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     each, limit = more["executor_cores"], more["executor_limit"]
-    bounded = cores if each is None or limit is None or limit >= cores // each else limit * each
+    bounded = cores if each is None or limit is None else min(cores, limit * each)
     request = request_of(
         state,
         cores=bounded,
