@@ -292,7 +292,7 @@ def _request(app: App, changes: dict[str, Any]) -> Resources:
     request = unit * (limit or 0)
     if app.fixed:
         number = spec.cores // unit.cores if limit is None else min(limit, spec.cores // unit.cores)
-        request = Resources(spec.cores if limit is None else min(spec.cores, request.cores), number * unit.memory_mb)
+        request = Resources(spec.cores if limit is None else number * unit.cores, number * unit.memory_mb)
     return request + Resources(spec.driver_cores, spec.driver_memory_mb) if spec.driver else request
 
 

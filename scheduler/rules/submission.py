@@ -286,7 +286,7 @@ def _bounds(command: SubmitApp, tasks: int) -> Elastic:
     """The app's bounds, how many executors its tasks call for within them, and how many more it asks for next (L6)."""
     least, most = command.elastic or (0, 0)
     backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
-    return Elastic(least, most, backlog, 1 if least else 2)
+    return Elastic(least, most, backlog, 1)
 
 
 def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:
