@@ -101,8 +101,7 @@ class CompanyRegistered(_Fact, frozen=True):
     """
 
     company: str
-    cores: int | None = None
-    memory_mb: int | None = None
+    amounts: Resources | None = None
     part: str | None = None
     borrow: bool = False
 
@@ -118,14 +117,13 @@ class CompanyRemoved(_Fact, frozen=True):
 
 
 class WorkerRegistered(_Fact, frozen=True):
-    """A node offers `cores` and `memory_mb` (semantics W1)."""
+    """A worker joined with an offer (semantics W1)."""
 
     worker: str
     node: str
     host: str
     rack: str
-    cores: int
-    memory_mb: int
+    offer: Resources
 
 
 class WorkerChanged(_Fact, frozen=True):
@@ -133,8 +131,7 @@ class WorkerChanged(_Fact, frozen=True):
 
     worker: str
     status: WorkerStatus
-    cores: int
-    memory_mb: int
+    offer: Resources
 
 
 class WorkerRemoved(_Fact, frozen=True):
@@ -198,8 +195,7 @@ class DriverAllocated(_Fact, frozen=True):
     app: str
     driver: str
     worker: str
-    cores: int
-    memory_mb: int
+    resources: Resources
 
 
 class DriverRemoved(_Fact, frozen=True):
@@ -222,8 +218,7 @@ class ExecutorAllocated(_Fact, frozen=True):
     app: str
     executor: str
     worker: str
-    cores: int
-    memory_mb: int
+    resources: Resources
     locality: Locality | None = None
     requested: Resources | None = None
 
@@ -362,6 +357,9 @@ EVENT_TYPES: dict[str, type[Event]] = {
 
 
 def outlined(event: Event) -> dict[str, Any]:
-    """The event as JSON values for programs: its type and what it states, without what is None."""
-    stated = asdict(event)
-    return {"type": type(event).__name__, **{name: value for name, value in stated.items() if value is not None}}
+    """The event as JSON values: its type and its fields that are not None, resources by kind."""
+    stated: dict[str, Any] = {"type": type(event).__name__}
+    for name, value in asdict(event).items():
+        if value is not None:
+            stated[name] = value.by_kind() if isinstance(value, Resources) else value
+    return stated

@@ -191,7 +191,7 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     app = state.apps[event.app]
     if app.plain or app.sized_by_scheduler:
         return event
-    held = app.granted + Resources(app.done_cores + event.cores, event.memory_mb)
+    held = app.granted + Resources(app.done_cores + event.resources.cores, event.resources.memory_mb)
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
@@ -276,14 +276,15 @@ def _check_quota(state: ClusterState, app: App, request: Resources) -> None:
     """
     company = state.companies[app.spec.company]
     bought = company.spec
-    if bought.cores is not None and request.cores > bought.cores:
-        raise QuotaExceeded(bought.company, "cores", request.cores, bought.cores)
-    if bought.memory_mb is not None and request.memory_mb > bought.memory_mb:
-        raise QuotaExceeded(bought.company, "MiB of memory", request.memory_mb, bought.memory_mb)
+    amounts = bought.amounts
+    if amounts is not None and request.cores > amounts.cores:
+        raise QuotaExceeded(bought.company, "cores", request.cores, amounts.cores)
+    if amounts is not None and request.memory_mb > amounts.memory_mb:
+        raise QuotaExceeded(bought.company, "MiB of memory", request.memory_mb, amounts.memory_mb)
     if not app.admitted or state.settings.admission == "open" or bought.borrow:
         return
     others = company.balance.requested - app.requested
-    by_default = bought.cores is None and bought.part is None
+    by_default = amounts is None and bought.part is None
     if by_default and (len(state.companies) == 1 or others == NOTHING):
         return
     held = others + request

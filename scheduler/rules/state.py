@@ -22,7 +22,7 @@ from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
 
-from msgspec import structs
+from msgspec import Struct, structs, to_builtins
 
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
@@ -188,8 +188,8 @@ class ClusterState:
         in particular has 15/2. With 20 cores more it is 20 and 10.
         """
         spec = self.companies[company].spec
-        if spec.cores is not None and spec.memory_mb is not None:
-            return Quota(Resources(spec.cores, spec.memory_mb))
+        if spec.amounts is not None:
+            return Quota(spec.amounts)
         numerator, denominator = map(int, spec.part.split("/")) if spec.part else (1, len(self.companies))
         return Quota(self.fleet.total * numerator, denominator)
 
@@ -257,7 +257,7 @@ class ClusterState:
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
-            "spec": structs.asdict(company.spec),
+            "spec": _stated(company.spec),
             "balance": _facts(company.balance),
             "usage": list(self.usage(company)),
             "last_selected": company.last_selected,
@@ -315,15 +315,8 @@ class ClusterState:
         self._set_quotas()
 
     def _worker_registered(self, event: WorkerRegistered) -> None:
-        offer = Resources(event.cores, event.memory_mb)
-        worker = self.workers[event.worker] = Worker(
-            event.worker,
-            event.node,
-            event.host,
-            event.rack,
-            offer,
-            free=offer,
-        )
+        offer = event.offer
+        worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
         self._set_live(worker, was=False, now=True)
         self._set_quotas()
 
@@ -335,9 +328,8 @@ class ClusterState:
     def _worker_changed(self, event: WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
-        offer = Resources(event.cores, event.memory_mb)
-        worker.free += offer - worker.offer
-        worker.offer, worker.status = offer, event.status
+        worker.free += event.offer - worker.offer
+        worker.offer, worker.status = event.offer, event.status
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
@@ -357,7 +349,7 @@ class ClusterState:
     def _set_quotas(self) -> None:
         """Every cap by the cluster and companies there are; a default one stops no idle company (semantics C2, C4)."""
         for name, company in self.companies.items():
-            bought = company.spec.cores is not None or company.spec.part is not None
+            bought = company.spec.amounts is not None or company.spec.part is not None
             self.queue.set_quota(name, self.quota(name), stops_idle=bought, borrow=company.spec.borrow)
 
     def _app_registered(self, event: AppRegistered) -> None:
@@ -450,8 +442,7 @@ class ClusterState:
 
     def _executor_allocated(self, event: ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        resources = Resources(event.cores, event.memory_mb)
-        executor = Allocation(event.executor, event.app, event.worker, resources)
+        executor = Allocation(event.executor, event.app, event.worker, event.resources)
         executor.locality = event.locality
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
@@ -459,7 +450,7 @@ class ClusterState:
             add_request(app.accounts, event.requested - app.requested)
             app.requested = event.requested
             self.queue.touch(app.spec.company, app.spec.user)
-        self._grant(app, worker, resources)
+        self._grant(app, worker, event.resources)
 
     def _executor_changed(self, event: ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
@@ -495,14 +486,13 @@ class ClusterState:
 
     def _driver_allocated(self, event: DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        resources = Resources(event.cores, event.memory_mb)
-        driver = Allocation(event.driver, event.app, event.worker, resources)
+        driver = Allocation(event.driver, event.app, event.worker, event.resources)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
-            self.driver_cores += event.cores
+            self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)
-        self._grant(app, worker, resources)
+        self._grant(app, worker, event.resources)
 
     def _driver_removed(self, event: DriverRemoved) -> None:
         """The driver waits for a worker again; where its app ends with it, that is the next event (semantics D3)."""
@@ -624,9 +614,15 @@ def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a data
     return {name: _fact(value) for name, value in values.items()}
 
 
+def _stated(event: Event) -> dict[str, Any]:
+    return {name: _fact(value) for name, value in structs.asdict(event).items()}
+
+
 def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
     if isinstance(value, Resources):
         return list(value)
+    if isinstance(value, Struct):
+        return to_builtins(value)
     return _facts(value) if is_dataclass(value) else value
 
 
@@ -640,5 +636,9 @@ _APP_LINKS = ("spec", "private", "queued", "accounts", "usage", "executors", "dr
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts = _facts(app, *_APP_LINKS)
-    spec = structs.asdict(app.spec)
-    return {**facts, "spec": spec, "executors": list(app.executors), "driver": app.driver and app.driver.id}
+    return {
+        **facts,
+        "spec": _stated(app.spec),
+        "executors": list(app.executors),
+        "driver": app.driver and app.driver.id,
+    }

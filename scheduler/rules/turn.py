@@ -7,6 +7,7 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
@@ -44,7 +45,7 @@ class Decision(NamedTuple):
 
     def as_json(self, event: Event) -> dict[str, Any]:
         """The event as a scenario's answer has it, without what is None."""
-        stated = {name: getattr(event, field) for name, field in self.outcome.items()}
+        stated = {name: attrgetter(field)(event) for name, field in self.outcome.items()}
         return {name: value for name, value in stated.items() if value is not None}
 
 
@@ -192,7 +193,7 @@ def _executors(state: ClusterState, at: int) -> Iterator[Event]:
             yield with_request(state, event)
 
 
-_GRANT = {"worker": "worker", "cores": "cores", "memory_mb": "memory_mb"}
+_GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
 
 STAGES = (
     Stage(
@@ -224,7 +225,7 @@ STAGES = (
             Decision(
                 DriverAllocated,
                 "D1",
-                "driver of {0.app} gets {0.cores} cores on {0.worker}",
+                "driver of {0.app} gets {0.resources.cores} cores on {0.worker}",
                 {"driver": "app", **_GRANT},
             ),
         ),
@@ -235,7 +236,7 @@ STAGES = (
             Decision(
                 ExecutorAllocated,
                 "P6",
-                "{0.executor} gets {0.cores} cores on {0.worker}",
+                "{0.executor} gets {0.resources.cores} cores on {0.worker}",
                 {"allocated": "app", **_GRANT, "locality": "locality"},
             ),
         ),
