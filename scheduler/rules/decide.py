@@ -192,10 +192,10 @@ def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
             continue
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
         if limit:
-            candidates = _candidates(state, app, cores, memory_mb)
-            counts = PLACEMENTS[settings.placement].of_size(candidates, Resources(cores, memory_mb), limit)
+            size = Resources(cores, memory_mb)
+            counts = PLACEMENTS[settings.placement].of_size(_candidates(state, app, size), size, limit)
             if counts:
-                return allocations(app, counts, Resources(cores, memory_mb))
+                return allocations(app, counts, size)
     return []
 
 
@@ -213,19 +213,19 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     if limit <= 0:
         return []
     if cores is not None and not placement.one_a_worker:
-        candidates = _candidates(state, app, cores, memory_mb)
-        counts = placement.of_size(candidates, Resources(cores, memory_mb), min(limit, left // cores))
-        return allocations(app, counts, Resources(cores, memory_mb))
-    grown = placement.growing(_candidates(state, app, 1, memory_mb), left, limit)
+        size = Resources(cores, memory_mb)
+        counts = placement.of_size(_candidates(state, app, size), size, min(limit, left // cores))
+        return allocations(app, counts, size)
+    grown = placement.growing(_candidates(state, app, Resources(1, memory_mb)), left, limit)
     return [
         allocation(app, number, worker, Resources(cores, memory_mb))
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
     ]
 
 
-def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Candidates:
+def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     """The workers with room (semantics P1), by the rules before Spark 1.4 without those that have one of it (P7)."""
-    candidates = state.fleet.candidates(Resources(cores, memory_mb), state.settings.worker_selection)
+    candidates = state.fleet.candidates(size, state.settings.worker_selection)
     if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}

@@ -120,7 +120,8 @@ class ClusterState:
         `preconditions`); nothing is changed then.
         """
         kind = type(event)
-        broken = PRECONDITIONS[kind](self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
+        holds, fold = _FOLDS[kind]
+        broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
             raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
@@ -129,11 +130,11 @@ class ClusterState:
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
-        self._folds[kind](self, event)
-        if kind is CommandRefused and cause:
-            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
-        if private is not None and kind is AppRegistered:
+        fold(self, event)
+        if kind is AppRegistered:
             self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
+        elif kind is CommandRefused and cause:
+            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
 
     def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
         """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
@@ -602,6 +603,10 @@ class ClusterState:
         RefusalsOmitted: _refusals_omitted,
     }
     """Type of event -> what folds it."""
+
+
+_FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._folds.items()}  # noqa: SLF001
+"""Type of event -> its precondition, and what folds it."""
 
 
 def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:

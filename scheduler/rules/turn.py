@@ -161,20 +161,26 @@ ENTAILING = MOVE_REQUESTS | {ClusterConfigured}
 
 
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
-    """Each event, and behind it what the rules make of it at once: pending requests (L1, L2), reservations (C7).
+    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7).
 
     The caller folds each event before it asks for the next.
     """
+    apps = state.apps
     for event in events:
         yield event
-        if type(event) in ENTAILING:
+        kind = type(event)
+        if kind in MOVE_REQUESTS:
+            app = apps.get(event.app)  # type: ignore[union-attr]  # it names one
+            if app is None or app.plain:
+                continue
+        if kind in ENTAILING:
             yield from _consequences(state, event, at)
 
 
 def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
     if type(event) is ClusterConfigured:
         return reservations(state, at)
-    requested = requests(state, event, at)
+    requested = requests(state, event, at)  # type: ignore[arg-type]  # it is one of those
     return () if requested is None else (requested,)
 
 
@@ -190,7 +196,7 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for granted in placements(state, at):
         for event in granted:
-            yield with_request(state, event)
+            yield event if state.apps[event.app].plain else with_request(state, event)
 
 
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
