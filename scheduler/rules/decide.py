@@ -54,12 +54,15 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    Computed,
     DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
+    Fixed,
+    OnePerWorker,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -167,65 +170,71 @@ def admit(state: ClusterState) -> AppAdmitted | None:
 
 
 def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
-    """The executors that `app` gets next at time `at` (ms), none when nothing fits for now.
+    """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
-    They come grouped by worker, in the order of the candidates. Once they are folded, another call
-    gives what the app gets after that.
+    The caller folds them before it calls again. None fits at present if it is empty.
     """
     if not app.owed:
         return []
-    if app.plain or app.sized_by_scheduler:
-        return _place_computed(state, app)
-    if app.wanted and app.unit is not None and not PLACEMENTS[state.settings.placement].one_a_worker:
-        return place_near(state, app, app.unit, at)
-    return _place_as_asked(state, app)
+    match app.sizing:
+        case Computed():
+            return _place_computed(state, app, app.sizing)
+        case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
+            return place_near(state, app, size, at) if app.wanted else _place_fixed(state, app, size)
+        case Fixed() | OnePerWorker():
+            return _place_growing(state, app, app.sizing.memory_mb)
 
 
-def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
-    """Executors of one size that the scheduler works out (semantics S4, P2, P3)."""
+def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[ExecutorAllocated]:
+    """Executors of one size that the scheduler computes (semantics S4, P2, P3)."""
     settings, left = state.settings, app.left_cores
     if left < settings.min_executor_cores:
         return []
     for cores in sizes_to_try(state.fleet, left):
-        memory_mb = executor_memory_mb(state.fleet, settings, cores, app.spec.memory_per_task_mb)
+        memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb)
         if memory_mb is None:
             continue
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
         if limit:
-            candidates = _candidates(state, app, cores, memory_mb)
-            counts = PLACEMENTS[settings.placement].of_size(candidates, Resources(cores, memory_mb), limit)
+            size = Resources(cores, memory_mb)
+            counts = PLACEMENTS[settings.placement].of_size(_candidates(state, app, size), size, limit)
             if counts:
-                return allocations(app, counts, Resources(cores, memory_mb))
+                return allocations(app, counts, size)
     return []
 
 
-def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
-    """Executors as the app wants them: of fixed size, or growing with one a worker (semantics S5, P4, P5, P7).
-
-    With fair admission their memory never exceeds what the app requested (A2).
-    """
-    settings, left = state.settings, app.left_cores
-    placement = PLACEMENTS[settings.placement]
-    cores, memory_mb = None if app.unit is None else app.unit.cores, app.executor_memory_mb or 0
-    limit = app.left_executors
-    if settings.admission == "fair":
-        limit = min(limit, app.left_memory_mb // memory_mb)
+def _place_fixed(state: ClusterState, app: App, size: Resources) -> list[ExecutorAllocated]:
+    """Executors of the size that the app states (semantics S5, P5)."""
+    limit = min(_affordable(state, app, size.memory_mb), app.left_cores // size.cores)
     if limit <= 0:
         return []
-    if cores is not None and not placement.one_a_worker:
-        candidates = _candidates(state, app, cores, memory_mb)
-        counts = placement.of_size(candidates, Resources(cores, memory_mb), min(limit, left // cores))
-        return allocations(app, counts, Resources(cores, memory_mb))
-    grown = placement.growing(_candidates(state, app, 1, memory_mb), left, limit)
+    candidates = _candidates(state, app, size)
+    return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
+
+
+def _place_growing(state: ClusterState, app: App, memory_mb: int) -> list[ExecutorAllocated]:
+    """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
+    limit = _affordable(state, app, memory_mb)
+    if limit <= 0:
+        return []
+    candidates = _candidates(state, app, Resources(1, memory_mb))
+    grown = PLACEMENTS[state.settings.placement].growing(candidates, app.left_cores, limit)
     return [
         allocation(app, number, worker, cores, memory_mb)
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
     ]
 
 
-def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Candidates:
+def _affordable(state: ClusterState, app: App, memory_mb: int) -> int:
+    """How many more executors the app may have (P5); fair admission also keeps their memory in the request (A2)."""
+    if state.settings.admission == "open":
+        return app.left_executors
+    return min(app.left_executors, app.left_memory_mb // memory_mb)
+
+
+def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     """The workers with room (semantics P1), by the rules before Spark 1.4 without those that have one of it (P7)."""
-    candidates = state.fleet.candidates(Resources(cores, memory_mb), state.settings.worker_selection)
+    candidates = state.fleet.candidates(size, state.settings.worker_selection)
     if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
@@ -265,7 +274,7 @@ def unsatisfied(state: ClusterState) -> Iterator[App]:
         else:
             yield app
     for app in beyond:
-        if state.fleet.usable or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
+        if state.fleet.usable or (not isinstance(app.sizing, Computed) and state.fleet.most_free_cores()):
             yield app
 
 
@@ -299,7 +308,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
-    done = command.done and app.spec.sizing == "computed"
+    done = command.done and isinstance(app.spec.sizing, Computed)
     events: list[Event] = [
         ExecutorRemoved(
             app=executor.app,
@@ -386,7 +395,7 @@ def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
     app = _app(state, command.app)
     if app.ended is not None:
         return []
-    if app.spec.driver:
+    if app.spec.driver is not None:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill {command.app}` ends both")
     return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
 

@@ -139,7 +139,7 @@ def _finish(state: ClusterState, name: str) -> Iterator[Command]:
     app = state.apps.get(name)
     for executor in list(app.executors) if app is not None else []:
         yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
-    if app is None or not app.spec.driver or app.ended is not None:
+    if app is None or app.spec.driver is None or app.ended is not None:
         yield EndApp(app=name, reason="finished")
     elif app.driver is None:
         yield KillApp(app=name)

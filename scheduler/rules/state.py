@@ -22,7 +22,7 @@ from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
 
-from msgspec import structs
+from msgspec import Struct, structs, to_builtins
 
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
@@ -36,6 +36,7 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    Computed,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -44,6 +45,7 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
     MasterElected,
     RefusalsOmitted,
     RoomReserved,
@@ -150,18 +152,18 @@ class ClusterState:
         return self._by_submission[self.waiting_drivers[index]] if index < len(self.waiting_drivers) else None
 
     def wants_executors(self, app: App) -> bool:
-        """Whether placement is to look at the app: it owes it a unit (P4), within its limit (P5), its driver placed."""
+        """Whether placement owes the app an executor (P4), within its limit (P5), once its driver is placed (D1)."""
         if app.ended is not None or not app.admitted:
             return False
         limit = app.executor_limit
         if limit is not None and limit <= len(app.executors):
             return False
-        if app.plain:
-            return app.left_cores > 0
-        if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+        if app.spec.driver is not None and not app.driver_runs:
             return False
-        unit = 1 if app.unit is None or PLACEMENTS[self.settings.placement].one_a_worker else app.unit.cores
-        return app.left_cores >= unit
+        sizing = app.sizing
+        if type(sizing) is not Fixed or PLACEMENTS[self.settings.placement].one_a_worker:
+            return app.left_cores > 0
+        return app.left_cores >= sizing.each.cores
 
     @property
     def timers(self) -> Timers:
@@ -251,7 +253,7 @@ class ClusterState:
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self.waiting[app.spec.app] = app
-            if app.spec.driver and app.driver is None:
+            if app.spec.driver is not None and app.driver is None:
                 self._let_driver_wait(app, waits=True)
             self._reconsider(app)
 
@@ -365,18 +367,16 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
-        request = Resources(event.requested_cores, event.requested_memory_mb)
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, request, self.head, self.at),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
             (self.balance, company.balance, user.balance),
             company.usage,
             submitted=self.head,
             submitted_at=self.at,
-            requested=request,
+            requested=event.requested,
             executor_limit=event.executor_limit,
-            plain=event.sizing == "computed" and not event.driver,
-            unit=_unit(event.executor_cores, event.executor_memory_mb),
+            sizing=event.sizing,
         )
         if event.elastic is not None:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
@@ -399,13 +399,12 @@ class ClusterState:
         company.last_selected = user.last_selected = self.head
         user.last_selected_at = self.at
         self.queue.admit(app.queued, self.head)
-        if app.spec.driver:
+        if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
         self._reconsider(app)
 
     def _app_changed(self, event: AppChanged) -> None:
-        app = self.apps[event.app]
-        request = Resources(event.requested_cores, event.requested_memory_mb)
+        app, request = self.apps[event.app], event.requested
         if app.admitted:
             add_request(app.accounts, request - app.requested)
         elif request != app.queued.request:
@@ -414,11 +413,10 @@ class ClusterState:
         if (event.executor_limit or 0) > (app.executor_limit or 0):
             app.asked_at = self.at
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
-        if app.unit is None:
-            app.unit = _unit(event.executor_cores, event.executor_memory_mb)
-            if app.unit is not None and app.owed:
+        if event.sizing != app.sizing:
+            app.sizing = event.sizing
+            if app.owed:
                 insort(self.unsatisfied_as_asked, app.admitted)
-        app.plain = app.plain and app.unit is None
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
         self.queue.touch(app.spec.company, app.spec.user)
@@ -433,11 +431,11 @@ class ClusterState:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
-        for held in app.slices():
+        for held in app.allocations():
             held.status = "stopping"
         app.running = 0
         app.wanted = ()
-        if not app.plain and app.spec.driver and app.driver is None and app.admitted:
+        if app.spec.driver is not None and app.driver is None and app.admitted:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
@@ -540,12 +538,10 @@ class ClusterState:
 
     def _reconsider(self, app: App) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
-        if app.plain and app.executor_limit is None:
-            owed = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores and app.admitted > 0
-        else:
-            if not app.plain:
-                self._set_timers(app)
-            owed = self.wants_executors(app)
+        sizing = type(app.sizing)
+        if sizing is Fixed:
+            self._set_timers(app)
+        owed = self.wants_executors(app)
         if owed == app.owed:
             return
         app.owed = owed
@@ -555,7 +551,7 @@ class ClusterState:
         else:
             del self.unsatisfied[bisect_left(self.unsatisfied, app.admitted)]
             del self._by_admission[app.admitted]
-        if not app.plain and not app.sized_by_scheduler:
+        if sizing is not Computed:
             if owed:
                 insort(self.unsatisfied_as_asked, app.admitted)
             else:
@@ -614,10 +610,6 @@ class ClusterState:
     """Type of event -> what folds it."""
 
 
-def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
-    return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
-
-
 def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass with slots
     """What the entity states of itself, and what its parts do, but for its links to others."""
     values = {name: getattr(entity, name) for name in entity.__slots__ if name not in links}
@@ -625,8 +617,8 @@ def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a data
 
 
 def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
-    if isinstance(value, Resources):
-        return list(value)
+    if isinstance(value, Struct):
+        return to_builtins(value)
     return _facts(value) if is_dataclass(value) else value
 
 
@@ -639,6 +631,5 @@ _APP_LINKS = ("spec", "private", "queued", "accounts", "usage", "executors", "dr
 
 
 def _app_facts(app: App) -> dict[str, Any]:
-    facts = _facts(app, *_APP_LINKS)
-    spec = structs.asdict(app.spec)
-    return {**facts, "spec": spec, "executors": list(app.executors), "driver": app.driver and app.driver.id}
+    facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
+    return {**facts, "spec": to_builtins(app.spec), "executors": list(app.executors), "driver": driver}

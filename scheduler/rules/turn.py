@@ -7,6 +7,7 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
@@ -44,7 +45,7 @@ class Decision(NamedTuple):
 
     def as_json(self, event: Event) -> dict[str, Any]:
         """The event as a scenario's answer has it, without what is None."""
-        stated = {name: getattr(event, field) for name, field in self.outcome.items()}
+        stated = {name: attrgetter(field)(event) for name, field in self.outcome.items()}
         return {name: value for name, value in stated.items() if value is not None}
 
 
@@ -206,7 +207,7 @@ STAGES = (
                 AppChanged,
                 "L6",
                 "{0.app} asks for {0.executor_limit} executors",
-                {"demanded": "app", "executors": "executor_limit", "cores": "requested_cores"},
+                {"demanded": "app", "executors": "executor_limit", "cores": "requested.cores"},
                 lambda event: event.backlog_executors is not None,
             ),
             Decision(

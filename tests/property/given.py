@@ -22,10 +22,12 @@ from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
     CompanyRegistered,
+    Computed,
     Event,
     ExecutorAllocated,
     WorkerRegistered,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -229,10 +231,9 @@ def queued(
         user=user,
         kind="batch",
         cores=cores,
-        requested_cores=cores,
-        memory_per_task_mb=per_task_mb,
-        requested_memory_mb=cores * 512 if memory_mb is None else memory_mb,
+        requested=Resources(cores, cores * 512 if memory_mb is None else memory_mb),
         tasks=cores,
+        sizing=Computed(per_task_mb),
     )
 
 

@@ -107,7 +107,7 @@ class ShadowLedger:
         company = self._companies[event.company]
         user = company.users.setdefault(event.user, [0, 0, 0, 0])
         accounts = self._cluster, company.sums, user
-        requested = event.requested_cores, event.requested_memory_mb
+        requested = event.requested.cores, event.requested.memory_mb
         self._apps[event.app] = _App(event.app, event.company, event.user, accounts, *requested)
 
     def _app_admitted(self, event: AppAdmitted, state: ClusterState) -> str | None:
@@ -119,8 +119,8 @@ class ShadowLedger:
     def _app_changed(self, event: AppChanged, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         if app.waits:
-            _request(app, event.requested_cores - app.requested_cores, event.requested_memory_mb - app.requested_mb)
-        app.requested_cores, app.requested_mb = event.requested_cores, event.requested_memory_mb
+            _request(app, event.requested.cores - app.requested_cores, event.requested.memory_mb - app.requested_mb)
+        app.requested_cores, app.requested_mb = event.requested.cores, event.requested.memory_mb
         app.done_cores = event.done_cores
         return self._of_app(app, state)
 
