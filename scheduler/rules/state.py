@@ -232,7 +232,7 @@ class ClusterState:
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
         """Work out every index from the facts alone: for a state whose facts were read back, before any event.
 
-        `held_back` is what the caps held back, as `AppQueue.held_back` told it.
+        `held_back` is the result of `AppQueue.held_back`.
         """
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
         self.queue.configure(self.settings)
@@ -357,7 +357,7 @@ class ClusterState:
         move(worker.id, worker.host, worker.rack)
 
     def _set_quotas(self) -> None:
-        """Every cap by the cluster and companies there are; a default one stops no idle company (semantics C2, C4)."""
+        """Set all quotas; a default quota does not bind an idle company (semantics C2, C4)."""
         for name, company in self.companies.items():
             bought = company.spec.cores is not None or company.spec.part is not None
             self.queue.set_quota(name, self.quota(name), stops_idle=bought, borrow=company.spec.borrow)
@@ -539,9 +539,12 @@ class ClusterState:
     def _reconsider(self, app: App) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
         sizing = type(app.sizing)
-        if sizing is Fixed:
-            self._set_timers(app)
-        owed = self.wants_executors(app)
+        if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
+            owed = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores and app.admitted > 0
+        else:
+            if sizing is Fixed:
+                self._set_timers(app)
+            owed = self.wants_executors(app)
         if owed == app.owed:
             return
         app.owed = owed
