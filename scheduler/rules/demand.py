@@ -1,6 +1,6 @@
-"""How an app's demand moves: stated anew, by what of it has ended, by its backlog and by time (semantics L1, L6, O4).
+"""How the demand of an app changes: by command, by its ended executors, by its backlog and with time (L1, L6, O4).
 
-Like `decide`, these functions read the state and answer with events.
+Like `decide`, these functions read the state and return events.
 """
 
 from __future__ import annotations
@@ -11,16 +11,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from scheduler.model.commands import ReportBacklog, ScaleApp
-from scheduler.model.errors import InvalidCommand, QuotaExceeded
+from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    Computed,
     Event,
     ExecutorAllocated,
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
+    OnePerWorker,
+    Sizing,
     Wanted,
 )
 from scheduler.model.resources import NOTHING, Resources
@@ -29,24 +33,23 @@ from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without_one
 from scheduler.rules.state import ClusterState
+from scheduler.rules.submission import check_purchase
 from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 
 MAX_HOSTS = 10_000
-"""How many hosts an app may name."""
+"""The most hosts that an app may prefer."""
 MAX_NEAR = 10_000
-"""How many executors of an app may have preferred hosts: each is a request of its own."""
+"""The most executors of an app that prefers hosts: each is a request of its own."""
 
 
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
-    """The app's demand in full, some of it changed (semantics O4)."""
+    """The app's demand in full, with these changes (semantics O4)."""
     stated: dict[str, Any] = {
         "app": app.spec.app,
-        "requested_cores": app.requested.cores,
-        "requested_memory_mb": app.requested.memory_mb,
+        "requested": app.requested,
+        "sizing": app.sizing,
         "done_cores": app.done_cores,
         "executor_limit": app.executor_limit,
-        "executor_cores": None if app.unit is None else app.unit.cores,
-        "executor_memory_mb": None if app.unit is None else app.unit.memory_mb,
         "preferring_tasks": app.preferring_tasks,
         "preferred_hosts": app.preferred_hosts,
         "backlog_executors": app.backlog_executors,
@@ -56,115 +59,118 @@ def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields
 
 
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
-    """The demand as it is stated from now on (semantics L1, O4, P5); a lower one stops nothing that runs.
+    """The demand that the command states (semantics L1, O4, P5); a lower one stops no executor.
 
-    An app whose executors were sized by the scheduler gets minimum executors from now on, so that a
-    number of them says how much that is; its request becomes what they make. One that fixed its
-    executors keeps within the cores it was submitted with, as in Spark.
+    A computed app gets executors of the minimum size from now on, and its request becomes that of their number. An app
+    of fixed executors keeps the request of its submission, as in Spark.
 
-    Raises: InvalidCommand, or QuotaExceeded where the company may not hold that much (C4).
+    Raises: InvalidCommand, or QuotaExceeded if the company may not hold that much (C4).
     """
-    executors, spec = command.executors, app.spec
+    executors = command.executors
     if executors is not None:
         check_range("executors", executors, 0, MAX_EXECUTORS)
     _check_preferences(app, command)
     preferring = command.preferring_tasks
     if preferring is None:
-        preferring = min(sum(command.prefer.values()), max(spec.tasks, *command.prefer.values(), 0))
-    changes: dict[str, Any] = {
-        "executor_limit": executors,
-        "preferring_tasks": preferring,
-        "preferred_hosts": dict(sorted(command.prefer.items())),
-    }
+        preferring = min(sum(command.prefer.values()), max(app.spec.tasks, *command.prefer.values(), 0))
+    sizing, request, done_cores = _sizing(state, app, executors), app.requested, app.done_cores
+    if executors is not None and isinstance(sizing, Fixed) and sizing.counted:
+        done_cores = 0
+        request = _request(app, sizing, executors, done_cores)
+        if not app.requested.covers(request):
+            _check_quota(state, app, request)
+    changed = demand(
+        app,
+        requested=request,
+        sizing=sizing,
+        done_cores=done_cores,
+        executor_limit=executors,
+        preferring_tasks=preferring,
+        preferred_hosts=dict(sorted(command.prefer.items())),
+    )
+    return [] if changed == demand(app) else [changed]
+
+
+def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
+    """The sizing under that number of executors. Raises: InvalidCommand if the app cannot have that number."""
+    spec, sizing, settings = app.spec, app.sizing, state.settings
     if spec.elastic is not None:
         least, most, *_ = spec.elastic
         if executors is None or not least <= executors <= most:
             raise InvalidCommand(
                 f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
             )
-    elif executors is not None and spec.sizing == "computed":
-        unit = app.unit or requested_resources(
-            state.settings, state.settings.min_executor_cores, spec.memory_per_task_mb
-        )
-        changes |= {"executor_cores": unit.cores, "executor_memory_mb": unit.memory_mb, "done_cores": 0}
-    elif app.follows_limit:
+    elif isinstance(sizing, Computed) and executors is not None:
+        each = requested_resources(settings, settings.min_executor_cores, sizing.memory_per_task_mb)
+        return Fixed(each, counted=True)
+    elif isinstance(sizing, Fixed) and sizing.counted and executors is None:
         raise InvalidCommand(
             f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
         )
-    if executors is not None and (app.elastic or spec.sizing == "computed"):
-        request = _request(app, changes)
-        if not app.requested.covers(request):
-            _check_quota(state, app, request)
-        changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
-    changed = demand(app, **changes)
-    return [] if changed == demand(app) else [changed]
+    return sizing
 
 
 def after_removal(app: App, gone: Collection[Allocation]) -> list[Event]:
-    """What the end of these executors, their tasks not all done, makes of the app's demand.
+    """The app's demand once these executors, whose tasks are not all done, have ended.
 
-    What earlier ones were done with is owed again (semantics S6); executors beyond a demand that was
-    lowered take their part of the request with them (O4).
+    The cores of executors that had ended before are owed again (semantics S6). Executors above a lowered number reduce
+    the request (O4).
     """
-    request = app.requested
-    if app.follows_limit:
-        request = _request(app, {"done_cores": 0}, gone)
+    request, sizing = app.requested, app.sizing
+    if isinstance(sizing, Fixed) and sizing.counted:
+        request = _request(app, sizing, app.executor_limit, 0, gone)
     if not app.done_cores and request == app.requested:
         return []
-    return [demand(app, done_cores=0, requested_cores=request.cores, requested_memory_mb=request.memory_mb)]
+    return [demand(app, done_cores=0, requested=request)]
 
 
 def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
-    """What an executor's word on the work there is means for an elastic app (semantics L6).
+    """The demand of an elastic app whose executor reports its waiting and running tasks (semantics L6).
 
-    Fewer executors than are asked for: the demand falls at once, and growth starts over at one.
+    If they need fewer executors, the demand falls at once and the step returns to one.
     """
     check_range("waiting tasks", command.waiting, 0, MAX_TASKS)
     check_range("running tasks", command.running, 0, MAX_TASKS)
-    if app.ended is not None or not app.elastic or app.unit is None or executor.status == "stopping":
+    bounds, sizing = app.spec.elastic, app.sizing
+    if app.ended is not None or bounds is None or not isinstance(sizing, Fixed) or executor.status == "stopping":
         return []
     events: list[Event] = []
     if command.idle != (executor.idle_since is not None):
         events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
-    wanted = executors_for(app, command.waiting + command.running)
+    needed = -(-(command.waiting + command.running) // sizing.each.cores)
+    wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.backlog_executors:
         return events
-    changes: dict[str, Any] = {"backlog_executors": wanted}
-    if wanted <= (app.executor_limit or 0):
-        changes |= {"executor_limit": wanted, "next_step": 1}
-    request = _request(app, changes)
-    changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
-    return [*events, demand(app, **changes)]
-
-
-def executors_for(app: App, tasks: int) -> int:
-    """How many executors so many tasks call for, within the app's bounds (semantics L6)."""
-    least, most, *_ = app.spec.elastic or (0, 0)
-    return max(least, min(most, -(-tasks // (app.unit.cores if app.unit is not None else 1))))
+    limit, step = app.executor_limit or 0, app.next_step
+    if wanted <= limit:
+        limit, step = wanted, 1
+    request = _request(app, sizing, limit, app.done_cores)
+    changed = demand(app, backlog_executors=wanted, executor_limit=limit, next_step=step, requested=request)
+    return [*events, changed]
 
 
 def requests(
     state: ClusterState, event: AppAdmitted | AppChanged | ExecutorAllocated | ExecutorRemoved, at: int
 ) -> ExecutorsRequested | None:
-    """The pending requests of an app that prefers hosts, if `event`, folded at `at` (ms), makes them others (L1, L2).
+    """The pending requests of an app that prefers hosts once `event` is folded at `at` (ms); None = no change (L1, L2).
 
-    There are as many as executors are lacking. A new demand has all of them thought over; an executor that comes
-    serves one of them (L5), one that leaves only adds what is missing.
+    There is one for each missing executor. A new demand plans all of them again. A new executor serves one of them
+    (L5); the end of an executor only adds what is missing.
     """
     app = state.apps.get(event.app)
-    if app is None or app.plain or not (app.wanted or app.preferred_hosts):
+    if app is None or not (app.wanted or app.preferred_hosts):
         return None
     pending: Sequence[Wanted] = app.wanted
     if isinstance(event, ExecutorAllocated) and pending:
         worker = state.workers[event.worker]
         pending = without_one(pending, served_by(worker, pending, state.settings, state.places, at))
-    if app.unit is None or not app.preferred_hosts or not app.lacking:
+    if not isinstance(app.sizing, Fixed) or not app.preferred_hosts or not app.lacking:
         pending = ()
     elif isinstance(event, AppChanged) or sum(wanted.number for wanted in pending) != app.lacking:
         pending = rethought(
             pending,
             app.lacking,
-            Preferences(app.preferring_tasks, app.preferred_hosts, app.unit.cores),
+            Preferences(app.preferring_tasks, app.preferred_hosts, app.sizing.each.cores),
             _by_host(state, app),
             racks=state.places.racks_of(app.preferred_hosts),
             at=at,
@@ -173,11 +179,11 @@ def requests(
 
 
 MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
-"""What may change how many executors an app lacks, or where it prefers them."""
+"""The events that may change the number of missing executors, or the preferred hosts."""
 
 
 def _by_host(state: ClusterState, app: App) -> dict[str, int]:
-    """How many executors the app has on each host, but for those that were told to stop."""
+    """The number of the app's executors on each host, without those that are stopping."""
     by_host: dict[str, int] = {}
     for executor in app.executors.values():
         if executor.status != "stopping":
@@ -187,20 +193,20 @@ def _by_host(state: ClusterState, app: App) -> dict[str, int]:
 
 
 def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAllocated:
-    """The grant with the request that it raises, if it goes beyond it: cores (A6), or memory a worker (S5, O4)."""
+    """The grant; with a larger request if it exceeds the present one: in cores (A6), or in memory (S5, O4)."""
     app = state.apps[event.app]
-    if app.plain or app.sized_by_scheduler:
+    if isinstance(app.sizing, Computed):
         return event
     held = app.granted + Resources(app.done_cores + event.resources.cores, event.resources.memory_mb)
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
 def due(state: ClusterState, at: int) -> Iterator[Event]:
-    """What time has brought for elastic apps, in the order of their admission (semantics L6, T1).
+    """The growth and the idle executors of elastic apps at time `at` (ms), in order of admission (semantics L6, T1).
 
-    While the backlog calls for more executors than are asked for, 1, 2, 4, 8 … more, `elastic_step_ms`
-    apart, as far as the cluster has room (A3) and the company may hold it (C4); an executor that was idle
-    for `executor_idle_timeout_s` is given back unless the demand still counts on it.
+    While the backlog needs more executors, the app asks for 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as the
+    cluster has room (A3) and the company may hold it (C4). An executor that was idle for `executor_idle_timeout_s` is
+    stopped unless the demand includes it.
     """
     for app in state.elastic_due(at):
         yield from _growth(state, app, at)
@@ -208,20 +214,14 @@ def due(state: ClusterState, at: int) -> Iterator[Event]:
 
 
 def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
-    limit, wanted = app.executor_limit or 0, app.backlog_executors or 0
-    if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms:
+    limit, wanted, sizing = app.executor_limit or 0, app.backlog_executors or 0, app.sizing
+    if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms or not isinstance(sizing, Fixed):
         return
     for more in range(min(app.next_step, wanted - limit), 0, -1):
-        request = _request(app, {"executor_limit": limit + more})
+        request = _request(app, sizing, limit + more, app.done_cores)
         if _has_room(state, app, request):
             step = 2 * app.next_step if more == app.next_step else 1
-            yield demand(
-                app,
-                executor_limit=limit + more,
-                next_step=step,
-                requested_cores=request.cores,
-                requested_memory_mb=request.memory_mb,
-            )
+            yield demand(app, executor_limit=limit + more, next_step=step, requested=request)
             return
 
 
@@ -234,27 +234,25 @@ def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevo
         yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
 
 
-def _request(app: App, changes: dict[str, Any], gone: Collection[Allocation] = ()) -> Resources:
-    """What an app that is asked for as a number of executors holds: those it has, and those it is owed (O4).
+def _request(
+    app: App, sizing: Fixed, executors: int | None, done_cores: int, gone: Collection[Allocation] = ()
+) -> Resources:
+    """The request for that number of executors, once those `gone` have ended (semantics O4).
 
-    Executors beyond the number count until they are gone; what was done with (S6) is not owed again.
+    It counts the executors above the number until they end. Cores that are done (S6) are not owed again.
     """
-    limit = changes.get("executor_limit", app.executor_limit) or 0
-    done = changes.get("done_cores", app.done_cores)
-    unit = app.unit or Resources(changes["executor_cores"], changes["executor_memory_mb"])
-    executors_done = done // unit.cores
-    owed = max(0, limit - (len(app.executors) - len(gone)) - executors_done)
+    each = sizing.each
+    done = done_cores // each.cores
+    owed = max(0, (executors or 0) - (len(app.executors) - len(gone)) - done)
     held = app.granted - sum((executor.resources for executor in gone), NOTHING)
-    request: Resources = held + unit * (executors_done + owed) + Resources(done - executors_done * unit.cores)
-    if app.spec.driver and app.driver is None:
-        request += Resources(app.spec.driver_cores, app.spec.driver_memory_mb)
-    return request
+    request: Resources = held + each * (done + owed) + Resources(done_cores - done * each.cores)
+    return request if app.spec.driver is None or app.driver is not None else request + app.spec.driver
 
 
 def _check_preferences(app: App, command: ScaleApp) -> None:
     if not command.prefer:
         return
-    if command.executors is None or app.spec.sizing == "one-per-worker":
+    if command.executors is None or isinstance(app.sizing, OnePerWorker):
         raise InvalidCommand(
             "hosts can be preferred only with a number of executors of one size; give --executors N, not none"
         )
@@ -270,21 +268,17 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
 
 
 def _check_quota(state: ClusterState, app: App, request: Resources) -> None:
-    """Raises: QuotaExceeded or InvalidCommand if the company may not hold that much, its other apps included (C4).
+    """Raises: QuotaExceeded or InvalidCommand if the company may not hold the request beside its other apps (C4).
 
-    As at an admission, a default quota stops nobody who occupies nothing else, nor a company that is alone.
+    As at admission, a default quota binds only a company that holds something else and is not alone.
     """
     company = state.companies[app.spec.company]
+    check_purchase(company, request)
     bought = company.spec
-    amounts = bought.amounts
-    if amounts is not None and request.cores > amounts.cores:
-        raise QuotaExceeded(bought.company, "cores", request.cores, amounts.cores)
-    if amounts is not None and request.memory_mb > amounts.memory_mb:
-        raise QuotaExceeded(bought.company, "MiB of memory", request.memory_mb, amounts.memory_mb)
     if not app.admitted or state.settings.admission == "open" or bought.borrow:
         return
     others = company.balance.requested - app.requested
-    by_default = amounts is None and bought.part is None
+    by_default = bought.amounts is None and bought.part is None
     if by_default and (len(state.companies) == 1 or others == NOTHING):
         return
     held = others + request
@@ -296,7 +290,7 @@ def _check_quota(state: ClusterState, app: App, request: Resources) -> None:
 
 
 def _has_room(state: ClusterState, app: App, request: Resources) -> bool:
-    """Whether an elastic app may grow to that: the cluster has room (A3) and the company may hold it (C4, C6)."""
+    """Whether an elastic app may grow to that request: the cluster has room (A3), the company may hold it (C4, C6)."""
     if state.settings.admission == "open":
         return True
     company = state.companies[app.spec.company]

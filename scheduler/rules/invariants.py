@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
+from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
@@ -45,7 +46,7 @@ def _balances(state: ClusterState) -> Iterator[str]:
     companies: defaultdict[str, Balance] = defaultdict(Balance)
     users: defaultdict[tuple[str, str], Balance] = defaultdict(Balance)
     for app in state.apps.values():
-        waiting, held = app.admitted and app.ended is None, app.slices()
+        waiting, held = app.admitted and app.ended is None, app.allocations()
         if waiting or held:
             company, user = app.spec.company, app.spec.user
             accounts = cluster, companies[company], users[company, user]
@@ -72,7 +73,7 @@ def _worker(worker: Worker) -> Iterator[str]:
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:
     name = app.spec.app
-    held = _sum(app.slices())
+    held = _sum(app.allocations())
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
     if not app.requested.covers(held + Resources(app.done_cores)):
@@ -123,7 +124,7 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     owed = [app.admitted for app in owing]
     if state.unsatisfied != owed:
         yield f"placement would serve the apps admitted at {state.unsatisfied} where it owes those at {owed}"
-    if state.unsatisfied_as_asked != [app.admitted for app in owing if not app.sized_by_scheduler]:
+    if state.unsatisfied_as_asked != [app.admitted for app in owing if not isinstance(app.sizing, Computed)]:
         yield f"the apps admitted at {state.unsatisfied_as_asked} are not those that said what executors they want"
     waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
     if state.waiting_drivers != waiting:

@@ -36,6 +36,7 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    Computed,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -44,6 +45,7 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
     MasterElected,
     RefusalsOmitted,
     RoomReserved,
@@ -151,18 +153,18 @@ class ClusterState:
         return self._by_submission[self.waiting_drivers[index]] if index < len(self.waiting_drivers) else None
 
     def wants_executors(self, app: App) -> bool:
-        """Whether placement is to look at the app: it owes it a unit (P4), within its limit (P5), its driver placed."""
+        """Whether placement owes the app an executor (P4), within its limit (P5), once its driver is placed (D1)."""
         if app.ended is not None or not app.admitted:
             return False
         limit = app.executor_limit
         if limit is not None and limit <= len(app.executors):
             return False
-        if app.plain:
-            return app.left_cores > 0
-        if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+        if app.spec.driver is not None and not app.driver_runs:
             return False
-        unit = 1 if app.unit is None or PLACEMENTS[self.settings.placement].one_a_worker else app.unit.cores
-        return app.left_cores >= unit
+        sizing = app.sizing
+        if type(sizing) is not Fixed or PLACEMENTS[self.settings.placement].one_a_worker:
+            return app.left_cores > 0
+        return app.left_cores >= sizing.each.cores
 
     @property
     def timers(self) -> Timers:
@@ -231,7 +233,7 @@ class ClusterState:
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
         """Work out every index from the facts alone: for a state whose facts were read back, before any event.
 
-        `held_back` is what the caps held back, as `AppQueue.held_back` told it.
+        `held_back` is the result of `AppQueue.held_back`.
         """
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
         self.queue.configure(self.settings)
@@ -252,7 +254,7 @@ class ClusterState:
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self.waiting[app.spec.app] = app
-            if app.spec.driver and app.driver is None:
+            if app.spec.driver is not None and app.driver is None:
                 self._let_driver_wait(app, waits=True)
             self._reconsider(app)
 
@@ -348,7 +350,7 @@ class ClusterState:
         move(worker.id, worker.host, worker.rack)
 
     def _set_quotas(self) -> None:
-        """Every cap by the cluster and companies there are; a default one stops no idle company (semantics C2, C4)."""
+        """Set all quotas; a default quota does not bind an idle company (semantics C2, C4)."""
         for name, company in self.companies.items():
             bought = company.spec.amounts is not None or company.spec.part is not None
             self.queue.set_quota(name, self.quota(name), stops_idle=bought, borrow=company.spec.borrow)
@@ -358,18 +360,16 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
-        request = Resources(event.requested_cores, event.requested_memory_mb)
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, request, self.head, self.at),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
             (self.balance, company.balance, user.balance),
             company.usage,
             submitted=self.head,
             submitted_at=self.at,
-            requested=request,
+            requested=event.requested,
             executor_limit=event.executor_limit,
-            plain=event.sizing == "computed" and not event.driver,
-            unit=_unit(event.executor_cores, event.executor_memory_mb),
+            sizing=event.sizing,
         )
         if event.elastic is not None:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
@@ -392,13 +392,12 @@ class ClusterState:
         company.last_selected = user.last_selected = self.head
         user.last_selected_at = self.at
         self.queue.admit(app.queued, self.head)
-        if app.spec.driver:
+        if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
         self._reconsider(app)
 
     def _app_changed(self, event: AppChanged) -> None:
-        app = self.apps[event.app]
-        request = Resources(event.requested_cores, event.requested_memory_mb)
+        app, request = self.apps[event.app], event.requested
         if app.admitted:
             add_request(app.accounts, request - app.requested)
         elif request != app.queued.request:
@@ -407,11 +406,10 @@ class ClusterState:
         if (event.executor_limit or 0) > (app.executor_limit or 0):
             app.asked_at = self.at
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
-        if app.unit is None:
-            app.unit = _unit(event.executor_cores, event.executor_memory_mb)
-            if app.unit is not None and app.owed:
+        if event.sizing != app.sizing:
+            app.sizing = event.sizing
+            if app.owed:
                 insort(self.unsatisfied_as_asked, app.admitted)
-        app.plain = app.plain and app.unit is None
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
         self.queue.touch(app.spec.company, app.spec.user)
@@ -426,11 +424,11 @@ class ClusterState:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
-        for held in app.slices():
+        for held in app.allocations():
             held.status = "stopping"
         app.running = 0
         app.wanted = ()
-        if not app.plain and app.spec.driver and app.driver is None and app.admitted:
+        if app.spec.driver is not None and app.driver is None and app.admitted:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
@@ -531,10 +529,11 @@ class ClusterState:
 
     def _reconsider(self, app: App) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
-        if app.plain and app.executor_limit is None:
+        sizing = type(app.sizing)
+        if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
             owed = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores and app.admitted > 0
         else:
-            if not app.plain:
+            if sizing is Fixed:
                 self._set_timers(app)
             owed = self.wants_executors(app)
         if owed == app.owed:
@@ -546,7 +545,7 @@ class ClusterState:
         else:
             del self.unsatisfied[bisect_left(self.unsatisfied, app.admitted)]
             del self._by_admission[app.admitted]
-        if not app.plain and not app.sized_by_scheduler:
+        if sizing is not Computed:
             if owed:
                 insort(self.unsatisfied_as_asked, app.admitted)
             else:
@@ -624,8 +623,6 @@ def _stated(event: Event) -> dict[str, Any]:
 
 
 def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
-    if isinstance(value, Resources):
-        return list(value)
     if isinstance(value, Struct):
         return to_builtins(value)
     return _facts(value) if is_dataclass(value) else value
@@ -640,10 +637,5 @@ _APP_LINKS = ("spec", "private", "queued", "accounts", "usage", "executors", "dr
 
 
 def _app_facts(app: App) -> dict[str, Any]:
-    facts = _facts(app, *_APP_LINKS)
-    return {
-        **facts,
-        "spec": _stated(app.spec),
-        "executors": list(app.executors),
-        "driver": app.driver and app.driver.id,
-    }
+    facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
+    return {**facts, "spec": to_builtins(app.spec), "executors": list(app.executors), "driver": driver}

@@ -171,7 +171,7 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
         kind = type(event)
         if kind in MOVE_REQUESTS:
             app = apps.get(event.app)  # type: ignore[union-attr]  # it names one
-            if app is None or app.plain:
+            if app is None or not (app.preferred_hosts or app.wanted):
                 continue
         if kind in ENTAILING:
             yield from _consequences(state, event, at)
@@ -196,7 +196,7 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for granted in placements(state, at):
         for event in granted:
-            yield event if state.apps[event.app].plain else with_request(state, event)
+            yield with_request(state, event)
 
 
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
@@ -213,7 +213,7 @@ STAGES = (
                 AppChanged,
                 "L6",
                 "{0.app} asks for {0.executor_limit} executors",
-                {"demanded": "app", "executors": "executor_limit", "cores": "requested_cores"},
+                {"demanded": "app", "executors": "executor_limit", "cores": "requested.cores"},
                 lambda event: event.backlog_executors is not None,
             ),
             Decision(

@@ -1,17 +1,14 @@
-"""Pending apps in the order admission wants them: Map<company, Map<user, queue>> [0], kept up to date per event.
+"""Pending apps in the order of admission: Map<company, Map<user, queue>> [0], updated at every event.
 
-Only the app that a user's queue would give next (its *head*, semantics F) can be admitted, and
-whether it passes its company's cap (C4) depends on its request alone. So a company's users are kept
-together by what their heads request, each group in the order of the user policy: however many users
-wait behind a cap, the first one that passes is found by looking at one user a distinct request. What
-passes, and what is held back since when, is a fact of the log and kept up to date at every event
-(`cap`).
+Only the first app of a user's queue (its *head*, semantics F) can be admitted. Whether it is within its company's quota
+(C4) depends on its request alone, so a company's users are grouped by the requests of their heads, and each group is in
+the order of the user policy. The first user within the quota is found by looking at one user a distinct request.
+`quota` keeps what passes and what is held back.
 
-For the order, changes only mark what they concern; it is restored for the marked ones when somebody asks
-who is next. As in `fleet`, the ordered lists are plain ones kept by `bisect`. Two policies order by
-time too, and no list can be kept in such an order: under `pay-as-you-go` each company that takes part
-is placed anew once a turn, under `balanced` each user of the selected company who passes the cap is
-looked at for each admission. Both grow with companies or users, neither with apps or workers.
+Changes only mark companies and users; the order of the marked ones is restored when the next app is requested. As in
+`fleet`, ordered lists are kept by `bisect`. Two policies also order by time, and no list keeps such an order. Under
+`pay-as-you-go`, each company that takes part is ordered again once a turn. Under `balanced`, each user of the selected
+company within the quota is compared for each admission. Both grow with companies or users, not with apps or workers.
 """
 
 from __future__ import annotations
@@ -44,20 +41,20 @@ class UserQueue:
 
 @dataclass(slots=True)
 class CompanyQueue:
-    """One company's users with pending apps, its cap, and what the company policy needs to know of it."""
+    """One company's users with pending apps, its quota, and what the company policy compares."""
 
     tenant: Tenant
     limit: QuotaLimit
     users: dict[str, UserQueue] = field(default_factory=dict)
     order: dict[Resources, list[UserKey]] = field(default_factory=dict)
-    """Users by what their heads request, in the order of the user policy."""
+    """Users by the requests of their heads, in the order of the user policy."""
     moved: dict[str, None] = field(default_factory=dict)
     all_moved: bool = False
     placed: CompanyKey | None = None
 
 
 class AppQueue:
-    """Every company's pending apps; `first` says which one admission takes next."""
+    """The pending apps of all companies; `first` is the next to admit."""
 
     def __init__(self) -> None:
         self.companies: dict[str, CompanyQueue] = {}
@@ -68,13 +65,13 @@ class AppQueue:
         self._moved: dict[str, None] = {}
         self.basis = Basis()
         self.changed: dict[str, None] = {}
-        """The companies whose held-back apps may be others since somebody last asked when a reservation is due."""
+        """The companies whose held-back apps may have changed since their reservation times were last read."""
         self.arrivals: OrderedDict[str, Pending] = OrderedDict()
         """Every pending app by id, in the order of submission."""
         self.configure(ClusterConfigured())
 
     def configure(self, settings: ClusterConfigured) -> None:
-        """Order by these policies from now on."""
+        """Order by the policies of these settings."""
         companies, users = COMPANY_POLICIES[settings.company_policy], USER_POLICIES[settings.user_policy]
         self._company_key, self._companies_drift = companies.rank, companies.drifts
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
@@ -89,32 +86,32 @@ class AppQueue:
         self.changed |= dict.fromkeys(self.companies)
 
     def reservation_due(self, company: str) -> int | None:
-        """When (ms) the company's next reservation is due (semantics C7); None if none is, or it is no company."""
+        """The time (ms) of the company's next reservation (semantics C7); None if there is none."""
         known = self.companies.get(company)
         since = None if known is None else known.limit.held_longest()
         return None if since is None else since + self._delay_ms + 1
 
     def to_reserve(self, company: str, at: int) -> list[str]:
-        """The company's apps that have been held back for too long by `at` (ms) (semantics C7)."""
+        """The company's apps that are held back longer than the patience at `at` (ms) (semantics C7)."""
         held = self.companies[company].limit.held()
         return [app.app for since, app in held if since + self._delay_ms < at]
 
     def reserve(self, app: Pending) -> None:
-        """Its company's room is reserved for the app from now on (semantics C7)."""
+        """Reserve the company's room for the app (semantics C7)."""
         self.companies[app.company].limit.reserve(app)
         self._note(app.company)
 
     def add_company(self, name: str, balance: Balance, usage: Usage, *, last_selected: int = 0) -> None:
-        """A company whose users may queue apps from now on."""
+        """Add a company whose users may queue apps."""
         tenant = Tenant(name, balance, usage, last_selected=last_selected)
         self.companies[name] = CompanyQueue(tenant, QuotaLimit(tenant))
 
     def add_user(self, company: str, user: Contender) -> None:
-        """A user who queued apps before; one that is new need not be added."""
+        """Add a user who queued apps before; `push` adds new ones."""
         self.companies[company].users[user.user] = UserQueue(user)
 
     def hold_back(self, apps: Iterable[tuple[str, int, bool]]) -> None:
-        """Have the caps hold these pending apps back, each since then and with room reserved or not, as `held_back`."""
+        """Restore (app, held back since in ms, whether room is reserved), as `held_back` returned them."""
         since: dict[str, int] = {}
         reserved: dict[str, list[Reservation]] = {}
         for name, at, reserving in apps:
@@ -136,7 +133,7 @@ class AppQueue:
         self.borrowers.pop(name, None)
 
     def set_quota(self, name: str, quota: Quota, *, stops_idle: bool, borrow: bool = False) -> None:
-        """The company's cap and the base of its share from now on, and whether it may borrow (semantics C2, C6)."""
+        """Set the company's quota and whether it may borrow (semantics C2, C6)."""
         company = self.companies[name]
         if borrow:
             self.borrowers[name] = None
@@ -154,7 +151,7 @@ class AppQueue:
         return tenant.quota.share_of(tenant.balance.occupied(self.basis.occupancy))
 
     def push(self, app: Pending, balance: Balance) -> None:
-        """Queue an app for its user, whose ledger is `balance`."""
+        """Queue an app for its user with the ledger `balance`."""
         company = self.companies[app.company]
         queue = company.users.get(app.user)
         if queue is None:
@@ -181,7 +178,7 @@ class AppQueue:
         self._note(app.company)
 
     def restate(self, app: Pending, request: Resources) -> Pending:
-        """The app with what it requests now, in its old place; it has waited behind the cap for nothing (C7)."""
+        """The app with its new request, in the same place; its time held back starts again (semantics C7)."""
         restated = app._replace(request=request)
         company = self.companies[app.company]
         queue = company.users[app.user]
@@ -198,7 +195,7 @@ class AppQueue:
         return restated
 
     def admit(self, app: Pending, position: int) -> None:
-        """Take an app out because its company and user had their turn, at this log position (semantics C3, U1)."""
+        """Remove an app that is admitted at this log position; its company and user had their turn (C3, U1)."""
         company = self.companies[app.company]
         contender = company.users[app.user].contender
         company.tenant.last_selected = contender.last_selected = position
@@ -207,36 +204,35 @@ class AppQueue:
         company.limit.review(self.basis.at)
 
     def touch(self, company: str, user: str) -> None:
-        """Something that the policies or the cap look at changed for this user and so for the company."""
+        """Mark a user and company whose ledgers or requests have changed."""
         queue = self.companies[company]
         queue.moved[user] = None
         queue.limit.review(self.basis.at)
         self._note(company)
 
     def first(self, *, within_quota: bool = False) -> Pending | None:
-        """The app to admit next: of the first company that takes part, its first user's head (semantics C, U, F).
+        """The app to admit next: the head of the first user of the first company that takes part (semantics C, U, F).
 
-        While no other company takes part, one that borrows is asked as if it had no quota (C6), unless
-        it has to be `within_quota`. Example, 16 cores, of which a and b bought 8 each: a borrows and holds all
-        16 with four apps of 4. An app of b that asks for 8 waits until an executor of a ends: the 4 cores that a
-        then asks for beyond its quota without holding them make nobody wait. The app of b enters and gets
-        them, and the next 4 that a gives up as well; what a gives up then, a's own apps get again.
+        If no other company takes part, a company that borrows has no quota (C6), unless `within_quota`. Example, 16
+        cores, 8 each for a and b: a borrows and holds all 16 with four apps of 4. An app of b with 8 waits until an
+        executor of a ends. The 4 cores that a then requests above its quota without holding them do not delay b: its
+        app enters and gets them, and the next 4 that a gives up. What a gives up after that, a's own apps get again.
         """
         if self._companies_drift and self._ordered_at != self.basis.at:
             self._moved.update((key[-1], None) for key in self._order)
             self._ordered_at = self.basis.at
         if self._moved:
-            self._settle()
+            self._reorder()
         order = self._order
         if self.borrowers and len(order) < 2 and not within_quota:
             takes_part = order[0][-1] if order else None
             free = [name for name in self.borrowers if takes_part in (None, name) and self.companies[name].order]
             if free:
-                return self._next_of(min(map(self._key, free))[-1], capped=False)
-        return self._next_of(order[0][-1], capped=True) if order else None
+                return self._next_of(min(map(self._key, free))[-1], within_quota=False)
+        return self._next_of(order[0][-1], within_quota=True) if order else None
 
     def may_return(self) -> Resources:
-        """What borrowers have asked for beyond their quotas and do not hold (semantics C6)."""
+        """What borrowers request above their quotas and do not hold (semantics C6)."""
         unheld = NOTHING
         for name in self.borrowers:
             bought, has = self.companies[name].tenant.quota, self.companies[name].tenant.balance
@@ -244,12 +240,12 @@ class AppQueue:
         return unheld
 
     def holds_quota(self, name: str) -> bool:
-        """Whether the company holds its whole quota, or more, of some kind."""
+        """Whether the company holds at least its quota of some kind."""
         quota, has = self.companies[name].tenant.quota, self.companies[name].tenant.balance
         return (has.granted * quota.denominator).reaches(quota.amount)
 
     def held_back(self) -> Iterator[tuple[str, int, bool]]:
-        """(app, since when in ms, whether room is reserved for it) of what the caps hold back or did (semantics C7)."""
+        """(app, held back since in ms, whether room is reserved) of each app held back or reserved for (C7)."""
         for company in self.companies.values():
             for since, _, app in company.limit.reservations:
                 yield app.app, since, True
@@ -267,19 +263,19 @@ class AppQueue:
         queue.head = head
 
     def _note(self, company: str) -> None:
-        """The company's place in the order, and when its next reservation is due, may be others now."""
+        """Mark the company: its place in the order or its next reservation may have changed."""
         self._moved[company] = None
         self.changed[company] = None
 
     def oldest(self) -> Pending | None:
-        """The app that was submitted first, whoever's it is (semantics A6)."""
+        """The pending app that was submitted first (semantics A6)."""
         return next(iter(self.arrivals.values()), None)
 
-    def _settle(self) -> None:
+    def _reorder(self) -> None:
         for name in self._moved:
             company = self.companies[name]
             for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
-                self._settle_user(company, company.users[user])
+                self._reorder_user(company, company.users[user])
             company.moved.clear()
             company.all_moved = False
             self._take_out_of_order(company)
@@ -288,7 +284,7 @@ class AppQueue:
                 insort(self._order, company.placed)
         self._moved.clear()
 
-    def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
+    def _reorder_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Resources, UserKey] | None = None
         if queue.head is not None:
             contender = queue.contender
@@ -312,8 +308,8 @@ class AppQueue:
     def _key(self, name: str) -> CompanyKey:
         return self._company_key(self.companies[name].tenant, self.basis)
 
-    def _next_of(self, name: str, *, capped: bool) -> Pending | None:
-        """The app that the company sends: its reservation's, else its first user's (semantics C7, U1, U2)."""
+    def _next_of(self, name: str, *, within_quota: bool) -> Pending | None:
+        """The company's next app: the reserved one, else its first user's (semantics C7, U1, U2)."""
         company = self.companies[name]
         if company.limit.reservations and (reserver := company.limit.reserver()) is not None:
             return reserver
@@ -321,7 +317,7 @@ class AppQueue:
         if len(order) == 1 and not self._users_drift:
             (users,) = order.values()
             return company.users[users[0][-1]].head
-        passing = [users for request, users in order.items() if not capped or groups[request].passes]
+        passing = [users for request, users in order.items() if not within_quota or groups[request].passes]
         if self._users_drift:
             keys = [
                 self._user_key(company.users[key[-1]].contender, company.tenant.quota, self.basis)
