@@ -128,14 +128,14 @@ def log_line(line: Line) -> str:
 
     A 0 or a False is shown where it is not what the event says by default.
     """
-    from scheduler.model.events import EVENT_TYPES  # noqa: PLC0415 - other answers need not wait for the models
+    from scheduler.model.events import EVENT_TYPES, named  # noqa: PLC0415 - other answers need not wait for the models
 
     model = EVENT_TYPES[line.type]
     usual = {field.name: field.default for field in structs.fields(model)}
     parts = [
         f"{name}={words(value)}"
-        for name, value in line.data.items()
-        if value or (isinstance(value, int) and usual.get(name, value) != value)
+        for name, value in named(line.data).items()
+        if value or (isinstance(value, int) and usual.get(name) != value)
     ]
     return f"{line.seq:>7}  {moment(line.at)}  {line.type:<18} {' '.join(parts)}".rstrip()
 
@@ -149,8 +149,11 @@ def log_json(line: Line) -> str:
 
 
 def words(value: object) -> str:
-    """A value on one line: a command as the shell would take it, anything odd quoted."""
-    text = shlex.join(str(part) for part in value) if isinstance(value, list) else str(value)
+    """A value on one line: a command as the shell would take it, `key:value,…`, or as it is; anything odd quoted."""
+    if isinstance(value, dict):
+        text = ",".join(f"{key}:{each}" for key, each in value.items())
+    else:
+        text = shlex.join(str(part) for part in value) if isinstance(value, list) else str(value)
     return text if text.isprintable() and " " not in text else json.dumps(text)
 
 

@@ -22,6 +22,7 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    Computed,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -30,20 +31,26 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
     LostWorkersForgotten,
     MasterElected,
+    OnePerWorker,
     RefusalsOmitted,
     ReservationLapsed,
     RoomReserved,
+    Sizing,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
 )
 from scheduler.model.ids import driver_id, executor_id
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, LostWorker, Worker
 from scheduler.rules.validate import changed_settings, read_part
+
+_LEAST = Resources(1, 1)
+"""The least that a worker offers (semantics W1)."""
 
 Broken = tuple[str, str] | None
 """(number of the rule, reason), None if the event can be folded."""
@@ -87,11 +94,11 @@ def _company_changed(state: Facts, event: CompanyChanged) -> Broken:
 
 
 def _quota(event: CompanyRegistered) -> Broken:
-    cores, memory_mb = event.cores, event.memory_mb
-    if (cores is None) != (memory_mb is None) or (cores is not None and event.part is not None):
-        return "C2", "a quota is amounts of cores and memory, a part of the cluster, or neither"
-    if cores is not None and memory_mb is not None and (cores < 0 or memory_mb < 0):
-        return "C2", f"a quota of {cores} cores and {memory_mb} MiB is negative"
+    if event.amounts is not None:
+        if event.part is not None:
+            return "C2", "a quota is amounts, a part of the cluster, or neither"
+        if not event.amounts.covers(NOTHING):
+            return "C2", f"a quota of {event.amounts} is negative"
     if event.part is not None:
         try:
             if "/" not in event.part:
@@ -112,8 +119,8 @@ def _company_removed(state: Facts, event: CompanyRemoved) -> Broken:
 def _worker_registered(state: Facts, event: WorkerRegistered) -> Broken:
     if event.worker in state.workers:
         return "W1", f"worker {event.worker!r} is registered already"
-    if event.cores < 1 or event.memory_mb < 1:
-        return "W1", f"worker {event.worker!r} offers {event.cores} cores and {event.memory_mb} MiB"
+    if not event.offer.covers(_LEAST):
+        return "W1", f"worker {event.worker!r} offers {event.offer}, less than {_LEAST}"
     return None
 
 
@@ -134,11 +141,8 @@ def _worker_changed(state: Facts, event: WorkerChanged) -> Broken:
         return "W3", f"worker {event.worker!r} is {worker.status} and cannot become {event.status}"
     if worker.decommissioned and (event.status == "alive" or worker.status == "leaving" != event.status):
         return "W6", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
-    if event.cores < max(1, worker.offer.cores - worker.free.cores):
-        return "W1", f"worker {event.worker!r} is granted more than {event.cores} cores"
-    if event.memory_mb < max(1, worker.offer.memory_mb - worker.free.memory_mb):
-        return "W1", f"worker {event.worker!r} is granted more than {event.memory_mb} MiB"
-    return None
+    least = (worker.offer - worker.free).at_least(_LEAST)
+    return None if event.offer.covers(least) else ("W1", f"worker {event.worker!r} must offer at least {least}")
 
 
 def _worker_removed(state: Facts, event: WorkerRemoved) -> Broken:
@@ -160,43 +164,41 @@ def _app_registered(state: Facts, event: AppRegistered) -> Broken:
         return "A1", f"app {event.app!r} is known already"
     if event.company not in state.companies:
         return "A1", f"company {event.company!r} is not registered"
-    if event.cores < 0 or event.tasks < 0:
+    if (event.cores or 0) < 0 or event.tasks < 0:
         return "A1", f"app {event.app!r} asks for {event.cores} cores and {event.tasks} tasks"
-    if event.requested_cores < event.driver_cores or event.requested_memory_mb < event.driver_memory_mb:
+    if not event.requested.covers(event.driver or NOTHING):
         return "A2", f"app {event.app!r} requests less than its driver has"
-    if event.driver:
-        if event.driver_cores < 1 or event.driver_memory_mb < 1:
-            return "D1", f"the driver of app {event.app!r} asks for nothing"
-    elif event.driver_cores or event.driver_memory_mb:
-        return "D1", f"app {event.app!r} has no driver to hold {event.driver_cores} cores"
-    if event.sizing == "computed" and event.executor_limit is None and event.elastic is None and not event.unlimited:
-        return _as_computed(event)
-    return _as_asked(event)
+    if event.driver is not None and not event.driver.covers(_LEAST):
+        return "D1", f"the driver of app {event.app!r} asks for nothing"
+    if event.executor_limit is not None and event.executor_limit < 0:
+        return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
+    return _sizing(event.app, event.sizing) or _sized(event)
 
 
-def _as_computed(event: AppRegistered) -> Broken:
-    if event.executor_cores is not None or event.executor_memory_mb is not None:
-        return "S5", f"the scheduler sizes the executors of app {event.app!r}"
-    if event.memory_per_task_mb is not None and event.memory_per_task_mb < 1:
-        return "A2", f"a task of app {event.app!r} has {event.memory_per_task_mb} MiB"
+_LEAST = Resources(1, 1)
+
+
+def _sizing(app: str, sizing: Sizing) -> Broken:
+    match sizing:
+        case Computed(memory_per_task_mb=memory_mb):
+            if memory_mb is not None and memory_mb < 1:
+                return "A2", f"a task of app {app!r} has {memory_mb} MiB"
+        case Fixed(each=size):
+            if not size.covers(_LEAST):
+                return "S5", f"the executors of app {app!r} have {size}"
+        case OnePerWorker(memory_mb=memory_mb):
+            if memory_mb < 1:
+                return "S5", f"the executors of app {app!r} have {memory_mb} MiB"
     return None
 
 
-def _as_asked(event: AppRegistered) -> Broken:
-    cores, memory_mb = event.executor_cores, event.executor_memory_mb
-    if event.executor_limit is not None and event.executor_limit < 0:
-        return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
-    if event.sizing == "computed":
-        if event.unlimited or event.elastic is not None:
-            return "S5", f"app {event.app!r} does not size its executors"
-        return _as_computed(event)
-    if memory_mb is None or memory_mb < 1:
-        return "S5", f"the executors of app {event.app!r} have {memory_mb} MiB"
-    if (cores is None) != (event.sizing == "one-per-worker") or (cores is not None and cores < 1):
-        return "S5", f"{event.sizing} executors of app {event.app!r} have {cores} cores"
+def _sized(event: AppRegistered) -> Broken:
+    if event.cores is None and isinstance(event.sizing, Computed):
+        return "S5", f"app {event.app!r} does not size its executors"
     if event.elastic is not None:
         least, most, backlog, step = event.elastic
-        if cores is None or not 0 <= least <= backlog <= most or step < 1 or event.executor_limit is None:
+        counted = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
+        if not counted or not 0 <= least <= backlog <= most or step < 1:
             return "L6", f"app {event.app!r} cannot be elastic between {least} and {most} executors"
     return None
 
@@ -233,9 +235,8 @@ def _granted(state: Facts, app: App | None, event: ExecutorAllocated | DriverAll
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
-    if not 0 <= event.cores <= worker.free.cores or not 0 <= event.memory_mb <= worker.free.memory_mb:
-        free = f"{worker.free.cores} cores and {worker.free.memory_mb} MiB"
-        return "P1", f"worker {event.worker!r} has {free} free, no room for {event.cores} and {event.memory_mb}"
+    if not worker.free.covers(event.resources) or not event.resources.covers(NOTHING):
+        return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     return None
 
 
@@ -246,14 +247,14 @@ def _executor_allocated(state: Facts, event: ExecutorAllocated) -> Broken:
         return broken
     if event.executor != executor_id(event.app, app.next_executor):
         return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
-    if not app.plain and app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+    if not app.driver_runs:
         return "D1", f"the driver of app {event.app!r} does not run"
     request = event.requested or app.requested
     if not request.covers(app.requested):
         return "O4", f"a grant does not lower the request of app {event.app!r}"
-    if not request.covers(app.granted + Resources(app.done_cores + event.cores, event.memory_mb)):
-        asked = f"{request.cores} cores and {request.memory_mb} MiB"
-        return "A2", f"app {event.app!r} requests {asked}, and would be granted more"
+    held = app.granted + event.resources
+    if not request.covers(held + Resources(app.done_cores) if app.done_cores else held):
+        return "A2", f"app {event.app!r} requests {request}, and would be granted more"
     return None
 
 
@@ -262,19 +263,14 @@ def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
     broken = _granted(state, app, event)
     if broken is not None or app is None:
         return broken
-    if not app.spec.driver or app.driver is not None:
+    if app.spec.driver is None or app.driver is not None:
         return "D1", f"no driver of app {event.app!r} waits for a worker"
     if event.driver != driver_id(event.app, app.next_driver):
         return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.next_driver)!r}"
-    if (event.cores, event.memory_mb) != (app.spec.driver_cores, app.spec.driver_memory_mb):
-        return (
-            "D1",
-            f"the driver of app {event.app!r} has {app.spec.driver_cores} cores, {app.spec.driver_memory_mb} MiB",
-        )
-    if app.granted.cores + event.cores > app.requested.cores:
-        return "A2", f"app {event.app!r} requests {app.requested.cores} cores"
-    if app.granted.memory_mb + event.memory_mb > app.requested.memory_mb:
-        return "A2", f"app {event.app!r} requests {app.requested.memory_mb} MiB"
+    if event.resources != app.spec.driver:
+        return "D1", f"the driver of app {event.app!r} has {app.spec.driver}"
+    if not app.requested.covers(app.granted + event.resources):
+        return "A2", f"app {event.app!r} requests {app.requested}, and would be granted more"
     return None
 
 
@@ -325,8 +321,8 @@ def _app_changed(state: Facts, event: AppChanged) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
         return "O4", f"app {event.app!r} is not known or has ended"
-    if event.done_cores < 0 or event.requested_cores < event.done_cores or event.requested_memory_mb < 0:
-        return "O4", f"app {event.app!r} cannot request {event.requested_cores} cores, {event.done_cores} of them done"
+    if event.done_cores < 0 or not event.requested.covers(Resources(event.done_cores)):
+        return "O4", f"app {event.app!r} cannot request {event.requested}, {event.done_cores} cores of it done"
     if event.target is not None and event.target <= (event.executor_limit or 0):
         return "L1", f"app {event.app!r} asks for {event.target} executors, which it requests already"
     if (
@@ -335,13 +331,12 @@ def _app_changed(state: Facts, event: AppChanged) -> Broken:
         or min(event.preferred_hosts.values(), default=0) < 0
     ):
         return "P5", f"app {event.app!r} cannot have a negative number of executors or tasks"
-    unit = event.executor_cores, event.executor_memory_mb
-    if app.unit is not None:
-        if unit != (app.unit.cores, app.unit.memory_mb):
-            return "S5", f"the executors of app {event.app!r} have {app.unit.cores} cores and {app.unit.memory_mb} MiB"
-    elif unit != (None, None) and (app.spec.sizing != "computed" or (unit[0] or 0) < 1 or (unit[1] or 0) < 1):
-        return "S5", f"the executors of app {event.app!r} cannot have {unit[0]} cores and {unit[1]} MiB"
-    if event.preferred_hosts and unit == (None, None):
+    if event.sizing != app.sizing:
+        if not isinstance(app.sizing, Computed) or not isinstance(event.sizing, Fixed):
+            return "S5", f"the executors of app {event.app!r} keep their size"
+        if (broken := _sizing(event.app, event.sizing)) is not None:
+            return broken
+    if event.preferred_hosts and not isinstance(event.sizing, Fixed):
         return "L1", f"app {event.app!r} prefers hosts without executors of one size"
     if event.next_step < 1 or (event.backlog_executors is not None) != app.elastic:
         return "L6", f"app {event.app!r} asks for {event.next_step} executors next, {event.backlog_executors} in all"
@@ -352,7 +347,7 @@ def _executors_requested(state: Facts, event: ExecutorsRequested) -> Broken:
     app = state.apps.get(event.app)
     if app is None or not app.admitted or app.ended is not None:
         return "L1", f"app {event.app!r} is not in waitingApps"
-    if app.unit is None and event.pending:
+    if event.pending and not isinstance(app.sizing, Fixed):
         return "L1", f"app {event.app!r} has no executors of one size to request"
     if any(wanted.number < 1 or wanted.since > state.at for wanted in event.pending):
         return "L1", f"app {event.app!r} requests no executors, or from a time that has not come"

@@ -1,4 +1,4 @@
-"""A scenario run through the rules without a store: settings and commands in, decisions and the final state out."""
+"""Run a scenario of settings and commands without a store; return its decisions and the final state."""
 
 from __future__ import annotations
 
@@ -43,11 +43,10 @@ _MORE = ("finish", "settings", "turn")
 def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[str, Any]:
     """`{"decisions": […], "final": {…}}` of a scenario `{"settings": {…}, "commands": [{"op": …}, …]}`.
 
-    Each command is a turn of its own, those of `turn` arrive together (semantics T2). A command may say
-    `at` what time it comes (ms, never going back), else it comes 1 ms after the one before; a turn is
-    also taken whenever a time that a rule waits for has come in between (T1). `finish` means that all
-    executors of the app ended, and its driver if it has one, and the app is removed, pending or not. With `check`, the
-    ledgers are recomputed after every turn.
+    Each command is a turn; the commands of a `turn` arrive together (semantics T2). `at` is the time of a command in ms
+    and never decreases; the default is 1 ms after the previous one. A turn also runs at each time in between that a
+    rule waits for (T1). `finish` ends all executors and the driver of the app, and removes the app, pending or not.
+    With `check`, the ledgers are recomputed after every turn.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
     """
@@ -69,19 +68,19 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
                 due = now + 1
             while (moment := state.timers.next(now)) is not None and moment < due:
                 now = moment
-                decisions += _settled(Turn(state, now), check=check)
+                decisions += _run(Turn(state, now), check=check)
             now = due
             turn = Turn(state, now)
             for command in _commands(state, operation):
                 turn.take(command)
         except FairlogError as error:
             raise InvalidCommand(f"command {number}: {error}") from None
-        decisions += _settled(turn, check=check)
+        decisions += _run(turn, check=check)
     return {"decisions": decisions, "final": final_state(state)}
 
 
-def _settled(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
-    """What the turn decided, its inputs once taken."""
+def _run(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
+    """The decisions of the turn after its commands."""
     turn.settle()
     if check:
         invariants.check(turn.state)
@@ -96,7 +95,7 @@ def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
 
 
 def final_state(state: ClusterState) -> dict[str, Any]:
-    """waitingApps in order, what is requested and granted as [cores, MiB], and the pending apps by name."""
+    """waitingApps in order, requested and granted amounts as [cores, MiB], and the pending apps by name."""
     return {
         "waiting": list(state.waiting),
         "occupied": [state.balance.requested.cores, state.balance.requested.memory_mb],
@@ -113,7 +112,7 @@ def final_state(state: ClusterState) -> dict[str, Any]:
 
 
 def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa: ANN401 - it is read from a file
-    """The commands behind one operation of a scenario; `state` is read when each is taken."""
+    """The commands of one operation; `state` is read when each is taken."""
     if not isinstance(operation, Mapping) or "op" not in operation:
         raise InvalidCommand(f'an operation must be an object with an "op", not {shorten(operation)}')
     arguments = {name: value for name, value in operation.items() if name not in ("op", "at")}
@@ -139,7 +138,7 @@ def _finish(state: ClusterState, name: str) -> Iterator[Command]:
     app = state.apps.get(name)
     for executor in list(app.executors) if app is not None else []:
         yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
-    if app is None or not app.spec.driver or app.ended is not None:
+    if app is None or app.spec.driver is None or app.ended is not None:
         yield EndApp(app=name, reason="finished")
     elif app.driver is None:
         yield KillApp(app=name)

@@ -202,9 +202,7 @@ def _restore_app(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a 
     )
     none = Standing(), Standing(), Standing()
     standings = none if company is None else state.claims.standings(spec.company, spec.user)
-    state.apps[spec.app] = App(
-        queued=queued, standings=standings, accounts=accounts, usage=usage, **asdict(record)
-    )
+    state.apps[spec.app] = App(queued=queued, standings=standings, accounts=accounts, usage=usage, **asdict(record))
 
 
 def _restore_executor(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a record

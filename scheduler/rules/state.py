@@ -22,7 +22,7 @@ from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
 
-from msgspec import structs
+from msgspec import Struct, structs, to_builtins
 
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
@@ -44,6 +44,7 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
     LostWorkersForgotten,
     MasterElected,
     RefusalsOmitted,
@@ -129,7 +130,8 @@ class ClusterState:
         `preconditions`); nothing is changed then.
         """
         kind = type(event)
-        broken = PRECONDITIONS[kind](self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
+        holds, fold = _FOLDS[kind]
+        broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
             raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
@@ -138,11 +140,11 @@ class ClusterState:
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
-        self._folds[kind](self, event)
-        if kind is CommandRefused and cause:
-            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
-        if private is not None and kind is AppRegistered:
+        fold(self, event)
+        if kind is AppRegistered:
             self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
+        elif kind is CommandRefused and cause:
+            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
 
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
@@ -150,18 +152,18 @@ class ClusterState:
         return self._by_submission[self.waiting_drivers[index]] if index < len(self.waiting_drivers) else None
 
     def wants_executors(self, app: App) -> bool:
-        """Whether placement is to look at the app: it owes it a unit (P4), within its limit (P5), its driver placed."""
+        """Whether placement owes the app an executor (P4), within its limit (P5), once its driver is placed (D1)."""
         if app.ended is not None or not app.admitted:
             return False
         limit = app.executor_limit
         if limit is not None and limit <= len(app.executors):
             return False
-        if app.plain:
-            return app.left_cores > 0
-        if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+        if app.spec.driver is not None and not app.driver_runs:
             return False
-        unit = 1 if app.unit is None or PLACEMENTS[self.settings.placement].one_a_worker else app.unit.cores
-        return app.left_cores >= unit
+        sizing = app.sizing
+        if type(sizing) is not Fixed or PLACEMENTS[self.settings.placement].one_a_worker:
+            return app.left_cores > 0
+        return app.left_cores >= sizing.each.cores
 
     @property
     def timers(self) -> Timers:
@@ -191,8 +193,8 @@ class ClusterState:
         in particular has 15/2. With 20 cores more it is 20 and 10.
         """
         spec = self.companies[company].spec
-        if spec.cores is not None and spec.memory_mb is not None:
-            return Quota(Resources(spec.cores, spec.memory_mb))
+        if spec.amounts is not None:
+            return Quota(spec.amounts)
         numerator, denominator = map(int, spec.part.split("/")) if spec.part else (1, len(self.companies))
         return Quota(self.fleet.total * numerator, denominator)
 
@@ -234,7 +236,7 @@ class ClusterState:
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
         """Work out every index from the facts alone: for a state whose facts were read back, before any event.
 
-        `held_back` is what the caps held back, as `AppQueue.held_back` told it.
+        `held_back` is the result of `AppQueue.held_back`.
         """
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
         self.claims.configure(self.settings)
@@ -243,8 +245,8 @@ class ClusterState:
         self._oldest_commands = deque(self.commands)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
-        for known in self.known_workers():
-            self._offer(known.offer, 1)
+        for offering in self.known_workers():
+            self._offer(offering.offer, 1)
         self._wait_to_forget()
         for name, company in self.companies.items():
             standing = self.claims.of(name)
@@ -252,14 +254,12 @@ class ClusterState:
             self.queue.add_company(name, company.balance, company.usage, last_selected=selected, standing=standing)
             for user_name, user in company.users.items():
                 standing = self.claims.standings(name, user_name)[2]
-                known = Contender(
-                    user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing
-                )
+                known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
                 self.queue.add_user(name, known)
         self._set_quotas()
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
-            for held in app.slices():
+            for held in app.allocations():
                 if self.workers[held.worker].status == "alive":
                     self.claims.stay(held, app, live=True)
             if not app.admitted and app.ended is None:
@@ -274,14 +274,14 @@ class ClusterState:
                 self.claims.admit(app)
             if app.target is not None:
                 self.wishes[app.spec.app] = app
-            if app.spec.driver and app.driver is None:
+            if app.spec.driver is not None and app.driver is None:
                 self._let_driver_wait(app, waits=True)
             self._reconsider(app)
             self.queue.touch(app.spec.company, app.spec.user)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
-            "spec": structs.asdict(company.spec),
+            "spec": _stated(company.spec),
             "balance": _facts(company.balance),
             "usage": list(self.usage(company)),
             "last_selected": company.last_selected,
@@ -347,18 +347,11 @@ class ClusterState:
         self._set_quotas()
 
     def _worker_registered(self, event: WorkerRegistered) -> None:
-        offer = Resources(event.cores, event.memory_mb)
+        offer = event.offer
         if event.worker in self.lost:
             self._forget_lost(event.worker)
         self._offer(offer, 1)
-        worker = self.workers[event.worker] = Worker(
-            event.worker,
-            event.node,
-            event.host,
-            event.rack,
-            offer,
-            free=offer,
-        )
+        worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
         self._set_live(worker, was=False, now=True)
         self._set_cluster()
 
@@ -375,11 +368,10 @@ class ClusterState:
     def _worker_changed(self, event: WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
-        offer = Resources(event.cores, event.memory_mb)
         self._offer(worker.offer, -1)
-        self._offer(offer, 1)
-        worker.free += offer - worker.offer
-        worker.offer, worker.status = offer, event.status
+        self._offer(event.offer, 1)
+        worker.free += event.offer - worker.offer
+        worker.offer, worker.status = event.offer, event.status
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
@@ -412,8 +404,8 @@ class ClusterState:
 
     def _wait_to_forget(self) -> None:
         first = min((worker.at for worker in self.lost.values()), default=None)
-        due = () if first is None else ((first + self.settings.remember_lost_s * 1000, "lost"),)
-        self._timers.set("", 0, due)
+        remembered_ms = self.settings.remember_lost_s * 1000
+        self._timers.set("", 0, () if first is None else ((first + remembered_ms, "lost"),))
 
     def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
         if was == now:
@@ -466,19 +458,17 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
-        request = Resources(event.requested_cores, event.requested_memory_mb)
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, request, self.head, self.at),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
             submitted=self.head,
             submitted_at=self.at,
-            requested=request,
+            requested=event.requested,
             executor_limit=event.executor_limit,
-            plain=event.sizing == "computed" and not event.driver,
-            unit=_unit(event.executor_cores, event.executor_memory_mb),
+            sizing=event.sizing,
         )
         if event.elastic is not None:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
@@ -511,13 +501,12 @@ class ClusterState:
         company.last_selected = user.last_selected = self.head
         user.last_selected_at = self.at
         self.queue.admit(app.queued, self.head)
-        if app.spec.driver:
+        if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
         self._reconsider(app)
 
     def _app_changed(self, event: AppChanged) -> None:
-        app = self.apps[event.app]
-        request = Resources(event.requested_cores, event.requested_memory_mb)
+        app, request = self.apps[event.app], event.requested
         before = app.requested
         if app.admitted:
             add_request(app.accounts, request - before)
@@ -528,9 +517,7 @@ class ClusterState:
         if (event.executor_limit or 0) > (app.executor_limit or 0) or (wants and not wanted):
             app.asked_at = self.at
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
-        if app.unit is None:
-            app.unit = _unit(event.executor_cores, event.executor_memory_mb)
-        app.plain = app.plain and app.unit is None
+        app.sizing = event.sizing
         self._set_need(app)
         if not app.admitted and request != app.queued.request:
             app.queued = self.queue.restate(app.queued, request, app.need)
@@ -566,12 +553,12 @@ class ClusterState:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
-        for held in app.slices():
+        for held in app.allocations():
             held.status = "stopping"
         app.running = 0
         app.wanted = ()
         self.wishes.pop(event.app, None)
-        if not app.plain and app.spec.driver and app.driver is None and app.admitted:
+        if app.spec.driver is not None and app.driver is None and app.admitted:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
@@ -586,8 +573,7 @@ class ClusterState:
 
     def _executor_allocated(self, event: ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        resources = Resources(event.cores, event.memory_mb)
-        executor = Allocation(event.executor, event.app, event.worker, resources)
+        executor = Allocation(event.executor, event.app, event.worker, event.resources)
         executor.locality = event.locality
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
@@ -597,7 +583,7 @@ class ClusterState:
             app.requested = event.requested
             self.claims.restate(app, before)
             self.queue.touch(app.spec.company, app.spec.user)
-        self._grant(app, worker, resources)
+        self._grant(app, worker, event.resources)
 
     def _executor_changed(self, event: ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
@@ -627,23 +613,21 @@ class ClusterState:
         if event.reason == "failed":
             app.failures += 1
         if event.done:
-            unplaced = app.spec.driver_cores if app.spec.driver and app.driver is None else 0
-            held = app.granted.cores - executor.resources.cores
-            app.done_cores = max(0, app.requested.cores - held - unplaced)
+            held = app.granted.cores - executor.resources.cores + app.unplaced_driver.cores
+            app.done_cores = max(0, app.requested.cores - held)
         self._grant(app, worker, -executor.resources)
         self._forget_if_over(app)
 
     def _driver_allocated(self, event: DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        resources = Resources(event.cores, event.memory_mb)
-        driver = Allocation(event.driver, event.app, event.worker, resources)
+        driver = Allocation(event.driver, event.app, event.worker, event.resources)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
-            self.driver_cores += event.cores
+            self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)
         self._set_need(app)
-        self._grant(app, worker, resources)
+        self._grant(app, worker, event.resources)
 
     def _driver_removed(self, event: DriverRemoved) -> None:
         """The driver waits for a worker again; where its app ends with it, that is the next event (semantics D3)."""
@@ -686,7 +670,7 @@ class ClusterState:
 
     def _reconsider(self, app: App, held: Resources | None = None) -> None:
         """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
-        if not app.plain:
+        if type(app.sizing) is Fixed:
             self._set_timers(app)
         if self.claims.update(app, held):
             self.queue.touch(app.spec.company, app.spec.user)
@@ -753,6 +737,10 @@ class ClusterState:
     """Type of event -> what folds it."""
 
 
+_FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._folds.items()}  # noqa: SLF001
+"""Type of event -> its precondition, and what folds it."""
+
+
 def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
     return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
 
@@ -763,9 +751,13 @@ def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a data
     return {name: _fact(value) for name, value in values.items()}
 
 
+def _stated(event: Event) -> dict[str, Any]:
+    return {name: _fact(value) for name, value in structs.asdict(event).items()}
+
+
 def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
-    if isinstance(value, Resources):
-        return list(value)
+    if isinstance(value, Struct):
+        return to_builtins(value)
     return _facts(value) if is_dataclass(value) else value
 
 
@@ -781,6 +773,5 @@ _APP_LINKS = (
 
 
 def _app_facts(app: App) -> dict[str, Any]:
-    facts = _facts(app, *_APP_LINKS)
-    spec = structs.asdict(app.spec)
-    return {**facts, "spec": spec, "executors": list(app.executors), "driver": app.driver and app.driver.id}
+    facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
+    return {**facts, "spec": to_builtins(app.spec), "executors": list(app.executors), "driver": driver}

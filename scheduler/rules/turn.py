@@ -7,6 +7,7 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
@@ -47,7 +48,7 @@ class Decision(NamedTuple):
 
     def as_json(self, event: Event) -> dict[str, Any]:
         """The event as a scenario's answer has it, without what is None."""
-        stated = {name: getattr(event, field) for name, field in self.outcome.items()}
+        stated = {name: attrgetter(field)(event) for name, field in self.outcome.items()}
         return {name: value for name, value in stated.items() if value is not None}
 
 
@@ -163,20 +164,26 @@ ENTAILING = MOVE_REQUESTS | {ClusterConfigured}
 
 
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
-    """Each event, and behind it what the rules make of it at once: pending requests (L1, L2), reservations (C7).
+    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7).
 
     The caller folds each event before it asks for the next.
     """
+    apps = state.apps
     for event in events:
         yield event
-        if type(event) in ENTAILING:
+        kind = type(event)
+        if kind in MOVE_REQUESTS:
+            app = apps.get(event.app)  # type: ignore[union-attr]  # it names one
+            if app is None or not (app.preferred_hosts or app.wanted):
+                continue
+        if kind in ENTAILING:
             yield from _consequences(state, event, at)
 
 
 def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
     if type(event) is ClusterConfigured:
         return reservations(state, at)
-    requested = requests(state, event, at)
+    requested = requests(state, event, at)  # type: ignore[arg-type]  # it is one of those
     return () if requested is None else (requested,)
 
 
@@ -202,7 +209,7 @@ def _moments(state: ClusterState, at: int) -> Iterator[Event]:
     yield from given_back(state, at)
 
 
-_GRANT = {"worker": "worker", "cores": "cores", "memory_mb": "memory_mb"}
+_GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
 
 STAGES = (
     Stage(
@@ -235,7 +242,7 @@ STAGES = (
                 AppChanged,
                 "L6",
                 "{0.app} asks for {0.executor_limit} executors",
-                {"demanded": "app", "executors": "executor_limit", "cores": "requested_cores"},
+                {"demanded": "app", "executors": "executor_limit", "cores": "requested.cores"},
             ),
         ),
     ),
@@ -245,7 +252,7 @@ STAGES = (
             Decision(
                 DriverAllocated,
                 "D1",
-                "driver of {0.app} gets {0.cores} cores on {0.worker}",
+                "driver of {0.app} gets {0.resources.cores} cores on {0.worker}",
                 {"driver": "app", **_GRANT},
             ),
         ),
@@ -256,7 +263,7 @@ STAGES = (
             Decision(
                 ExecutorAllocated,
                 "P6",
-                "{0.executor} gets {0.cores} cores on {0.worker}",
+                "{0.executor} gets {0.resources.cores} cores on {0.worker}",
                 {"allocated": "app", **_GRANT, "locality": "locality"},
             ),
         ),

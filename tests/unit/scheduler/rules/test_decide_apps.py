@@ -24,12 +24,14 @@ from scheduler.model.events import (
     AppRemoved,
     ClusterConfigured,
     CompanyRegistered,
+    Computed,
     Event,
     ExecutorChanged,
     ExecutorRemoved,
     WorkerChanged,
     WorkerRemoved,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.decide import decide
 from tests.property.given import ACME, entered, fold, granted, joined, queued, shared, submission
 
@@ -58,7 +60,7 @@ def registration(command: SubmitApp, *given: Event) -> AppRegistered:
 def test_6_cores_asked_for_are_8_held_and_the_event_says_both() -> None:
     """Semantics A1, A2."""
     event = registration(submission("a1", 6))
-    assert (event.cores, event.requested_cores, event.requested_memory_mb) == (6, 8, 4096)
+    assert (event.cores, event.requested) == (6, Resources(8, 4096))
 
 
 def test_an_app_that_names_no_cores_gets_the_default() -> None:
@@ -70,7 +72,7 @@ def test_an_app_that_names_no_cores_gets_the_default() -> None:
 def test_an_app_without_memory_counts_512_mib_a_task_and_the_event_has_none() -> None:
     """Semantics A2."""
     event = registration(submission("a1", 8, per_task_mb=None))
-    assert (event.memory_per_task_mb, event.requested_memory_mb) == (None, 4096)
+    assert (event.sizing, event.requested.memory_mb) == (Computed(None), 4096)
 
 
 def test_an_app_that_names_no_tasks_has_as_many_as_cores() -> None:
@@ -94,7 +96,7 @@ def test_an_app_keeps_all_that_a_worker_needs_to_run_it() -> None:
     assert app.private == Private(**private)
     event = app.spec
     assert asdict(event) | asked == asdict(event)
-    assert (event.company, event.user, event.sizing, event.driver) == ("acme", "ann", "computed", False)
+    assert (event.company, event.user, event.sizing, event.driver) == ("acme", "ann", Computed(512), None)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_an_app_id_is_used_once_even_after_the_app_has_ended(state: list[Event])
         decide(fold([ACME, *state]), submission("a1"))
 
 
-BOUGHT = CompanyRegistered(company="acme", cores=16, memory_mb=8192)
+BOUGHT = CompanyRegistered(company="acme", amounts=Resources(16, 8192))
 
 
 def test_an_app_with_more_cores_than_its_quota_is_refused_with_both_numbers() -> None:
@@ -220,7 +222,7 @@ def test_tasks_that_come_back_undo_what_earlier_executors_were_done_with() -> No
     state = fold([*RUNNING, removed("a1.0", "exited", done=True)])
     assert decide(state, ended("a1.1", "failed", exit_code=9)) == [
         removed("a1.1", "failed", exit_code=9),
-        AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0),
+        AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512)),
     ]
 
 
@@ -266,7 +268,7 @@ def test_executors_that_end_otherwise_are_no_failures(reason: Word) -> None:
 
 def test_the_last_executor_of_a_leaving_worker_takes_the_worker_with_it() -> None:
     """Semantics W3."""
-    state = fold([*RUNNING, WorkerChanged(worker="w1", status="leaving", cores=16, memory_mb=65536)])
+    state = fold([*RUNNING, WorkerChanged(worker="w1", status="leaving", offer=Resources(16, 65536))])
     assert decide(state, ended("a1.0")) == [removed("a1.0", "exited")]
     fold([removed("a1.0", "exited")], state)
     assert decide(state, ended("a1.1")) == [

@@ -12,6 +12,7 @@ from scheduler.model.errors import DuplicateWorker, InvalidCommand, OfferTooSmal
 from scheduler.model.events import (
     AppChanged,
     AppRemoved,
+    Computed,
     Event,
     ExecutorRemoved,
     WorkerChanged,
@@ -28,7 +29,7 @@ HELD: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted(
 
 
 def changed(status: WorkerStatus, cores: int = 16, memory_mb: int = 65536) -> WorkerChanged:
-    return WorkerChanged(worker="w1", status=status, cores=cores, memory_mb=memory_mb)
+    return WorkerChanged(worker="w1", status=status, offer=Resources(cores, memory_mb))
 
 
 def lost(executor: str) -> ExecutorRemoved:
@@ -38,7 +39,7 @@ def lost(executor: str) -> ExecutorRemoved:
 def test_a_new_worker_is_registered_with_its_offer() -> None:
     """Semantics W1."""
     assert decide(fold([]), worker("w1", 7, 5000)) == [
-        WorkerRegistered(worker="w1", node="w1", host="w1.example", rack="", cores=7, memory_mb=5000)
+        WorkerRegistered(worker="w1", node="w1", host="w1.example", rack="", offer=Resources(7, 5000))
     ]
 
 
@@ -165,8 +166,8 @@ def test_tasks_that_ran_on_a_lost_worker_undo_what_its_apps_were_done_with() -> 
         ]
     )
     assert decide(state, LoseWorker(worker="w1"))[3:] == [
-        AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0),
-        AppChanged(app="a2", requested_cores=12, requested_memory_mb=6144, done_cores=0),
+        AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512)),
+        AppChanged(app="a2", requested=Resources(12, 6144), sizing=Computed(512)),
         WorkerRemoved(worker="w1", reason="lost"),
     ]
 
