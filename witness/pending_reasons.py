@@ -6,13 +6,13 @@ little longer than most: each cause stands with what there is to tell of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.model.events import Computed, Fixed, OnePerWorker
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CAUSES = {
     "no-live-worker": "A3",
+    "beyond-quota": "C4",
     "cap": "C4",
     "reserved": "C7",
     "queue": "F1",
@@ -37,6 +38,7 @@ CAUSES = {
     "driver": "D1",
     "limit": "P5",
     "no-worker-large-enough": "P1",
+    "parts-exceed-cluster": "C8",
     "locality": "L5",
     "workers-full": "P1",
 }
@@ -80,42 +82,45 @@ def _no_worker() -> Told:
 
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
-    """The company's cap (C4), or that it may not borrow now (C6), its reservation (C7), the user's queue (F1, F2)."""
-    spec, cap, queue = app.spec, company.limit, company.users[app.spec.user]
-    if not cap.admits(app.queued.request):
-        borrows = spec.company in state.queue.borrowers
-        others = borrows and any(one.limit.lets_through() for one in _others(state, spec.company))
-        if not borrows or others or is_full(state):
-            return Wait("cap", "C6" if borrows else "C4", partial(_capped, state, company, app, others=others))
-    reserver = cap.reserver() if cap.reservations else None
+    """No large worker (N3), the company's quota (C4, C6), its reservation (C7), the user's queue (F1, F2)."""
+    spec, limit, queue = app.spec, company.limit, company.users[app.spec.user]
+    if not app.need.hostable:
+        size = app.need.least if not state.fleet.could_host(app.need.least) else app.need.driver
+        return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
+    borrows = state.queue.may_borrow(spec.company)
+    if not borrows and not limit.admits(app.queued.request):
+        alone = not limit.fits_alone(app.queued.request)
+        rule = "C6" if company.borrows else "C4"
+        return Wait("beyond-quota" if alone else "cap", rule, partial(_capped, company, app))
+    reserver = limit.reserver() if limit.reservations else None
     if reserver is not None and reserver.app != spec.app:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
-    if queue.head is not None and queue.head.app != spec.app:
+    head = queue.first if borrows else queue.head
+    if head is not None and head.app != spec.app:
         return Wait("queue", APP_POLICIES[state.settings.app_policy].rule, partial(_queued, queue, app))
     return None
 
 
-def _others(state: ClusterState, company: str) -> Iterable[CompanyQueue]:
-    return (queue for name, queue in state.queue.companies.items() if name != company)
+def _live(state: ClusterState) -> list[Worker]:
+    return [worker for worker in state.workers.values() if worker.status == "alive"]
 
 
-def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: bool) -> Told:
-    request, quota, has = app.queued.request, company.tenant.quota, company.tenant.balance
-    text = (
-        f"company {app.spec.company} has asked for {has.requested.cores} cores and {has.requested.memory_mb} MiB; "
-        f"{request.cores} cores and {request.memory_mb} MiB more would pass its quota of {_words(quota)}"
-    )
-    if borrows := app.spec.company in state.queue.borrowers:
-        why = "another company takes part" if others else "the cluster is full"
-        text += f"; it may not borrow, since {why}"
+def _capped(company: CompanyQueue, app: App) -> Told:
+    request, quota, limit = app.queued.request, company.tenant.quota, company.limit
+    claimed = company.tenant.standing.claimed
+    text = f"company {app.spec.company} claims {claimed}; {request} more would pass its quota of {_words(quota)}"
+    if not limit.fits_alone(request):
+        text = f"the app requests {request}, which is beyond the quota of company {app.spec.company}, {_words(quota)}"
+    if company.borrows:
+        text += "; it may not borrow, since another company has an app within its quota"
     facts = {
-        "requestedCores": has.requested.cores,
-        "requestedMemory": has.requested.memory_mb,
+        "claimCores": claimed.cores,
+        "claimMemory": claimed.memory_mb,
         "appCores": request.cores,
         "appMemory": request.memory_mb,
         "quotaCores": exact(quota.amount.cores, quota.denominator),
         "quotaMemory": exact(quota.amount.memory_mb, quota.denominator),
-        "borrow": borrows,
+        "borrow": company.borrows,
     }
     return text, facts
 
@@ -144,7 +149,7 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """Another company's turn (C3, C5) or user's (U1, U3), or the cluster that is full (A3)."""
     spec, settings = app.spec, state.settings
-    first = state.queue.first(within_quota=is_full(state))
+    first = state.queue.first(full=is_full(state))
     if first is not None and first.company != spec.company:
         return Wait(
             "company-turn", COMPANY_POLICIES[settings.company_policy].rule, partial(_company_turn, state, company)
@@ -157,17 +162,20 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
     """The companies that take part (C1), whose turn it is first, each with the value that its policy measures."""
-    rank = COMPANY_POLICIES[state.settings.company_policy].rank
-    taking = [queue for queue in state.queue.companies.values() if queue.limit.lets_through()]
-    ranked = sorted(((rank(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
-    return [(queue, str(key)) for (_, key, *_), queue in ranked]
+    key, basis = COMPANY_POLICIES[state.settings.company_policy].key, state.queue.basis
+    taking = [state.queue.companies[name] for name in state.queue.taking_part()]
+    return [(queue, str(key(queue.tenant, basis))) for queue in taking]
 
 
 def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[UserQueue, str]]:
-    """The users of a company whose next app passes its cap, whose turn it is first, each with the value measured."""
-    state.queue.first()  # brings up to date what the users' keys are made of
+    """The users of a company whose next app passes its quota, whose turn it is first, each with the value measured."""
+    borrows = state.queue.may_borrow(company.tenant.company)  # brings up to date what the users' keys are made of
     policy, quota, basis = USER_POLICIES[state.settings.user_policy], company.tenant.quota, state.queue.basis
-    passing = [queue for queue in company.users.values() if queue.head and company.limit.admits(queue.head.request)]
+    passing = [
+        queue
+        for queue in company.users.values()
+        if (head := queue.first if borrows else queue.head) and (borrows or company.limit.admits(head.request))
+    ]
     ranked = sorted(((policy.rank(each.contender, quota, basis), each) for each in passing), key=lambda one: one[0])
     return [(queue, str(key) if policy.measure else "") for (_, key, *_), queue in ranked]
 
@@ -216,18 +224,44 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
 
 
 def _cluster(state: ClusterState) -> Told:
-    used, fleet = state.balance, state.fleet
+    """What fills the cluster: the companies by claim, each with how much of it is beyond its part."""
+    claims, fleet = state.claims, state.fleet
+    claimed = claims.total.claimed
     text = (
-        f"the apps in waitingApps ask for {used.requested.cores} of {fleet.total.cores} cores "
-        f"and {used.requested.memory_mb} of {fleet.total.memory_mb} MiB"
+        f"the apps in waitingApps claim {claimed.cores} of {fleet.total.cores} cores "
+        f"and {claimed.memory_mb} of {fleet.total.memory_mb} MiB"
     )
+    names = sorted(state.companies, key=lambda name: (-float(_of(claims.of(name).claimed, fleet.total)), name))
+    companies = []
+    for name in names:
+        claim = claims.of(name).claimed
+        beyond = (claim - state.queue.part(name)).at_least(NOTHING)
+        if claim != NOTHING:
+            companies.append(
+                {
+                    "company": name,
+                    "claimCores": claim.cores,
+                    "claimMemory": claim.memory_mb,
+                    "beyondCores": beyond.cores,
+                    "beyondMemory": beyond.memory_mb,
+                }
+            )
+    told = [f"{one['company']} {one['claimCores']} cores, {one['beyondCores']} beyond its part" for one in companies]
     facts = {
-        "requestedCores": used.requested.cores,
-        "requestedMemory": used.requested.memory_mb,
+        "claimCores": claimed.cores,
+        "claimMemory": claimed.memory_mb,
         "cores": fleet.total.cores,
         "memory": fleet.total.memory_mb,
+        "companies": companies,
     }
-    return text if is_full(state) else f"it enters with the next turn: {text}", facts
+    if not is_full(state):
+        return f"it enters with the next turn: {text}", facts
+    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    return f"{text}: {', '.join(told[:_NAMED])}{more}", facts
+
+
+def _of(claimed: Resources, total: Resources) -> Share:
+    return claimed.dominant_share(total)
 
 
 def _for_executors(state: ClusterState, app: App) -> Wait | None:
@@ -269,7 +303,19 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
         return Wait("next-turn", "T2", lambda: ("it is placed with the next turn", {}))
-    return _for_room(state, size)
+    wait, company = _for_room(state, size), app.spec.company
+    short = wait.cause == "workers-full" and settings.admission == "fair" and not state.queue.reached(company)
+    if short and not state.fleet.total.covers(state.queue.parts_of_active()):
+        return Wait("parts-exceed-cluster", "C8", partial(_parts, state, company))
+    return wait
+
+
+def _parts(state: ClusterState, company: str) -> Told:
+    """The parts of all active companies, each at least one smallest executor, are more than the cluster has."""
+    parts, total, mine = state.queue.parts_of_active(), state.fleet.total, state.queue.part(company)
+    text = f"the companies are assured {parts} together, and the cluster has {total}; {company} is assured {mine}"
+    named = {"parts": parts, "cluster": total, "part": mine}
+    return text, {name: [amounts.cores, amounts.memory_mb] for name, amounts in named.items()}
 
 
 def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
@@ -303,7 +349,7 @@ def _preferring(state: ClusterState, app: App) -> Told:
 
 def _for_room(state: ClusterState, size: Resources) -> Wait:
     """No worker is large enough, or none has room; the nearest one is told."""
-    live = [worker for worker in state.workers.values() if worker.status == "alive"]
+    live = _live(state)
     if any(worker.offer.covers(size) for worker in live):
         return Wait("workers-full", "P1", partial(_nearest, live, size, of_free=True))
     return Wait("no-worker-large-enough", "P1", partial(_nearest, live, size, of_free=False))

@@ -151,9 +151,7 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     elif not state.fleet.live:
         first = None
     else:
-        first = state.queue.next_within()
-        if first is None and not is_full(state):
-            first = state.queue.next_beyond()
+        first = state.queue.first(full=is_full(state))
     return None if first is None else admission(state, first)
 
 

@@ -43,13 +43,9 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
         command = _elastic(state, command)
-    if command.executor_limit is not None:
-        check_range("the maximum number of executors", command.executor_limit, 0, MAX_EXECUTORS)
     sizing = _sizing(command)
     driver = _driver(command)
     cores, tasks = _cores_and_tasks(state, command, sizing)
-    if state.settings.admission == "fair":
-        _check_size(state, sizing, cores or 0)
     if command.memory_per_task_mb is not None:
         check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
@@ -76,6 +72,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     )
     if state.settings.admission == "fair":
         _check_purchase(company, registered)
+        _check_size(state, sizing, cores or 0)
         _check_fits(state, registered)
     return registered
 
@@ -159,6 +156,8 @@ def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) ->
 
 def _sizing(command: SubmitApp) -> Sizing:
     """How the app's executors are sized: by the scheduler unless the command states a size (semantics S5)."""
+    if command.executor_limit is not None:
+        check_range("the maximum number of executors", command.executor_limit, 0, MAX_EXECUTORS)
     cores, memory_mb, name = command.executor_cores, command.executor_memory_mb, command.sizing
     if cores is None and memory_mb is None and name in (None, "computed"):
         return Computed(command.memory_per_task_mb)

@@ -199,10 +199,10 @@ _BORROW = "Allow the company to exceed its quota while no other company has an a
 @company.command("add")
 @click.argument("name", type=read_text)
 @_quota
-@click.option("--borrow/--no-borrow", default=False, show_default=True, help=_BORROW)
+@click.option("--borrow/--no-borrow", default=None, help=_BORROW)
 @on_cluster
 def company_add(
-    session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool
+    session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool | None
 ) -> None:
     """Register a company.
 
@@ -399,12 +399,14 @@ def shares(source: Source, *, as_json: bool) -> None:
         render.print_json(found)
         return
     everybody = found["waitingApps"]
-    rows = [("all", "", *_held(everybody), "", "")]
+    rows = [("all", "", *_held(everybody), "", "", "", "", "")]
     for each in found["companies"]:
-        quota = f"{each['quotaCores']} cores, {size_text(each['quotaMemory'])}"
-        rows.append((each["company"], "", *_held(each), quota, render.percent(each["share"])))
-        rows += [("", user["user"], *_held(user), "", "") for user in found["users"] if _same_company(user, each)]
-    render.print_table(("COMPANY", "USER", "OCCUPIED", "GRANTED", "QUOTA", "SHARE"), rows, empty="")
+        amounts = (_amounts(each, name) for name in ("quota", "part", "claim", "beyond"))
+        rows.append((each["company"], "", *_held(each), *amounts, render.percent(each["share"])))
+        users = (user for user in found["users"] if _same_company(user, each))
+        rows += [("", user["user"], *_held(user), "", "", "", "", "") for user in users]
+    columns = ("COMPANY", "USER", "REQUESTED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
+    render.print_table(columns, rows, empty="")
 
 
 def _same_company(user: dict[str, Any], company: dict[str, Any]) -> bool:
@@ -412,7 +414,8 @@ def _same_company(user: dict[str, Any], company: dict[str, Any]) -> bool:
 
 
 def _held(balance: dict[str, Any]) -> tuple[str, str]:
-    return (
-        f"{balance['occupiedCores']} cores, {size_text(balance['occupiedMemory'])}",
-        f"{balance['grantedCores']} cores, {size_text(balance['grantedMemory'])}",
-    )
+    return _amounts(balance, "occupied"), _amounts(balance, "granted")
+
+
+def _amounts(balance: dict[str, Any], name: str) -> str:
+    return f"{balance[f'{name}Cores']} cores, {size_text(balance[f'{name}Memory'])}"

@@ -113,7 +113,7 @@ class CompanyQueue:
 
 
 class AppQueue:
-    """Every company's pending apps; `next_within`, `next_beyond` and `next_that` say which one is admitted next."""
+    """The pending apps of all companies; `first` is the next to admit."""
 
     def __init__(self) -> None:
         self.companies: dict[str, CompanyQueue] = {}
@@ -380,6 +380,11 @@ class AppQueue:
         self._settle()
         return self._part(self.companies[name])
 
+    def parts_of_active(self) -> Resources:
+        """The parts of all active companies together (semantics C8)."""
+        self._settle()
+        return sum((self._part(each) for each in self.companies.values() if each.active is not None), NOTHING)
+
     def reached(self, name: str) -> bool:
         """Whether the company has reached its part (semantics C8)."""
         return reached(self.companies[name].tenant.standing.held, self.part(name))
@@ -405,9 +410,13 @@ class AppQueue:
                 return self._first_of(name, company, test)
         return None
 
-    def next_beyond(self) -> Pending | None:
-        """The app to admit next among all that C4 or C6 lets pass (semantics A3, C, U, F)."""
-        return self.next_that(lambda _: True)
+    def first(self, *, full: bool = False) -> Pending | None:
+        """The app to admit next: one that keeps its company within its part, else any that C4 or C6 lets pass (A3).
+
+        The latter only while claims do not fill the cluster.
+        """
+        within = self.next_within()
+        return within if within is not None or full else self.next_that(lambda _: True)
 
     def next_that(self, test: Test, *, able: Test | None = None) -> Pending | None:
         """The app to admit next among those that pass the test as well.
