@@ -1,4 +1,4 @@
-"""Whether what runs on this host is well: for the health checks of service managers and containers."""
+"""Health checks of this host, for service managers and containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fairlog.cli.session import Session
 
 BEATEN_MS = 10_000
-"""An agent beats once a second; one that has not for so long does not go about its work."""
+"""Age of a heartbeat above which an agent counts as hung; agents send one a second."""
 
 
 class Health(NamedTuple):
@@ -28,7 +28,7 @@ def live(session: Session) -> Health:
 
 
 def ready(session: Session) -> Health:
-    """Whether a master is active and this host takes part, by a master or by a worker that can be granted something."""
+    """Whether a master is active, and this host runs a master or a worker that accepts grants."""
     host = socket.gethostname()
     workers = session.ask_master("workers")
     if workers is None:

@@ -1,4 +1,4 @@
-"""How answers look: tables, sizes, times, JSON, and a line that says how far an app is."""
+"""How answers look: tables, sizes, times, JSON, log lines, progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _COUNT_EVERY = 1_000
 _WIDE = 100_000
-"""Columns of what is no terminal: lines that programs read are never broken."""
+"""Columns where output is not a terminal: programs need whole lines."""
 
 
 def print_json(value: object) -> None:
@@ -29,8 +29,8 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows under column headings, numbers right-aligned, or the sentence `empty` if there are no rows.
 
-    Nothing is ever cut, since ids are there to be copied: where the terminal is too narrow, cells go on below
-    themselves at a space, and if that does not do, lines go on where the terminal lets them.
+    Nothing is cut, so that ids can be copied. On a narrow terminal, cells wrap at spaces; if words are too long for
+    that, the terminal wraps the lines.
     """
     from rich.console import Console  # noqa: PLC0415 (JSON answers need none of it)
     from rich.table import Table  # noqa: PLC0415 (likewise)
@@ -55,10 +55,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
 
 
 def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
-    """The width of each column for these cells, so that the line fits into `room` with two spaces between columns.
+    """The width of each column, so that a line with two spaces between columns fits into `room` if possible.
 
-    As wide as its cells where that fits. Otherwise the columns that can give most give first, none less than its
-    longest word; if even that takes more room, all stay as wide as their cells.
+    Columns are as wide as their widest cell if that fits. Otherwise those with the most slack shrink first, at most to
+    their longest word; if that does not suffice, none shrinks.
     """
     from rich.cells import cell_len  # noqa: PLC0415 (as in `print_table`)
 
@@ -82,34 +82,39 @@ def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
     try:
         for number, item in enumerate(items):
             if number % _COUNT_EVERY == 0:
-                tell(f"{number} {of}")
+                progress(f"{number} {of}")
             yield item
     finally:
-        tell("")
+        progress("")
 
 
-def tell(how_far: str) -> None:
+def progress(text: str) -> None:
     """On a terminal, show progress on stderr, replacing the line before."""
     if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{how_far}", nl=False, err=True)
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence to stderr."""
+    click.echo(sentence, err=True)
 
 
 def moment(at_ms: int | None) -> str:
-    """A time by the store's clock, in UTC."""
+    """A time (ms since the epoch) in UTC, to the ms; "-" if there is none."""
     if not at_ms:
         return "-"
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
 def second(at_ms: int | None) -> str:
-    """A time to the second, in UTC."""
+    """As `moment`, to the second."""
     return moment(at_ms).partition(".")[0]
 
 
 def percent(share: str) -> str:
-    """A share "n/d" as a percentage; the exact one is in the JSON."""
+    """A share "n/d" as a percentage."""
     numerator, denominator = (int(part) for part in share.split("/"))
-    return f"{100 * numerator / denominator:.1f}%" if denominator else "none bought"
+    return f"{100 * numerator / denominator:.1f}%" if denominator else "no quota"
 
 
 def duration(milliseconds: int | None) -> str:
@@ -124,10 +129,7 @@ def duration(milliseconds: int | None) -> str:
 
 
 def log_line(line: Line) -> str:
-    """One event on one line: position, time, type, and its non-empty data.
-
-    A 0 or a False is shown where it is not what the event says by default.
-    """
+    """One event on one line: position, time, type, data. Empty values are left out, as are 0 and false by default."""
     from scheduler.model.events import EVENT_TYPES  # noqa: PLC0415 - other answers need not wait for the models
 
     model = EVENT_TYPES[line.type]
@@ -141,20 +143,17 @@ def log_line(line: Line) -> str:
 
 
 def log_json(line: Line) -> str:
-    """One event as an object on one line, its data's keys in stored order.
-
-    In ASCII: some characters of Unicode end a line for those who read lines.
-    """
+    """One event as a JSON object on one line, in ASCII, because some readers break lines at Unicode separators."""
     return json.dumps(line.as_json(), separators=(",", ":"))
 
 
 def words(value: object) -> str:
-    """A value on one line: a command as the shell would take it, anything odd quoted."""
+    """A value on one line: a command as shell words, unprintable text and text with spaces in quotes."""
     text = shlex.join(str(part) for part in value) if isinstance(value, list) else str(value)
     return text if text.isprintable() and " " not in text else json.dumps(text)
 
 
 def print_verdict(verdict: str | None) -> None:
-    """Say first what is wrong with the log that figures or explanations are taken from, if anything is."""
+    """Print what is wrong with the log, if anything is, before the figures taken from it."""
     if verdict is not None:
         click.echo(f"{verdict}\n")

@@ -1,4 +1,4 @@
-"""`submit --wait`: how far an app is, on stderr, and how it ended."""
+"""`submit --wait`: shows the progress of an app and how it ended, on stderr."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-import click
-
 from fairlog.cli import render
-from fairlog.cli.follow import follow, patiently, position_of
+from fairlog.cli.follow import follow, patiently
 from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
 from scheduler.store.codec import told
@@ -36,24 +34,24 @@ class _Display(Protocol):
 
 
 def wait_for(session: Session, app: str, seq: int) -> int:
-    """Wait for the end of an app: 0 if it finished, 1 if it failed or was killed; `seq` is its registration.
+    """Wait for the end of the app registered at `seq`. Returns 0 if it finished, 1 if it failed or was killed.
 
-    Read from the log, so that it works through any change of masters. An interrupt ends the waiting, not the app.
+    Reads the log, so that a change of masters does not matter. An interrupt ends the wait, not the app.
     """
     try:
         with _display(app) as display:
             began_at, end, ended_at = _watch(session, app, seq, display)
     except KeyboardInterrupt:
-        click.echo(f"{app} keeps running; `fairlog kill {app}` ends it", err=True)
+        render.say(f"{app} keeps running; `fairlog kill {app}` ends it")
         raise
     return _say_end(app, end, ended_at - began_at)
 
 
 def _watch(session: Session, app: str, seq: int, display: _Display) -> tuple[int, AppRemoved, int]:
-    """When the app was registered, and how and when it ended, once it has."""
+    """Returns when the app has ended: time of registration (ms), the end, its time (ms)."""
     work = Worklist(session.store, session.cluster)
     state, began_at = "pending", 0
-    for record in follow(session.log, position_of(session.log, seq - 1), wait_s=_LOOK_S):
+    for record in follow(session.log, session.log.before(seq - 1), wait_s=_LOOK_S):
         if record is None:
             display.show(state, patiently(lambda: work.progress(app)))
             continue
@@ -73,13 +71,13 @@ def _is_about(event: Event, app: str) -> bool:
 
 def _say_end(app: str, end: AppRemoved, took_ms: int) -> int:
     why = f": {' '.join(end.detail.split())}" if end.detail else ""
-    click.echo(f"{app} {end.reason} after {render.duration(took_ms)}{why}", err=True)
+    render.say(f"{app} {end.reason} after {render.duration(took_ms)}{why}")
     return 0 if end.reason == "finished" else 1
 
 
 @contextmanager
 def _display(app: str) -> Iterator[_Display]:
-    """A progress bar if stderr is a terminal, otherwise a line now and then."""
+    """A progress bar if stderr is a terminal, otherwise occasional lines."""
     if not sys.stderr.isatty():
         yield _Lines(app)
         return
@@ -107,10 +105,10 @@ class _Lines:
         self._next_s = 0.0
 
     def show(self, state: str, tasks: Progress) -> None:
-        """Print a line if there is something new to say."""
+        """Print a line if something has changed."""
         before = self._said
         if (state, tasks.succeeded) == before or (state == before[0] and time.monotonic() < self._next_s):
             return
         self._said, self._next_s = (state, tasks.succeeded), time.monotonic() + _LINE_EVERY_S
         done = f", {tasks.succeeded} of {tasks.tasks} tasks done" if tasks.tasks else ""
-        click.echo(f"{self._app} {state}{done}", err=True)
+        render.say(f"{self._app} {state}{done}")

@@ -17,7 +17,11 @@ from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.follow import appended, follow, patiently
 from fairlog.cli.params import (
     as_json,
+    flag,
     merge_counts,
+    names_argument,
+    number_option,
+    range_option,
     read_bounds,
     read_cores,
     read_counts,
@@ -25,12 +29,13 @@ from fairlog.cli.params import (
     read_folder,
     read_limit,
     read_pair,
-    read_size,
     read_text,
+    size_option,
+    text_option,
 )
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
-from scheduler.model.errors import CommandRejected
+from scheduler.model.errors import CommandRejected, UnknownExecutor
 from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
@@ -47,32 +52,17 @@ _OVER = ("succeeded", "failed", "stopped")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--company", required=True, metavar="C", type=read_text, help="Company that the app belongs to.")
-@click.option(
-    "--user", required=True, metavar="U", type=read_text, help="User who submits. Each user of a company has one queue."
-)
-@click.option(
+@text_option("--company", required=True, metavar="C", help="Company that the app belongs to.")
+@text_option("--user", required=True, metavar="U", help="User who submits. Each user of a company has one queue.")
+@number_option(
     "--cores",
     type=read_cores,
-    metavar="N",
-    help=(
-        'Number of tasks that may run at once, or "unlimited" if the setting admission is open.  '
-        "[default: the setting default_cores]"
-    ),
+    help='Number of tasks that may run at once, or "unlimited" if the setting admission is open.  '
+    "[default: the setting default_cores]",
 )
-@click.option(
-    "--memory-per-task",
-    type=read_size,
-    metavar="SIZE",
-    help="Memory per task: 512M, 2G or plain MiB.  [default: the scheduler chooses]",
-)
-@click.option(
-    "--tasks",
-    type=int,
-    metavar="N",
-    help="How many times to run CMD, in parallel where possible.  [default: as many as --cores]",
-)
-@click.option("--name", type=read_text, metavar="S", help="Display name of the app.  [default: the command's name]")
+@size_option("--memory-per-task", help="Memory per task: 512M, 2G or plain MiB.  [default: the scheduler chooses]")
+@number_option("--tasks", help="How many times to run CMD, in parallel where possible.  [default: as many as --cores]")
+@text_option("--name", metavar="S", help="Display name of the app.  [default: the command's name]")
 @click.option(
     "--kind",
     type=click.Choice(["batch", "sql"]),
@@ -80,34 +70,21 @@ _OVER = ("succeeded", "failed", "stopped")
     show_default=True,
     help="Kind of app. With the setting app_policy=sql-first, sql apps go first.",
 )
-@click.option(
-    "--retries", type=int, default=0, metavar="N", show_default=True, help="Number of retries for a failed task."
-)
+@number_option("--retries", default=0, show_default=True, help="Number of retries for a failed task.")
 @click.option("--time-limit", type=read_duration, metavar="TIME", help="Time limit for each task: 90s, 10m or 2h.")
 @click.option(
     "--sizing",
     type=click.Choice(["computed", "fixed", "one-per-worker"]),
-    help=(
-        "How executors are sized.  [default: fixed with --executor-cores, one-per-worker with --executor-"
-        "memory alone, else computed]"
-    ),
+    help="How executors are sized.  [default: fixed with --executor-cores, one-per-worker with --executor-memory "
+    "alone, else computed]",
 )
-@click.option("--executor-cores", type=int, metavar="N", help="Cores of each executor, which makes its size fixed.")
-@click.option(
-    "--executor-memory",
-    type=read_size,
-    metavar="SIZE",
-    help="Memory of each executor that the app sizes itself.  [default: 1G]",
-)
-@click.option(
-    "--max-executors", type=int, metavar="N", help="Maximum number of executors at once. `fairlog scale` changes it."
-)
-@click.option(
-    "--driver", is_flag=True, help="Run CMD once, on a worker, as the app's driver. The app ends when it ends."
-)
-@click.option("--driver-cores", type=int, metavar="N", help="Cores of the driver.  [default: 1]")
-@click.option("--driver-memory", type=read_size, metavar="SIZE", help="Memory of the driver.  [default: 1G]")
-@click.option("--supervise", is_flag=True, help="Restart the driver when it fails or is lost.")
+@number_option("--executor-cores", help="Cores of each executor, for executors of fixed size.")
+@size_option("--executor-memory", help="Memory of each executor, unless the scheduler sizes them.  [default: 1G]")
+@number_option("--max-executors", help="Maximum number of executors at once. `fairlog scale` changes it.")
+@flag("--driver", help="Run CMD once, on a worker, as the app's driver. The app ends with its driver.")
+@number_option("--driver-cores", help="Cores of the driver.  [default: 1]")
+@size_option("--driver-memory", help="Memory of the driver.  [default: 1G]")
+@flag("--supervise", help="Restart the driver when it fails or is lost.")
 @click.option(
     "--env", type=read_pair, multiple=True, metavar="K=V", help="Environment variable for the tasks. Can be repeated."
 )
@@ -117,7 +94,7 @@ _OVER = ("succeeded", "failed", "stopped")
     metavar="MIN:MAX",
     help="Adjust the number of executors to the remaining tasks, within these bounds.",
 )
-@click.option("--wait", is_flag=True, help="Wait until the app ends, and exit with its result.")
+@flag("--wait", help="Wait until the app ends, and exit with its result.")
 @click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
 @on_cluster
 def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 (the options as click gives them)
@@ -128,8 +105,9 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
     """
-    app = f"app-{uuid4().hex[:12]}"
-    name = asked["name"]
+    app, name = f"app-{uuid4().hex[:12]}", asked["name"]
+    if name == "":
+        raise click.BadParameter("a name must not be empty", param_hint="--name")
     secrets = dict(asked["env"])
     request = SubmitApp(
         app=app,
@@ -155,8 +133,6 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
         supervise=asked["supervise"],
         elastic=asked["elastic"],
     )
-    if name == "":
-        raise click.BadParameter("a name must not be empty", param_hint="--name")
     receipt = session.submit(request, secrets)
     click.echo(app)
     sys.stdout.flush()
@@ -168,8 +144,8 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
 
 
 @click.command()
-@click.option("--executor", is_flag=True, help="Kill executors, named by id. Their apps continue and get replacements.")
-@click.argument("app", nargs=-1, required=True, type=read_text)
+@flag("--executor", help="Kill executors, named by id. Their apps continue and get replacements.")
+@names_argument("app")
 @on_cluster
 def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
     """Kill apps, or single executors.
@@ -182,13 +158,13 @@ def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
 
 
 def _kill_executor(name: str) -> KillExecutors:
-    return KillExecutors(app=app_of(name) or name, executors=(name,))
+    if not app_of(name):
+        raise UnknownExecutor(name)
+    return KillExecutors(app=app_of(name), executors=(name,))
 
 
 @click.command()
-@click.option(
-    "--executors", required=True, type=read_limit, metavar="N", help='Number of executors, or "none" for no limit.'
-)
+@number_option("--executors", required=True, type=read_limit, help='Number of executors, or "none" for no limit.')
 @click.option(
     "--prefer",
     type=read_counts,
@@ -196,16 +172,12 @@ def _kill_executor(name: str) -> KillExecutors:
     metavar="HOST=TASKS...",
     help="Number of tasks that prefer a host. List several pairs, or repeat the option.",
 )
-@click.option(
+@number_option(
     "--preferring-tasks",
-    type=int,
-    metavar="N",
-    help=(
-        "Number of tasks that prefer some host, if a task prefers several hosts.  [default: the sum of "
-        "--prefer, at most all tasks]"
-    ),
+    help="Number of tasks that prefer some host, if a task prefers several hosts.  [default: the sum of --prefer, at "
+    "most all tasks]",
 )
-@click.argument("app", nargs=-1, required=True, type=read_text)
+@names_argument("app")
 @on_cluster
 def scale(
     session: Session,
@@ -233,9 +205,7 @@ def scale(
 
 
 @click.command()
-@click.option(
-    "--all", "everything", is_flag=True, help="Include ended apps, as many as the setting retained_apps keeps."
-)
+@flag("--all", "everything", help="Include ended apps, as many as the setting retained_apps keeps.")
 @in_the_past
 @as_json
 @on_log
@@ -318,7 +288,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
 
 
 def _label(name: str) -> str:
-    """A name of the JSON as people write it: `requested cores`."""
+    """A name from the JSON in words: `requestedCores` -> `requested cores`."""
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
@@ -334,11 +304,9 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
 
 @click.command()
 @click.argument("app", type=read_text)
-@click.option(
-    "--task", type=click.IntRange(min=0), metavar="I", help="Print the output of this task only, counted from 0."
-)
-@click.option("--driver", is_flag=True, help="Print the output of the driver instead.")
-@click.option("--follow", "following", is_flag=True, help="Keep printing new output until the app ends.")
+@range_option("--task", 0, metavar="I", help="Print the output of this task only, counted from 0.")
+@flag("--driver", help="Print the output of the driver instead.")
+@flag("--follow", "following", help="Keep printing new output until the app ends.")
 @on_cluster
 def logs(session: Session, *, app: str, task: int | None, driver: bool, following: bool) -> None:
     """Print the output of an app's tasks.
@@ -371,9 +339,9 @@ def logs(session: Session, *, app: str, task: int | None, driver: bool, followin
 def send_each(
     session: Session, names: Sequence[str], command: Callable[[str], Command], done: str, *, nothing: str = ""
 ) -> int:
-    """Send one command for each name and say what became of it, `nothing` (if given) where it changed nothing.
+    """Send a command for each name and print its result: `done`, or `nothing` (if given) if it changed nothing.
 
-    1 if any was refused, else 0.
+    Returns 1 if any was refused, else 0.
     """
     code = 0
     for name in names:
@@ -381,13 +349,13 @@ def send_each(
             receipt = session.send(command(name))
             click.echo(f"{name} {done if receipt.seq or not nothing else nothing}")
         except CommandRejected as refusal:
-            click.echo(f"Error: {refusal}", err=True)
+            render.say(f"Error: {refusal}")
             code = 1
     return code
 
 
 def _print_driver_output(session: Session, app: str, *, following: bool) -> None:
-    """Print the output of the app's driver; with `following` as it comes, until the app has ended."""
+    """Print the output of the app's driver; with `following`, as it is written, until the app has ended."""
     from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
 
     work, shown = _worklist(session), b""
@@ -402,7 +370,7 @@ def _print_driver_output(session: Session, app: str, *, following: bool) -> None
 
 
 def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[int]) -> None:
-    """Print each task's output as it comes, task by task, until each has ended or the app has."""
+    """Print each task's output as it is written, task by task, until the task or the app has ended."""
     from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
 
     ticks = follow(session.log, session.log.head(), wait_s=_LOOK_S)
@@ -433,7 +401,7 @@ def _is_over(states: Sequence[TaskState], index: int) -> bool:
 
 
 def _name_of(program: str) -> str:
-    """A name for the app that the rules accept, from the command's; empty where nothing is left of it."""
+    """The command's name without characters that the rules refuse in an app's name; may be empty."""
     name = "".join(character for character in PurePath(program).name if character.isprintable())
     return name[:MAX_NAME].strip()
 

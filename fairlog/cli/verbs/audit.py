@@ -1,4 +1,4 @@
-"""The verbs by which the log bears witness: explain, audit, checkpoint."""
+"""The verbs that explain and check the log: explain, audit, checkpoint."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import EXPORT, as_json, read_point, read_text, span_options
-from fairlog.cli.target import Place, in_the_past, place_options
+from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
+from fairlog.cli.target import in_the_past, target_options
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.chain import read_export, read_store
 from recovery.replay.rebuild import unhindered
@@ -86,7 +86,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
     rows = []
     for user in admission["users"]:
         company = next(each for each in admission["companies"] if each["company"] == user["company"])
-        part = "yes" if company["takesPart"] and user["passes"] else "no, capped"
+        part = "yes" if company["takesPart"] and user["passes"] else "no, quota"
         last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
         rows.append((company["company"], render.percent(company["share"]), part, *last))
     columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")
@@ -96,8 +96,8 @@ def _print_admission(admission: dict[str, Any]) -> None:
 @click.command()
 @click.argument("file", type=EXPORT, required=False)
 @span_options
-@click.option("--company", type=read_text, metavar="C", help="Report only what concerns this company or all companies.")
-@click.option("--all", "everything", is_flag=True, help="List every deviation, not only the first of each cause.")
+@text_option("--company", metavar="C", help="Report only what concerns this company or all companies.")
+@flag("--all", "everything", help="List every deviation, not only the first of each cause.")
 @click.option(
     "--expect",
     type=read_point,
@@ -111,7 +111,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
     help="Audit every *.jsonl file in DIR instead, and report what this version would decide differently.",
 )
 @as_json
-@place_options()
+@target_options()
 def audit(
     *,
     file: IO[bytes] | None,
@@ -166,14 +166,14 @@ def checkpoint(source: Source) -> None:
 
 
 class _Log(NamedTuple):
-    """A log by its name."""
+    """A log and its name."""
 
     name: str
     entries: Iterable[Fact]
 
 
 def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
-    """Each log that is meant."""
+    """The logs to audit: every file of the folder `golden`, `file`, or the selected cluster's log."""
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
@@ -184,16 +184,13 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
     elif file is not None:
         yield _Log(getattr(file, "name", "the file"), read_export(file))
     else:
-        from fairlog.cli.session import Session  # noqa: PLC0415 (a file needs no store)
+        from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        ctx = click.get_current_context()
-        session = Session(ctx.ensure_object(Place))
-        ctx.call_on_close(session.close)
-        yield _Log("the log", read_store(session.log))
+        yield _Log("the log", read_store(Source(click.get_current_context(), None).session.log))
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:
-    """The entries. Raises: InvalidCommand where they show that the log does not contain the point."""
+    """The entries. Raises: InvalidCommand once they show that the log does not contain the point."""
     seq, digest = point
     missing = f"this log does not contain {seq}:{digest}"
     latest: Fact | None = None
@@ -209,11 +206,11 @@ def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]
         yield latest
     ended_at = 0 if latest is None else latest.seq
     if ended_at < seq:
-        raise InvalidCommand(f"{missing}: it ends at position {ended_at}, its end was cut off")
+        raise InvalidCommand(f"{missing}: it ends at position {ended_at}, so its end was cut off")
 
 
 def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterable[Fact]:
-    """The entries; the audit is told the positions of the span as they are known, before the entries that decide it."""
+    """The entries. Sets the audit's span by position before its first and after its last entry is yielded."""
     audited.first, audited.last = first.seq or 1, last.seq
     if first.at is None and last.at is None:
         return entries
@@ -223,7 +220,7 @@ def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound)
 
 
 def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterator[Fact]:
-    """The entries; one that was altered lies where the time that it states puts it."""
+    """The entries. An altered entry belongs to the span or not by the time that it states."""
     try:
         for entry in entries:
             if audited.first == _NOWHERE and first.reached(entry):
@@ -238,7 +235,7 @@ def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -
 
 
 def _verdicts(audited: Audit, log: _Log, company: str | None) -> list[Verdict]:
-    """The verdicts on the log, those that concern the company or all of them.
+    """The verdicts on the log; with `company`, only those that concern it.
 
     Raises: InvalidCommand for a log without entries, UnknownCompany.
     """
