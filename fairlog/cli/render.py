@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import structs
+
+from scheduler.model.resources import size_text
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Line
@@ -52,6 +54,30 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     with console.capture() as captured:
         console.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def print_records(
+    records: Sequence[Mapping[str, Any]], columns: str, *, empty: str, as_json: bool, headings: Sequence[str] = ()
+) -> None:
+    """Print records as JSON, or as a table of the fields `columns`; sizes, times and truth values in words.
+
+    `headings` are the names of the fields in upper case unless given.
+    """
+    if as_json:
+        print_json(records)
+        return
+    names = columns.split()
+    rows = [[in_words(name, record[name]) for name in names] for record in records]
+    print_table(headings or [name.upper() for name in names], rows, empty=empty)
+
+
+def in_words(name: str, value: Any) -> Any:  # noqa: ANN401 (JSON)
+    """The value of a field of a view for a table: times, sizes and truth values in words."""
+    if name.endswith("At"):
+        return second(value)
+    if "memory" in name.lower():
+        return size_text(value)
+    return ("no", "yes")[value] if isinstance(value, bool) else value
 
 
 def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:

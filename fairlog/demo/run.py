@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +43,7 @@ from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 
 WORKERS, CORES, MEMORY_MB = 2, 16, 8192
-"""The cluster, per worker. These are declared sizes, the same on every machine."""
+"""The number of workers and the offer of each, whatever the machine has."""
 QUOTAS = {"north": 512, "south": 128, "west": 1024}
 _SCALE = max(QUOTAS.values()) // (WORKERS * CORES)
 _USERS = {"north": ("ann", "ben", "cem"), "south": ("dora", "emil"), "west": ("fay", "gus", "hana", "ivo")}
@@ -80,7 +79,7 @@ def run_demo() -> int:
     with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:
         plan = Plan(Path(folder), workers=WORKERS, cores=CORES, memory_mb=MEMORY_MB)
         click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
-        with Tree(plan, say=_say, findable=False) as tree, connect(tree.store.url) as store:
+        with Tree(plan, say=render.say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
             client = Client(store, plan.cluster)
             orders, receipts = _submit(client)
@@ -134,13 +133,13 @@ def _command(order: Order) -> SubmitApp:
 
 
 def _watch(tree: Tree, client: Client, orders: Sequence[Order], kills: Kills) -> None:
-    """Show progress and kill what is due until every app has ended and no cores are granted.
+    """Show progress and do the kills until every app has ended and no cores are granted.
 
     Raises: Broken after `DEADLINE_S` seconds.
     """
     began_s = time.monotonic()
     with _display(len(orders)) as show:
-        for _ in count():
+        while True:
             tree.tend()
             elapsed_s = time.monotonic() - began_s
             try:
@@ -235,13 +234,10 @@ def _print_story(story: Story, orders: Sequence[Order]) -> None:
         waits = [app.admitted_at - app.submitted_at for app in mine]
         core_s = sum(story.core_ms.get(app.spec.app, 0) for app in mine) // 1000
         quota = story.state.quota(company).amount.cores
-        rows.append((company, quota, len(users), len(mine), core_s, *map(render.duration, _spread(waits))))
+        spread = (min(waits), sum(waits) // len(waits), max(waits))
+        rows.append((company, quota, len(users), len(mine), core_s, *map(render.duration, spread)))
     columns = ("COMPANY", "QUOTA", "USERS", "APPS", "CORE-SECONDS", "SHORTEST WAIT", "MEAN WAIT", "LONGEST WAIT")
     render.print_table(columns, rows, empty="")
-
-
-def _spread(waits: Sequence[int]) -> tuple[int, int, int]:
-    return min(waits), sum(waits) // len(waits), max(waits)
 
 
 def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
@@ -282,7 +278,7 @@ def _print_checks(story: Story, orders: Sequence[Order]) -> None:
 
 
 def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Receipt]) -> None:
-    """What became of the master and the worker that were killed.
+    """Print the effect of the two kills.
 
     Raises: Broken if no other master took over, or all apps ended before the kills.
     """
@@ -297,7 +293,3 @@ def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Rece
     click.echo("\nNothing was lost:")
     for sentence in held:
         click.echo(f"  ok  {sentence}")
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -60,7 +61,11 @@ _OVER = ("succeeded", "failed", "stopped")
     help='Number of tasks that may run at once, or "unlimited" if the setting admission is open.  '
     "[default: the setting default_cores]",
 )
-@size_option("--memory-per-task", help="Memory per task: 512M, 2G or plain MiB.  [default: the scheduler chooses]")
+@size_option(
+    "--memory-per-task",
+    "memory_per_task_mb",
+    help="Memory per task: 512M, 2G or plain MiB.  [default: the scheduler chooses]",
+)
 @number_option("--tasks", help="How many times to run CMD, in parallel where possible.  [default: as many as --cores]")
 @text_option("--name", metavar="S", help="Display name of the app.  [default: the command's name]")
 @click.option(
@@ -71,7 +76,9 @@ _OVER = ("succeeded", "failed", "stopped")
     help="Kind of app. With the setting app_policy=sql-first, sql apps go first.",
 )
 @number_option("--retries", default=0, show_default=True, help="Number of retries for a failed task.")
-@click.option("--time-limit", type=read_duration, metavar="TIME", help="Time limit for each task: 90s, 10m or 2h.")
+@click.option(
+    "--time-limit", "time_limit_s", type=read_duration, metavar="TIME", help="Time limit for each task: 90s, 10m or 2h."
+)
 @click.option(
     "--sizing",
     type=click.Choice(["computed", "fixed", "one-per-worker"]),
@@ -79,11 +86,17 @@ _OVER = ("succeeded", "failed", "stopped")
     "alone, else computed]",
 )
 @number_option("--executor-cores", help="Cores of each executor, for executors of fixed size.")
-@size_option("--executor-memory", help="Memory of each executor, unless the scheduler sizes them.  [default: 1G]")
-@number_option("--max-executors", help="Maximum number of executors at once. `fairlog scale` changes it.")
+@size_option(
+    "--executor-memory",
+    "executor_memory_mb",
+    help="Memory of each executor, unless the scheduler sizes them.  [default: 1G]",
+)
+@number_option(
+    "--max-executors", "executor_limit", help="Maximum number of executors at once. `fairlog scale` changes it."
+)
 @flag("--driver", help="Run CMD once, on a worker, as the app's driver. The app ends with its driver.")
 @number_option("--driver-cores", help="Cores of the driver.  [default: 1]")
-@size_option("--driver-memory", help="Memory of the driver.  [default: 1G]")
+@size_option("--driver-memory", "driver_memory_mb", help="Memory of the driver.  [default: 1G]")
 @flag("--supervise", help="Restart the driver when it fails or is lost.")
 @click.option(
     "--env", type=read_pair, multiple=True, metavar="K=V", help="Environment variable for the tasks. Can be repeated."
@@ -97,7 +110,16 @@ _OVER = ("succeeded", "failed", "stopped")
 @flag("--wait", help="Wait until the app ends, and exit with its result.")
 @click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
 @on_cluster
-def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 (the options as click gives them)
+def submit(
+    session: Session,
+    /,
+    *,
+    wait: bool,
+    name: str | None,
+    env: tuple[tuple[str, str], ...],
+    command: tuple[str, ...],
+    **asked: Any,  # noqa: ANN401 (the other options are fields of `SubmitApp`)
+) -> int:
     """Submit an app, which runs CMD one or more times.
 
     CMD runs in a folder of the same path as the current one, on the worker it is assigned to. The app's id is printed
@@ -105,34 +127,11 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
     """
-    app, name = f"app-{uuid4().hex[:12]}", asked["name"]
     if name == "":
         raise click.BadParameter("a name must not be empty", param_hint="--name")
-    secrets = dict(asked["env"])
-    request = SubmitApp(
-        app=app,
-        company=asked["company"],
-        user=asked["user"],
-        name=_name_of(command[0]) if name is None else name,
-        kind=asked["kind"],
-        cores=asked["cores"],
-        memory_per_task_mb=asked["memory_per_task"],
-        tasks=asked["tasks"],
-        command=command,
-        env=tuple(sorted(secrets)),
-        cwd=read_folder(),
-        retries=asked["retries"],
-        time_limit_s=asked["time_limit"],
-        sizing=asked["sizing"],
-        executor_cores=asked["executor_cores"],
-        executor_memory_mb=asked["executor_memory"],
-        executor_limit=asked["max_executors"],
-        driver=asked["driver"],
-        driver_cores=asked["driver_cores"],
-        driver_memory_mb=asked["driver_memory"],
-        supervise=asked["supervise"],
-        elastic=asked["elastic"],
-    )
+    app, secrets = f"app-{uuid4().hex[:12]}", dict(env)
+    name = _name_of(command[0]) if name is None else name
+    request = SubmitApp(app=app, name=name, command=command, env=tuple(sorted(secrets)), cwd=read_folder(), **asked)
     receipt = session.submit(request, secrets)
     click.echo(app)
     sys.stdout.flush()
@@ -215,21 +214,15 @@ def apps(source: Source, *, everything: bool, as_json: bool) -> None:
     if as_json:
         render.print_json(found)
         return
+    rows = []
+    for each in found:
+        cores = f"{each['grantedCores']} of {each['requestedCores']}"
+        memory = f"{size_text(each['grantedMemory'])} of {size_text(each['requestedMemory'])}"
+        who = (each[name] for name in ("app", "company", "user", "name", "state"))
+        rows.append((*who, cores, memory, render.second(each["submittedAt"])))
     render.print_table(
         ("APP", "COMPANY", "USER", "NAME", "STATE", "CORES", "MEMORY", "SUBMITTED"),
-        [
-            (
-                app["app"],
-                app["company"],
-                app["user"],
-                app["name"],
-                app["state"],
-                f"{app['grantedCores']} of {app['requestedCores']}",
-                f"{size_text(app['grantedMemory'])} of {size_text(app['requestedMemory'])}",
-                render.second(app["submittedAt"]),
-            )
-            for app in found
-        ],
+        rows,
         empty="No app is known." if everything else "No app is pending, waiting or running.",
     )
 
@@ -256,15 +249,8 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         where = found["driver"]
         click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
     click.echo()
-    render.print_table(
-        ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS", "LOCALITY"),
-        [
-            (each["executor"], each["worker"], each["cores"], size_text(each["memory"]), each["status"], near)
-            for each in found["executors"]
-            for near in [each["locality"] or ""]
-        ],
-        empty="It has no executor now.",
-    )
+    columns, none = "executor worker cores memory status locality", "It has no executor now."
+    render.print_records(found["executors"], columns, empty=none, as_json=False)
     if source.past:
         return
     click.echo()
@@ -411,16 +397,8 @@ def _amount(cores: int, memory_mb: int) -> str:
 
 
 def _task_json(task: TaskState) -> dict[str, object]:
-    return {
-        "task": task.task,
-        "state": task.state,
-        "exitCode": task.exit_code,
-        "executor": task.executor,
-        "attempts": task.attempts,
-        "startedAt": task.started_at,
-        "endedAt": task.ended_at,
-        "message": task.message,
-    }
+    """The task, its fields in camel case."""
+    return {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in task._asdict().items()}
 
 
 def _write(output: bytes) -> None:

@@ -238,25 +238,12 @@ def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
 @on_cluster
 def company_list(session: Session, *, as_json: bool) -> None:
     """List the companies with their quotas, in force and as given."""
-    found = session.ask("companies")
-    if as_json:
-        render.print_json(found)
-        return
-    render.print_table(
-        ("COMPANY", "QUOTA", "CORES", "MEMORY", "BORROWS", "USERS", "APPS"),
-        [
-            (
-                each["company"],
-                each["quota"],
-                each["quotaCores"],
-                size_text(each["quotaMemory"]),
-                "yes" if each["borrow"] else "no",
-                each["users"],
-                each["apps"],
-            )
-            for each in found
-        ],
+    render.print_records(
+        session.ask("companies"),
+        "company quota quotaCores quotaMemory borrow users apps",
+        headings=("COMPANY", "QUOTA", "CORES", "MEMORY", "BORROWS", "USERS", "APPS"),
         empty="No company is registered; `fairlog company add NAME` adds one.",
+        as_json=as_json,
     )
 
 
@@ -322,27 +309,12 @@ def read_value(name: str, text: str) -> int | str | None:
 @on_log
 def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources."""
-    found = source.ask("workers")
-    if as_json:
-        render.print_json(found)
-        return
-    render.print_table(
-        ("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED", "EXECUTORS"),
-        [
-            (
-                each["worker"],
-                each["host"],
-                each["rack"],
-                each["status"],
-                each["cores"],
-                each["grantedCores"],
-                size_text(each["memory"]),
-                size_text(each["grantedMemory"]),
-                each["executors"],
-            )
-            for each in found
-        ],
+    render.print_records(
+        source.ask("workers"),
+        "worker host rack status cores grantedCores memory grantedMemory executors",
+        headings=("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED", "EXECUTORS"),
         empty="No worker is registered; `fairlog worker` offers this machine.",
+        as_json=as_json,
     )
 
 
