@@ -116,7 +116,7 @@ def takeover_ms(facts: Sequence[Fact], head: int, killed_ms: int) -> int:
 
 
 def died_with(facts: Sequence[Fact], worker: str, head: int) -> list[str]:
-    """The executors of `worker` that ended after log position `head` without having exited by themselves."""
+    """The executors of `worker` that ended after log position `head` for another reason than exiting."""
     removed = [fact.event for fact in facts[head:] if isinstance(fact.event, ExecutorRemoved)]
     return [event.executor for event in removed if event.worker == worker and event.reason != "exited"]
 

@@ -255,11 +255,11 @@ def _bounds(command: SubmitApp, tasks: int) -> Elastic:
 def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:
     if state.settings.admission != "open" or sizing == "computed":
         raise InvalidCommand(
-            "cores can be unlimited only where admission is open, and for an app that fixes its executors or has one "
-            "per worker; give a number of cores"
+            "unlimited cores need the setting admission=open, and --executor-cores, --executor-memory or --sizing "
+            "one-per-worker; otherwise give a number of cores"
         )
     if command.tasks is None and not command.driver:
-        raise InvalidCommand("an app of unlimited cores has to say how many tasks it has")
+        raise InvalidCommand("an app of unlimited cores needs a number of tasks; add --tasks N")
 
 
 def _driver(command: SubmitApp) -> Resources:

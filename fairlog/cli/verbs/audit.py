@@ -125,9 +125,9 @@ def audit(
 ) -> int:
     """Check every decision in the log against the rules.
 
-    Each command is decided again on the state before it, and each turn's decisions are made again; the log must contain
-    exactly the events, or the refusal, that follow. The commands themselves are inputs and are believed, among them the
-    reports of workers: an executor started or ended, an app ended, tasks are waiting.
+    The audit makes every decision of the log again, from the state before it, and compares the result with the log.
+    Commands are inputs and are believed, including the reports of workers: an executor started or ended, an app ended,
+    tasks are waiting.
 
     The verdict is one sentence for each cause; --all lists all deviations. With --json, each verdict contains its later
     deviations. --expect detects a log whose end was cut off.

@@ -276,7 +276,7 @@ _WORDS = {"true": True, "false": False, "none": None}
 @click.argument("change", nargs=-1, required=True, type=read_pair, metavar="NAME=VALUE...")
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
-    """Change settings, all of them or none, from the next turn on."""
+    """Change settings, all of them or none, with the next turn."""
     changes = {read_text(name): read_value(name, text) for name, text in change}
     receipt = session.send(ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")

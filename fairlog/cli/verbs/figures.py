@@ -50,11 +50,11 @@ def read_month(text: str) -> tuple[Bound, Bound]:
 def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | None, as_json: bool) -> None:
     """Report how fair the log was to companies and users.
 
-    Entitlement is the max-min fair share of cores and memory, by water-filling over quotas and capped by demand
+    Entitlement is the max-min fair share of cores and memory, by water-filling over quotas and limited by demand
     (Dominant Resource Fairness, Ghodsi 2011). Shortfall is the entitlement that was not granted, in core-seconds;
     fairness error (as in Armada) is its mean as a part of the cluster. Jain's index is computed over occupied /
     entitled. Finish-time fairness (Themis, Mahajan 2020) is the time taken divided by the time on a dedicated 1/N of
-    the cluster. Out of turn is the longest time that somebody with a pending app stayed below entitlement.
+    the cluster. Out of turn is the longest time that a company or user with a pending app stayed below entitlement.
 
     --html writes one page that needs no network.
     """
