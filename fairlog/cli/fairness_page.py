@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from importlib.util import find_spec
 from itertools import cycle
 from typing import Any
 
 from fairlog.cli import render
-from scheduler.model.errors import InvalidCommand
 
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
 """Without the button that sends the chart to a server."""
@@ -36,12 +34,6 @@ p {{ color: #555 }}
 </body>
 </html>
 """
-
-
-def check_extra() -> None:
-    """Raises: InvalidCommand naming the package to install."""
-    if find_spec("plotly") is None:
-        raise InvalidCommand("--html needs plotly: pip install 'fairlog[report]'")
 
 
 def page(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -52,9 +51,8 @@ def _masters_of(session: Session, host: str) -> list[str]:
 
 def _workers_of(session: Session, host: str) -> list[str]:
     """The registered workers of this host with a recent heartbeat."""
-    stored = cast("dict[bytes, bytes]", session.store.hgetall(session.keys.agents))
     seconds, micros = session.store.time()
     since = seconds * 1000 + micros // 1000 - BEATEN_MS
     beating: Any = session.store.zrangebyscore(session.keys.heartbeats, since, "+inf")
-    agents = {name: json.loads(text) for name, text in stored.items()}
-    return [f"worker {name.decode()}" for name in beating if agents.get(name, {}).get("host") == host]
+    agents = session.agents()
+    return [f"worker {name}" for name in map(bytes.decode, beating) if agents.get(name, {}).get("host") == host]

@@ -49,7 +49,7 @@ VERBS = {
     "backup": ("backup", "Copy the log to a file while the cluster runs."),
     "restore": ("backup", "Restore a backup into a cluster that has no log."),
     "archive": ("backup", "Move old log entries from the store to compressed files."),
-    "import": ("import_log", "Import an exported log into a cluster that has no log."),
+    "import": ("backup", "Import an exported log into a cluster that has no log."),
     "explain": ("audit", "Explain why an app waits, or why it was admitted and placed as it was."),
     "audit": ("audit", "Check every decision in the log against the rules."),
     "checkpoint": ("audit", "Print the end of the log as SEQ:DIGEST."),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial, wraps
+from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast
@@ -187,6 +188,12 @@ as_json = flag("--json", "as_json", help="Print JSON.")
 def range_option(name: str, lowest: int, highest: int | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
     """An option that takes a whole number within bounds."""
     return click.option(name, **{"type": click.IntRange(lowest, highest), "metavar": "N", **settings})
+
+
+def check_extra(option: str, package: str, extra: str) -> None:
+    """Raises: click.ClickException if the option's package is not installed."""
+    if find_spec(package) is None:
+        raise click.ClickException(f"{option} needs {package}: pip install 'fairlog[{extra}]'")
 
 
 def read_folder() -> str:

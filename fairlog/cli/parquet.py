@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from fractions import Fraction
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recovery.archive.files import whole_file
-from scheduler.model.errors import InvalidCommand
 from scheduler.model.ids import app_of
 
 if TYPE_CHECKING:
@@ -32,12 +30,6 @@ WHOLE = (
     *("executor_cores", "executor_memory_mb", "executor_limit", "driver_cores", "driver_memory_mb", "exit_code"),
 )
 TRUTH = ("done", "idle", "borrow", "unlimited", "has_driver")
-
-
-def check_extra() -> None:
-    """Raises: InvalidCommand naming the package to install."""
-    if find_spec("pyarrow") is None:
-        raise InvalidCommand("--parquet needs pyarrow: pip install 'fairlog[parquet]'")
 
 
 def write(path: Path, lines: Iterable[Line]) -> int:

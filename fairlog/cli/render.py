@@ -15,6 +15,8 @@ from msgspec import structs
 from scheduler.model.resources import size_text
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from scheduler.store.codec import Line
 
 T = TypeVar("T")
@@ -35,7 +37,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     that, the terminal wraps the lines.
     """
     from rich.console import Console  # noqa: PLC0415 (JSON answers need none of it)
-    from rich.table import Table  # noqa: PLC0415 (likewise)
 
     lines = [tuple("-" if cell is None else cell for cell in row) for row in rows]
     if not lines:
@@ -45,15 +46,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     cells = [[name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
     widths = column_widths(cells, room=console.width if console.is_terminal else _WIDE)
     console.width = _WIDE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
-        right = all(isinstance(line[number], int) for line in lines)
-        table.add_column(name, justify="right" if right else "left", width=width)
-    for line in lines:
-        table.add_row(*(str(cell) for cell in line))
     with console.capture() as captured:
-        console.print(table)
+        console.print(table_of(columns, lines, widths))
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int] = ()) -> Table:
+    """A table without borders, numbers right-aligned; without `widths`, cells do not wrap."""
+    from rich.table import Table  # noqa: PLC0415 (JSON answers need none of it)
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        right = bool(rows) and all(isinstance(row[number], int) for row in rows)
+        width = widths[number] if widths else None
+        table.add_column(name, justify="right" if right else "left", width=width, no_wrap=not widths)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    return table
 
 
 def print_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -24,7 +25,6 @@ from scheduler.store.transient import in_words, is_there, passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from fairlog.cli.target import Target
     from fairlog.local.running import Running
@@ -38,13 +38,6 @@ VIEW_S = 2.0
 
 class NoStore(FairlogError):
     """No store is named and no `up` runs, or no `up` runs on the given data folder."""
-
-    def __init__(self, data: Path | None) -> None:
-        super().__init__(
-            "no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE"
-            if data is None
-            else f"no `fairlog up` runs on the data in {data}: start it with `fairlog up --data {data}`"
-        )
 
 
 class Unconfirmed(FairlogError):
@@ -147,6 +140,11 @@ class Session:
         """The active master and the standbys."""
         return members(self.store, self.keys)
 
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """What the agents recorded of themselves (pid, host), by worker id."""
+        stored = cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents))
+        return {name.decode(): json.loads(text) for name, text in stored.items()}
+
     def folded(self) -> ClusterState:
         """The state at the requested position or time.
 
@@ -197,7 +195,11 @@ def locate(target: Target) -> tuple[str, str, Running | None]:
     up = None if target.store else find_running(target.data)
     url = target.store or (up.url if up else None)
     if url is None:
-        raise NoStore(target.data)
+        raise NoStore(
+            f"no `fairlog up` runs on the data in {target.data}: start it with `fairlog up --data {target.data}`"
+            if target.data
+            else "no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE"
+        )
     try:
         _ = "," in url or url.startswith(SENTINEL) or urlsplit(url).port
     except ValueError as error:

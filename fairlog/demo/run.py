@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from redis.exceptions import RedisError
@@ -59,16 +59,6 @@ _ANSWER_S = 1.0
 _LINE_EVERY_S = 2.0
 
 
-class Order(NamedTuple):
-    """One app of the demo."""
-
-    app: str
-    company: str
-    user: str
-    cores: int
-    kind: str
-
-
 def run_demo() -> int:
     """Run the demo, printing progress, results and checks. Returns exit code 0.
 
@@ -98,7 +88,7 @@ def run_demo() -> int:
     return 0
 
 
-def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
+def _submit(client: Client) -> tuple[list[SubmitApp], list[Receipt]]:
     """Register the companies and submit all apps in one batch, company by company. Returns apps and receipts."""
     receipts: list[Receipt] = []
     for company, bought in QUOTAS.items():
@@ -108,11 +98,20 @@ def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
     quotas = " : ".join(f"{name} {bought // _SCALE}" for name, bought in QUOTAS.items())
     click.echo(f"Three companies have quotas of {quotas} (512 : 128 : 1024 scaled to {WORKERS * CORES} cores).")
     orders = [
-        Order(f"{company}-{number:02}", company, _USERS[company][number % len(_USERS[company])], cores, kind)
+        SubmitApp(
+            app=f"{company}-{number:02}",
+            company=company,
+            user=_USERS[company][number % len(_USERS[company])],
+            name=kind,
+            cores=cores,
+            tasks=cores,
+            command=(sys.executable, "-I", demo_tasks.__file__, kind),
+            cwd="/",
+        )
         for company, asked in _ORDERS.items()
         for number, (cores, kind) in enumerate(asked)
     ]
-    for outcome in client.send_many([_command(order) for order in orders]):
+    for outcome in client.send_many(orders):
         if isinstance(outcome, CommandRejected):
             raise Broken(f"an app was refused: {outcome}")
         receipts.append(outcome)
@@ -120,19 +119,7 @@ def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
     return orders, receipts
 
 
-def _command(order: Order) -> SubmitApp:
-    return SubmitApp(
-        app=order.app,
-        company=order.company,
-        user=order.user,
-        name=order.kind,
-        cores=order.cores,
-        command=(sys.executable, "-I", demo_tasks.__file__, order.kind),
-        cwd="/",
-    )
-
-
-def _watch(tree: Tree, client: Client, orders: Sequence[Order], kills: Kills) -> None:
+def _watch(tree: Tree, client: Client, orders: Sequence[SubmitApp], kills: Kills) -> None:
     """Show progress and do the kills until every app has ended and no cores are granted.
 
     Raises: Broken after `DEADLINE_S` seconds.
@@ -204,7 +191,7 @@ def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any
     return table
 
 
-def _print_story(story: Story, orders: Sequence[Order]) -> None:
+def _print_story(story: Story, orders: Sequence[SubmitApp]) -> None:
     """Print a table of the apps in order of admission, and a table of the companies."""
     apps = sorted((story.state.apps[order.app] for order in orders), key=lambda app: app.admitted)
     first_ms = min(app.submitted_at for app in apps)
@@ -240,18 +227,18 @@ def _print_story(story: Story, orders: Sequence[Order]) -> None:
     render.print_table(columns, rows, empty="")
 
 
-def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
+def _print_results(work: Worklist, orders: Sequence[SubmitApp]) -> None:
     """Print the results of one app of each kind.
 
     Raises: Broken if a task of any app did not succeed, or a task of these did not print its result.
     """
     totals: dict[str, Counter[str]] = {}
     for order in orders:
-        states = work.states(order.app)
-        check_tasks(order.app, order.cores, [task.state for task in states])
-        if order.kind in totals:
+        states, kind = work.states(order.app), order.command[-1]
+        check_tasks(order.app, order.tasks or 0, [task.state for task in states])
+        if kind in totals:
             continue
-        total = totals[order.kind] = Counter()
+        total = totals[kind] = Counter()
         for task in states:
             try:
                 total.update(json.loads(work.output(order.app, task.task)))
@@ -265,16 +252,14 @@ def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
     )
 
 
-def _print_checks(story: Story, orders: Sequence[Order]) -> None:
+def _print_checks(story: Story, orders: Sequence[SubmitApp]) -> None:
     held = (
         f"all {len(orders)} apps finished and released their resources",
         f"all digests up to log position {story.positions} are valid, and replaying the log gives the master's state",
         f"at all {story.positions} positions the ledgers add up and no worker is overcommitted",
         f"all {story.admissions} admissions went to the eligible company with the lowest share, within its quota",
     )
-    click.echo("\nChecked from the log alone:")
-    for sentence in held:
-        click.echo(f"  ok  {sentence}")
+    _print_held("Checked from the log alone:", held)
 
 
 def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Receipt]) -> None:
@@ -290,6 +275,10 @@ def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Rece
         f"{master.name} was killed while active; another master took over {after} later",
         f"{worker.name} was killed with {died} executors; their tasks ran again, and every task succeeded",
     )
-    click.echo("\nNothing was lost:")
-    for sentence in held:
+    _print_held("Nothing was lost:", held)
+
+
+def _print_held(title: str, checks: Sequence[str]) -> None:
+    click.echo(f"\n{title}")
+    for sentence in checks:
         click.echo(f"  ok  {sentence}")

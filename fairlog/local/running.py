@@ -26,12 +26,6 @@ _LOCK_S = 1.0
 class DataInUse(FairlogError):
     """Another `up` uses the data folder."""
 
-    def __init__(self, data: Path, pid: int | None) -> None:
-        by = f" (process {pid})" if pid else ""
-        super().__init__(
-            f"another `fairlog up`{by} already runs on the data in {data}; stop it with `fairlog down --data {data}`"
-        )
-
 
 class Running(NamedTuple):
     """A running `up`; `started_at` in seconds since the epoch, `ready` once its cluster has started."""
@@ -62,7 +56,10 @@ def lock(data: Path) -> int:
         if time.monotonic() > deadline:
             os.close(descriptor)
             found = _read(data)
-            raise DataInUse(data, found.pid if found else None)
+            by = f" (process {found.pid})" if found else ""
+            raise DataInUse(
+                f"another `fairlog up`{by} runs on the data in {data}; stop it with `fairlog down --data {data}`"
+            )
         time.sleep(0.02)
     return descriptor
 

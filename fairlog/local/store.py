@@ -13,7 +13,6 @@ import time
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -89,9 +88,7 @@ class EmbeddedStore:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -254,23 +253,13 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     if source.past:
         return
     click.echo()
-    render.print_table(
-        ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE"),
-        [
-            (
-                task.task,
-                task.state,
-                task.exit_code,
-                task.attempts,
-                task.executor,
-                render.second(task.started_at),
-                render.duration(task.ended_at - task.started_at if task.ended_at and task.started_at else None),
-                task.message,
-            )
-            for task in tasks
-        ],
-        empty="None of its tasks has started yet.",
-    )
+    rows = []
+    for task in tasks:
+        began, took = render.second(task.started_at), (task.ended_at or 0) - (task.started_at or 0)
+        tried = (task.task, task.state, task.exit_code, task.attempts, task.executor, began)
+        rows.append((*tried, render.duration(took if task.ended_at and task.started_at else None), task.message))
+    headings = ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE")
+    render.print_table(headings, rows, empty="None of its tasks has started yet.")
 
 
 def _label(name: str) -> str:
@@ -302,21 +291,20 @@ def logs(session: Session, *, app: str, task: int | None, driver: bool, followin
     if driver and task is not None:
         raise click.UsageError("--driver and --task cannot be combined; give one of them")
     found = session.ask("app", app=app)
-    if driver:
-        if not found["hasDriver"]:
-            raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
-        _print_driver_output(session, app, following=following)
-        return
+    if driver and not found["hasDriver"]:
+        raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
     if task is not None and task >= found["tasks"]:
         raise click.ClickException(f"app {app!r} has no task {task}; its tasks are 0 to {found['tasks'] - 1}")
     work = _worklist(session)
-    chosen = range(found["tasks"]) if task is None else [task]
+    outputs: dict[int | None, Callable[[], bytes]] = {None: partial(work.driver_output, app)}
+    if not driver:
+        outputs = {index: partial(work.output, app, index) for index in range(found["tasks"]) if task in {None, index}}
     if following:
-        _follow_output(session, work, app, chosen)
+        _follow_output(session, work, app, outputs)
         return
     before = b""
-    for index in chosen:
-        output = work.output(app, index)
+    for read in outputs.values():
+        output = read()
         if output:
             _write(b"\n" + output if before and not before.endswith(b"\n") else output)
             before = output
@@ -340,32 +328,19 @@ def send_each(
     return code
 
 
-def _print_driver_output(session: Session, app: str, *, following: bool) -> None:
-    """Print the output of the app's driver; with `following`, as it is written, until the app has ended."""
-    from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
-
-    work, shown = _worklist(session), b""
-    while True:
-        over = not following or session.ask("app", app=app)["endedAt"] is not None
-        output = patiently(partial(work.driver_output, app))
-        _write(appended(shown, output, kept=OUTPUT_BYTES))
-        shown = output
-        if over:
-            return
-        time.sleep(_LOOK_S)
-
-
-def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[int]) -> None:
-    """Print each task's output as it is written, task by task, until the task or the app has ended."""
+def _follow_output(
+    session: Session, work: Worklist, app: str, outputs: Mapping[int | None, Callable[[], bytes]]
+) -> None:
+    """Print each output as it is written until its task, or the app, has ended; the driver (None) ends with the app."""
     from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
 
     ticks = follow(session.log, session.log.head(), wait_s=_LOOK_S)
     ended = session.ask("app", app=app)["endedAt"] is not None
-    for index in tasks:
+    for index, read in outputs.items():
         shown = b""
         while True:
-            over = ended or _is_over(patiently(partial(work.states, app)), index)
-            output = patiently(partial(work.output, app, index))
+            over = ended or (index is not None and _is_over(patiently(partial(work.states, app)), index))
+            output = patiently(read)
             _write(appended(shown, output, kept=OUTPUT_BYTES))
             shown = output
             if over:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -140,15 +140,15 @@ def audit(
     if expect is not None and last != OPEN:
         raise click.UsageError("--expect needs the whole log; leave out --to")
     found: list[tuple[str, Verdict]] = []
-    for log in _logs(file, golden):
+    for name, entries in _logs(file, golden):
         audited = Audit()
-        entries = log.entries if expect is None else _expected(log.entries, expect)
-        verdicts = _verdicts(audited, _Log(log.name, _spanned(audited, entries, first, last)), company)
+        proven = entries if expect is None else _expected(entries, expect)
+        verdicts = _verdicts(audited, name, _spanned(audited, proven, first, last), company)
         if audited.ends_at < audited.first and first != OPEN:
             raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
         if not as_json:
-            _print_verdicts(f"{log.name}: " if golden else "", audited, verdicts, everything=everything)
-        found += [(log.name, each) for each in verdicts]
+            _print_verdicts(f"{name}: " if golden else "", audited, verdicts, everything=everything)
+        found += [(name, each) for each in verdicts]
     if as_json:
         render.print_json([{**({"file": name} if golden else {}), **each.as_json()} for name, each in found])
     return 1 if found else 0
@@ -165,28 +165,21 @@ def checkpoint(source: Source) -> None:
     click.echo(f"{seq}:{digest}")
 
 
-class _Log(NamedTuple):
-    """A log and its name."""
-
-    name: str
-    entries: Iterable[Fact]
-
-
-def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
-    """The logs to audit: every file of the folder `golden`, `file`, or the selected cluster's log."""
+def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Fact]]]:
+    """The logs to audit, with their names: every file of the folder `golden`, `file`, or the selected cluster's log."""
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
             raise InvalidCommand(f"{golden} contains no log; logs are files whose names end with .jsonl")
         for path in files:
             with path.open("rb") as lines:
-                yield _Log(path.name, read_export(lines))
+                yield path.name, read_export(lines)
     elif file is not None:
-        yield _Log(getattr(file, "name", "the file"), read_export(file))
+        yield getattr(file, "name", "the file"), read_export(file)
     else:
         from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        yield _Log("the log", read_store(Source(click.get_current_context(), None).session.log))
+        yield "the log", read_store(Source(click.get_current_context(), None).session.log)
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:
@@ -234,16 +227,16 @@ def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -
         raise
 
 
-def _verdicts(audited: Audit, log: _Log, company: str | None) -> list[Verdict]:
+def _verdicts(audited: Audit, name: str, entries: Iterable[Fact], company: str | None) -> list[Verdict]:
     """The verdicts on the log; with `company`, only those that concern it.
 
     Raises: InvalidCommand for a log without entries, UnknownCompany.
     """
     with unhindered():
-        for _ in audited.deviations(render.counted(log.entries)):
+        for _ in audited.deviations(render.counted(entries)):
             pass
     if not audited.events and not audited.verdicts:
-        raise InvalidCommand(f"{log.name} holds no entry")
+        raise InvalidCommand(f"{name} has no entry")
     if company is None:
         return audited.verdicts
     if company not in audited.companies and audited.blind_from is None:

@@ -1,4 +1,4 @@
-"""The verbs that copy or move the log: backup, restore, archive."""
+"""The verbs that copy or move the log: backup, restore, import, archive."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.params import as_json, flag, range_option, read_text
+from fairlog.cli.params import EXPORT, as_json, flag, range_option, read_text
 from fairlog.cli.target import Target, target_options
 from fairlog.local import running
 from fairlog.local.running import default_data, find_running
@@ -58,10 +58,44 @@ def restore(target: Target, *, url: str, as_json: bool) -> None:
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
-    with empty_target(target) as log:
+    with _empty_target(target) as log:
         of_archive = partial(render.counted, of="segments of the archive")
         copied = read(log, url, elsewhere=target.archive, watched=render.counted, counted=of_archive)
     _print_copied(copied, url, "restored from", as_json=as_json)
+
+
+@click.command("import")
+@click.argument("file", type=EXPORT, default="-")
+@as_json
+@target_options()
+@click.pass_obj
+def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
+    """Import an exported log into a cluster that has no log.
+
+    FILE (stdin by default) is a complete log written by `fairlog log --json`. Every entry is verified and folded
+    before any becomes visible, so an interrupted import changes nothing and can be repeated. Import before the first
+    master starts. Without --store, the log becomes the data of the next `up`. Tasks of apps that had not ended run
+    again.
+    """
+    if file.isatty():
+        raise click.UsageError("name a FILE, or pipe a log to standard input")
+    from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
+    from recovery.archive.import_log import adopt, left_behind  # noqa: PLC0415 (likewise)
+
+    with _empty_target(target) as log:
+        if (reached := left_behind(log)) is not None:
+            render.say(f"An earlier import stopped at position {reached}; this one starts from the beginning.")
+        end, withheld = adopt(log, render.counted(exported(file)))
+        cluster = log.keys.cluster
+    if as_json:
+        render.print_json({"cluster": cluster, **end._asdict(), "withheld": withheld})
+    else:
+        click.echo(f"{end.seq} log entries imported into the cluster {cluster}, digest {end.digest}")
+    if withheld:
+        render.say(
+            f"The commands of {withheld} apps that have not ended are not in this public log. Their tasks cannot run; "
+            "`fairlog kill APP` ends an app."
+        )
 
 
 @click.command()
@@ -124,7 +158,7 @@ def _segment(segment: Segment) -> dict[str, Any]:
 
 
 @contextmanager
-def empty_target(target: Target) -> Iterator[EventLog]:
+def _empty_target(target: Target) -> Iterator[EventLog]:
     """The log of the cluster; without --store and a running `up`, in a store started on the data of the next `up`."""
     from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
     from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)

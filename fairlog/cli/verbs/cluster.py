@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -72,7 +71,7 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
     """
     if check is not None:
         if session.at is not None:
-            raise click.UsageError(f"--{check} checks the present: leave out --at")
+            raise click.UsageError(f"--{check} checks the present; leave out --at")
         return _print_health(session, check, as_json=as_json)
     if session.at is not None:
         return _past_status(session, as_json=as_json)
@@ -81,8 +80,7 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
     if seen is None:
         serving = None
         seen = _cluster_without_master(session)
-    stored = cast("dict[bytes, bytes]", session.store.hgetall(session.keys.agents))
-    agents = {name.decode(): json.loads(text) for name, text in stored.items()}
+    agents = session.agents()
     said = {
         "cluster": session.cluster,
         "head": seen["head"],
@@ -185,7 +183,7 @@ def company() -> None:
 
 def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
     cores = number_option("--cores", help="Cores of the quota. Requires --memory.")
-    memory = size_option("--memory", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores.")
+    memory = size_option("--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores.")
     part = text_option("--part", metavar="PART", help="Quota as a part of the live cluster, such as 25% or 1/4.")
     return cores(memory(part(function)))
 
@@ -198,14 +196,12 @@ _BORROW = "Allow the company to exceed its quota while no other company has an a
 @_quota
 @click.option("--borrow/--no-borrow", default=False, show_default=True, help=_BORROW)
 @on_cluster
-def company_add(
-    session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool
-) -> None:
+def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noqa: ANN401 (fields of the command)
     """Register a company.
 
     Without a quota, the company gets an equal part of the live cluster.
     """
-    session.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
+    session.send(RegisterCompany(company=name, **quota))
     click.echo(f"company {name} added")
 
 
@@ -214,14 +210,12 @@ def company_add(
 @_quota
 @click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Given alone, it leaves the quota as it is.")
 @on_cluster
-def company_set(
-    session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool | None
-) -> None:
+def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noqa: ANN401 (fields of the command)
     """Replace a company's quota.
 
     Without --cores, --memory or --part, the company gets an equal part of the live cluster.
     """
-    session.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
+    session.send(ChangeCompany(company=name, **quota))
     click.echo(f"company {name} changed")
 
 

@@ -12,7 +12,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, file_option, flag, matched, read_bound, span_options, text_option
+from fairlog.cli.params import as_json, check_extra, file_option, flag, matched, read_bound, span_options, text_option
 from recovery.archive.files import whole_file
 from recovery.replay.bounds import Bound
 from recovery.replay.window import measure
@@ -59,9 +59,9 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
     --html writes one page that needs no network.
     """
     if html is not None:
-        from fairlog.cli import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
+        from fairlog.cli import fairness_page  # noqa: PLC0415 (only --html needs it)
 
-        fairness_page.check_extra()
+        check_extra("--html", "plotly", "report")
     meter = Fairness(by=by)
     audited = Audited(source)
     state, span = measure(render.counted(audited), meter, first=first, last=last)

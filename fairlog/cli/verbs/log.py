@@ -12,7 +12,7 @@ import click
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.follow import follow
-from fairlog.cli.params import as_json, file_option, flag, span_options, text_option
+from fairlog.cli.params import as_json, check_extra, file_option, flag, span_options, text_option
 from fairlog.cli.target import in_the_past
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
@@ -67,9 +67,9 @@ def log(
         for line in chosen:
             click.echo(show(line))
         return
-    from fairlog.cli.parquet import check_extra, write  # noqa: PLC0415 (its library is an extra)
+    check_extra("--parquet", "pyarrow", "parquet")
+    from fairlog.cli.parquet import write  # noqa: PLC0415 (its library is an extra)
 
-    check_extra()
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 

@@ -176,16 +176,9 @@ def _picture(frame: Frame, last: Iterable[str], speed: float, height: int) -> Re
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int, of: str) -> RenderableType:
-    from rich.table import Table  # noqa: PLC0415 (only terminals need it)
-
-    more = len(rows) - room
-    caption = f"and {more} more {of}" if more > 0 else None
-    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
-    for number, name in enumerate(columns):
-        right = bool(rows) and isinstance(rows[0][number], int)
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    for row in rows[:room]:
-        table.add_row(*(str(cell) for cell in row))
+    table = render.table_of(columns, rows[:room])
+    if len(rows) > room:
+        table.caption, table.caption_justify = f"and {len(rows) - room} more {of}", "left"
     return table
 
 

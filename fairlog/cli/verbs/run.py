@@ -25,9 +25,6 @@ _SMALLEST_MB = 2048
 class NotRunning(FairlogError):
     """There is no `up` to stop."""
 
-    def __init__(self, data: Path | None) -> None:
-        super().__init__(f"no `fairlog up` is running{f' on the data in {data}' if data else ''}")
-
 
 def _memory(text: str) -> int:
     memory_mb = read_size(text)
@@ -114,7 +111,7 @@ def down(target: Target) -> None:
 
     found = find_running(target.data)
     if found is None:
-        raise NotRunning(target.data)
+        raise NotRunning(f"no `fairlog up` is running{f' on the data in {target.data}' if target.data else ''}")
     stop_running(found)
     click.echo(f"stopped; the data stays in {found.data}")
 
