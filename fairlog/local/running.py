@@ -56,10 +56,8 @@ def lock(data: Path) -> int:
         if time.monotonic() > deadline:
             os.close(descriptor)
             found = _read(data)
-            by = f" (process {found.pid})" if found else ""
-            raise DataInUse(
-                f"another `fairlog up`{by} runs on the data in {data}; stop it with `fairlog down --data {data}`"
-            )
+            other = f"another `fairlog up`{f' (process {found.pid})' if found else ''}"
+            raise DataInUse(f"{other} already runs on the data in {data}; stop it with `fairlog down --data {data}`")
         time.sleep(0.02)
     return descriptor
 

@@ -125,11 +125,11 @@ def _number(value: float | None) -> str:
 
 @click.command()
 @text_option("--company", required=True, metavar="C", help="Company to report on.")
-@click.option("--month", required=True, metavar="YYYY-MM", help="Month to report on, in UTC.")
+@click.option("--month", "span", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
 @flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line.")
 @as_json
 @on_log
-def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json: bool) -> None:
+def statement(source: Source, *, company: str, span: tuple[Bound, Bound], as_csv: bool, as_json: bool) -> None:
     """Report a company's resource use in one month, by user and app.
 
     Figures are core-hours and GiB-hours. Requested is what apps requested, from admission to removal; granted is what
@@ -138,15 +138,15 @@ def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
-    first, last = read_month(month)
+    (first, last), month = span, str(span[0])[:7]
     usages, audited = Usages(), Audited(source)
     try:
-        _, span = measure(render.counted(audited), usages, first=first, last=last)
+        _, held = measure(render.counted(audited), usages, first=first, last=last)
     except InvalidCommand:
         raise InvalidCommand(f"the log has no entry in {month}") from None
     if company not in usages.companies:
         raise UnknownCompany(company)
-    said = {"verdict": audited.verdict, **stated(usages, span, company=company, month=month)}
+    said = {"verdict": audited.verdict, **stated(usages, held, company=company, month=month)}
     if as_json:
         render.print_json(said)
     elif as_csv:
