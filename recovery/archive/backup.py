@@ -269,8 +269,8 @@ def _write_line(file: IO[bytes], said: object) -> None:
 
 def _in_the_way(log: EventLog) -> str:
     return (
-        f"the cluster {log.keys.cluster} has a log already; a backup is restored into an empty store, before any "
-        "master is started, or under another --cluster"
+        f"the cluster {log.keys.cluster} has a log already; restore into an empty store before the first "
+        "master starts, or under another --cluster"
     )
 
 

@@ -121,6 +121,6 @@ _OVERTAKEN = "another import or restore into this cluster has started; this impo
 def _in_the_way(log: EventLog) -> str:
     head = log.head()
     return (
-        f"the cluster {log.keys.cluster} has a log already, up to position {head.seq}; one from elsewhere goes into an "
-        "empty store, before any master is started, or under another --cluster"
+        f"the cluster {log.keys.cluster} has a log already, up to position {head.seq}; import into an "
+        "empty store before the first master starts, or under another --cluster"
     )

@@ -152,7 +152,7 @@ def test_whatif_takes_a_trace_without_any_store(tmp_path: Path) -> None:
     [
         (["whatif", "--placement", "sideways"], 1, "placement cannot be 'sideways'"),
         (["whatif", "--quota", "nobody=8,8G"], 1, "no company 'nobody'"),
-        (["whatif", "--quota", "acme=8"], 2, "write it like c1=512,1T"),
+        (["whatif", "--quota", "acme=8"], 2, "write it like acme=512,1T"),
         (["whatif", "--add-workers", "4x16"], 2, "write it like 4x16x64G"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

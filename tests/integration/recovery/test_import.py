@@ -199,7 +199,7 @@ def test_an_import_that_was_killed_left_no_log_and_is_noticed_by_the_next(
     killed.stdin.close()
     assert not connection.exists(log.keys.log)
     answer = run(store, "import", "-", text=LONG)
-    assert f"An earlier import stopped at position {PAGE}; this one starts again from the beginning." in answer.stderr
+    assert f"An earlier import stopped at position {PAGE}; this one starts from the beginning." in answer.stderr
     assert answer.exit_code == 0
     assert run(store, "log", "--json").output == LONG
     assert connection.keys("*draft*") == []

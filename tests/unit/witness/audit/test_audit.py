@@ -296,7 +296,7 @@ def test_recorded_histories_are_audited_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("", "log.jsonl holds no entry"),
+        ("", "log.jsonl has no entry"),
         ("[]\n", "a line that is no entry: Expected `object`, got `array`"),
         ("no JSON\n", "a line that is no entry: JSON is malformed"),
     ],
