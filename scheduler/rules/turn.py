@@ -135,7 +135,7 @@ class Turn:
             event = with_request(self.state, event)  # type: ignore[arg-type]  # it is one
         self.fold(event, cause, private)
         if kind in ENTAILING:
-            for consequence in _consequences(self.state, event, self.at):
+            for consequence in entailed(self.state, event, self.at):
                 self.fold(consequence, cause)
 
     def _begin(self) -> None:
@@ -167,10 +167,11 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
     for event in events:
         yield event
         if type(event) in ENTAILING:
-            yield from _consequences(state, event, at)
+            yield from entailed(state, event, at)
 
 
-def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
+def entailed(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
+    """The events that follow at once from `event`, folded just now at time `at` (ms)."""
     if type(event) is ClusterConfigured:
         return reservations(state, at)
     requested = requests(state, event, at)
@@ -262,4 +263,7 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
     The caller folds each event before it asks for the next.
     """
     for stage in STAGES[first:]:
-        yield from consequences(state, stage.decide(state, at), at)
+        for event in stage.decide(state, at):
+            yield event
+            if type(event) in ENTAILING:
+                yield from entailed(state, event, at)

@@ -13,10 +13,10 @@ from fairlog.cli.decorators import on_log
 from fairlog.cli.params import EXPORT, as_json, read_point, read_text, span_options
 from fairlog.cli.target import Place, in_the_past, place_options
 from recovery.replay.bounds import OPEN, Bound
-from recovery.replay.chain import read_export, read_store
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
+from scheduler.store.codec import read_export
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.explain import explain as tell
@@ -189,7 +189,7 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
         ctx = click.get_current_context()
         session = Session(ctx.ensure_object(Place))
         ctx.call_on_close(session.close)
-        yield _Log("the log", read_store(session.log))
+        yield _Log("the log", session.log.facts())
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:
