@@ -178,6 +178,23 @@ def test_a_refusal_that_was_due_is_as_due() -> None:
     assert audit(told(appended(KNOWN, REFUSED))) == []
 
 
+def test_a_refusal_whose_sentence_another_version_worded_differently_is_as_due() -> None:
+    assert audit(told(appended(KNOWN, CommandRefused(error="DuplicateCompany", message="no")))) == []
+
+
+@pytest.mark.parametrize(("at", "too_many"), [(120_000, [61]), (120_059, [61]), (179_999, [61]), (180_000, [])])
+def test_a_refusal_beyond_those_of_a_minute_is_named(at: int, too_many: list[int]) -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    log = facts(cluster)
+    first = len(log) + 1
+    for seq in range(first, first + 61):
+        when = at if seq == first + 60 else 120_000
+        log.append(Fact(seq, when, seq, f"{seq}", REFUSED, "", KNOWN, "", None, 1))
+    found = audit(told(log))
+    assert [(each.seq, each.rule) for each in found] == [(first + number - 1, "T3") for number in too_many]
+
+
 @pytest.mark.parametrize(
     ("command", "event", "due"),
     [
