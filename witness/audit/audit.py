@@ -156,9 +156,17 @@ class Audit:
         self._against(turn[min(begun, len(turn) - 1)], inputs, begun, end, reservations(self.state, first.at))
         while end < len(inputs):
             begin, fact = end, inputs[end]
-            believed = fact.command is None and self._believes(fact.event)
-            end += fact.caused or _reserved(inputs, begin + 1) - begin
-            self._against(fact, inputs, begin, end, [fact.event] if believed else caused(self.state, fact))
+            event, count = fact.event, fact.caused
+            believed = fact.command is None and self._believes(event)
+            due = [event] if believed else caused(self.state, fact)
+            end += count or _reserved(inputs, begin + 1) - begin
+            if count != 1 or len(due) != 1 or due[0] != event:
+                self._against(fact, inputs, begin, end, due)
+                continue
+            if (wrong := self._fold(fact)) is not None:
+                self._found.append(wrong)
+            if type(event) in ENTAILING and (more := entailed(self.state, event, fact.at)):
+                self._departed(fact, 1, None, [event, *more], inputs[end:])
 
     def _believes(self, event: Event) -> bool:
         """Whether the master states it without a command: the first settings, or the refusals not logged (T3)."""
