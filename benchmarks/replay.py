@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlog.local.store import EmbeddedStore
 from recovery.replay import snapshot
-from recovery.replay.chain import read_store
 from recovery.replay.rebuild import rebuild, unhindered
 from scheduler.model.commands import (
     Command,
@@ -177,7 +176,7 @@ def _audited(log: EventLog) -> dict[str, Any]:
         audited = Audit()
         began, busy = perf_counter(), process_time()
         with unhindered():
-            if found := list(audited.deviations(read_store(log))):
+            if found := list(audited.deviations(log.facts())):
                 raise AssertionError(f"the audit found a deviation: {found[0]}")
         decisions = audited.decisions
         return Took(perf_counter() - began, process_time() - busy, audited.events, audited.digest)

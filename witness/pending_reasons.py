@@ -1,7 +1,6 @@
-"""What an app waits for, by rule: the one cause that holds between two turns, and the facts behind it.
+"""The cause for which an app waits between two turns, with its rule, a sentence and the facts.
 
-The cause is worked out at every turn of the app's life, its facts only where somebody reads them. The module is a
-little longer than most: each cause stands with what there is to tell of it.
+Causes are determined at every turn of an app's life, sentences and facts only on request.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ CAUSES = {
     "locality": "L5",
     "workers-full": "P1",
 }
-"""Every cause that an app may wait for, and the rule behind it under the default policies."""
+"""Every cause of waiting, and its rule under the default policies."""
 _NAMED = 5
-"""How many of those who go first a sentence names."""
+"""The most names that a sentence lists."""
 
 Told = tuple[str, dict[str, Any]]
 """A sentence, and its facts as JSON values."""
 
 
 class Wait(NamedTuple):
-    """What an app waits for: the cause, the rule behind it, and what tells the facts of the state as it is then."""
+    """The cause of waiting, its rule, and a function that describes it on the current state."""
 
     cause: str
     rule: str
@@ -62,7 +61,7 @@ class Wait(NamedTuple):
 
 
 def waits_for(state: ClusterState, app: App) -> Wait | None:
-    """What the app waits for: to be admitted (A3), then for its first executor (P1); None if it waits for nothing."""
+    """Why the app is not admitted (A3), or has no executor (P1); None if it waits for neither."""
     if app.ended is not None or app.executors:
         return None
     if app.admitted:
@@ -70,7 +69,7 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
     if not state.fleet.live:
         return Wait("no-live-worker", "A3", _no_worker)
     if state.settings.admission == "open":
-        return Wait("next-turn", "A6", lambda: ("it enters with the next turn", {}))
+        return Wait("next-turn", "A6", lambda: ("it will be admitted in the next turn", {}))
     company = state.queue.companies[app.spec.company]
     return _behind_its_company(state, company, app) or _for_its_turn(state, company, app)
 
@@ -80,7 +79,7 @@ def _no_worker() -> Told:
 
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
-    """The company's cap (C4), or that it may not borrow now (C6), its reservation (C7), the user's queue (F1, F2)."""
+    """The company's quota (C4), which it cannot exceed now (C6), a reservation (C7), or the user's queue (F1, F2)."""
     spec, cap, queue = app.spec, company.limit, company.users[app.spec.user]
     if not cap.admits(app.queued.request):
         borrows = spec.company in state.queue.borrowers
@@ -102,12 +101,11 @@ def _others(state: ClusterState, company: str) -> Iterable[CompanyQueue]:
 def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: bool) -> Told:
     request, quota, has = app.queued.request, company.tenant.quota, company.tenant.balance
     text = (
-        f"company {app.spec.company} has asked for {has.requested.cores} cores and {has.requested.memory_mb} MiB; "
-        f"{request.cores} cores and {request.memory_mb} MiB more would pass its quota of {_words(quota)}"
+        f"company {app.spec.company} has requested {has.requested.cores} cores and {has.requested.memory_mb} MiB; "
+        f"{request.cores} cores and {request.memory_mb} MiB more exceed its quota of {_words(quota)}"
     )
     if borrows := app.spec.company in state.queue.borrowers:
-        why = "another company takes part" if others else "the cluster is full"
-        text += f"; it may not borrow, since {why}"
+        text += f"; it cannot borrow while {'another company takes part' if others else 'the cluster is full'}"
     facts = {
         "requestedCores": has.requested.cores,
         "requestedMemory": has.requested.memory_mb,
@@ -122,19 +120,19 @@ def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: boo
 
 def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
     since = company.limit.reserved[reserver.app][0]
-    text = f"app {reserver.app} of the company was held back since {_time(since)}, so long that its room is reserved"
+    text = f"the company's room is reserved for app {reserver.app}, which its quota has held back since {_time(since)}"
     return text, {"app": reserver.app, "heldBackSince": since}
 
 
 def _queued(queue: UserQueue, app: App) -> Told:
     place = next(number for number, (_, one) in enumerate(queue.by_policy) if one.app == app.spec.app)
     ahead = [one.app for _, one in queue.by_policy[:place]]
-    text = f"{place} of {app.spec.user}'s apps go first, {ahead[0]} next"
+    text = f"{place} of {app.spec.user}'s apps are before it; the next is {ahead[0]}"
     return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": ahead[:100]}
 
 
 def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
-    """The app's place among its user's pending apps (F), from 1 on; None if it is not pending."""
+    """The app's place among its user's pending apps (F), from 1; None if it is not pending."""
     if app.state != "pending":
         return None
     order = [one.app for _, one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
@@ -142,7 +140,7 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
 
 
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
-    """Another company's turn (C3, C5) or user's (U1, U3), or the cluster that is full (A3)."""
+    """Another company's turn (C3, C5), another user's turn (U1, U3), or a full cluster (A3)."""
     spec, settings = app.spec, state.settings
     first = state.queue.first(within_quota=is_full(state))
     if first is not None and first.company != spec.company:
@@ -156,7 +154,7 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
 
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
-    """The companies that take part (C1), whose turn it is first, each with the value that its policy measures."""
+    """The companies that take part (C1) in the order of their turns, each with the value its policy compares."""
     rank = COMPANY_POLICIES[state.settings.company_policy].rank
     taking = [queue for queue in state.queue.companies.values() if queue.limit.lets_through()]
     ranked = sorted(((rank(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
@@ -164,8 +162,8 @@ def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
 
 
 def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[UserQueue, str]]:
-    """The users of a company whose next app passes its cap, whose turn it is first, each with the value measured."""
-    state.queue.first()  # brings up to date what the users' keys are made of
+    """The users whose next app is within the company's quota, in the order of their turns, each with that value."""
+    state.queue.first()  # updates the users' contenders
     policy, quota, basis = USER_POLICIES[state.settings.user_policy], company.tenant.quota, state.queue.basis
     passing = [queue for queue in company.users.values() if queue.head and company.limit.admits(queue.head.request)]
     ranked = sorted(((policy.rank(each.contender, quota, basis), each) for each in passing), key=lambda one: one[0])
@@ -180,9 +178,9 @@ def _company_turn(state: ClusterState, company: CompanyQueue) -> Told:
     ahead = [(each.tenant, value) for each, value in order[:place]]
     first, value = ahead[0]
     measure = COMPANY_POLICIES[state.settings.company_policy].measure
-    text = f"company {first.company} goes first, with {measure} {value} against {mine} of {me}"
+    text = f"company {first.company} is next, with {measure} {value}; {me} has {mine}"
     if value == mine:
-        text += f", {_turn(first.last_selected)}; {me} had {_turn(company.tenant.last_selected)}"
+        text += f"; {first.company} was {_turn(first.last_selected)}, {me} {_turn(company.tenant.last_selected)}"
     told = [
         {"company": each.company, "value": value, "lastSelected": each.last_selected or None} for each, value in ahead
     ]
@@ -207,18 +205,18 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
     first = order[0][0].contender
     since = _turn(first.last_selected, first.last_selected_at)
     if not first.last_selected:
-        since += f", and apps pending since {_time(first.oldest_at)}"
-    text = f"user {first.user} goes first, {since}; {me} had {_turn(mine.last_selected, mine.last_selected_at)}"
+        since += f", with an app pending since {_time(first.oldest_at)}"
+    text = f"user {first.user} is next, {since}; {me} was {_turn(mine.last_selected, mine.last_selected_at)}"
     if order[0][1] and place < len(order):
         measure = USER_POLICIES[state.settings.user_policy].measure
-        text += f"; {measure} {order[0][1]} against {order[place][1]} decides"
+        text += f"; {first.user} has {measure} {order[0][1]}, {me} has {order[place][1]}"
     return text + _rest([str(each["user"]) for each in ahead[1:]]), {"ahead": ahead}
 
 
 def _cluster(state: ClusterState) -> Told:
     used, fleet = state.balance, state.fleet
     text = (
-        f"the apps in waitingApps ask for {used.requested.cores} of {fleet.total.cores} cores "
+        f"the apps in waitingApps request {used.requested.cores} of {fleet.total.cores} cores "
         f"and {used.requested.memory_mb} of {fleet.total.memory_mb} MiB"
     )
     facts = {
@@ -227,17 +225,17 @@ def _cluster(state: ClusterState) -> Told:
         "cores": fleet.total.cores,
         "memory": fleet.total.memory_mb,
     }
-    return text if is_full(state) else f"it enters with the next turn: {text}", facts
+    return text if is_full(state) else f"it will be admitted in the next turn: {text}", facts
 
 
 def _for_executors(state: ClusterState, app: App) -> Wait | None:
-    """No live worker (A4), its driver (D), its limit (P5), or what placement waits for; None if it wants nothing."""
+    """No live worker (A4), its driver (D), its demand (P5), or placement; None if it lacks no executor."""
     if not state.fleet.live:
         return Wait("no-live-worker", "A4", _no_worker)
     if app.spec.driver is not None and app.driver is None:
         return _for_its_driver(state, app.spec.driver)
     if app.executor_limit == 0:
-        return Wait("limit", "P5", lambda: ("it asks for 0 executors", {}))
+        return Wait("limit", "P5", lambda: ("its demand is 0 executors", {}))
     sizing = app.sizing
     if isinstance(sizing, Fixed) and 0 < app.left_cores < sizing.each.cores and not state.wants_executors(app):
         return Wait("limit", "P6", partial(_too_little_left, app, sizing.each))
@@ -268,7 +266,7 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
             return Wait("locality", "L5", partial(_preferring, state, app))
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
-        return Wait("next-turn", "T2", lambda: ("it is placed with the next turn", {}))
+        return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
     return _for_room(state, size)
 
 
@@ -280,7 +278,7 @@ def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
     elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total.cores:
-        most = f"{held}, and {size.cores} more would pass max_driver_share, {settings.max_driver_share}"
+        most = f"{held}, and {size.cores} more exceed max_driver_share, {settings.max_driver_share}"
     if most is not None:
         facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
         return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
@@ -295,14 +293,15 @@ def _preferring(state: ClusterState, app: App) -> Told:
     hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.locations.hosts or ())
     since = min(wanted.since for wanted in app.wanted)
     text = (
-        f"it waits for room on a host that its tasks prefer ({', '.join([*hosts][:_NAMED])}), since {_time(since)}, "
-        f"for {state.settings.locality_wait_host_ms} ms; then {state.settings.locality_wait_rack_ms} ms in their racks"
+        f"it has waited since {_time(since)} for room on a host that its tasks prefer "
+        f"({', '.join([*hosts][:_NAMED])}): up to {state.settings.locality_wait_host_ms} ms on these hosts, "
+        f"then up to {state.settings.locality_wait_rack_ms} ms in their racks"
     )
     return text, {"hosts": [*hosts], "since": since}
 
 
 def _for_room(state: ClusterState, size: Resources) -> Wait:
-    """No worker is large enough, or none has room; the nearest one is told."""
+    """No worker is large enough, or none has room; the sentence names the nearest."""
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
     if any(worker.offer.covers(size) for worker in live):
         return Wait("workers-full", "P1", partial(_nearest, live, size, of_free=True))
@@ -310,7 +309,7 @@ def _for_room(state: ClusterState, size: Resources) -> Wait:
 
 
 def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
-    """The worker that has most of what is missing."""
+    """The live worker that comes nearest to `size`."""
 
     def has(worker: Worker) -> Resources:
         return Resources(*worker.free) if of_free else worker.offer
@@ -334,17 +333,17 @@ def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
 
 
 def _rest(names: list[str]) -> str:
-    """The others who go first, too."""
+    """The others before it."""
     if not names:
         return ""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"; then {', '.join(names[:_NAMED])}{more}"
+    return f"; also before it: {', '.join(names[:_NAMED])}{more}"
 
 
 def _turn(seq: int | None, at: int | None = None) -> str:
     if not seq:
-        return "no turn yet"
-    return f"the last turn at position {seq}" + ("" if at is None else f", {_time(at)}")
+        return "never selected"
+    return f"last selected at position {seq}" + ("" if at is None else f", {_time(at)}")
 
 
 def _time(at_ms: int) -> str:
@@ -357,5 +356,5 @@ def _words(quota: Quota) -> str:
 
 
 def exact(amount: int, denominator: int) -> str:
-    """A quota's amount, "n/d" where it is no whole number (semantics C2)."""
+    """A quota's amount, as "n/d" unless it is whole (semantics C2)."""
     return str(amount // denominator) if amount % denominator == 0 else f"{amount}/{denominator}"

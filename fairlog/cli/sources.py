@@ -11,12 +11,11 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from fairlog.cli.session import Session, until
 from fairlog.cli.target import Target
 from recovery.replay.bounds import Bound, E
-from recovery.replay.chain import read_export
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, InvalidCommand, UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
-from scheduler.store.codec import Fact, Record, check, read_lines
+from scheduler.store.codec import Fact, Record, check, read_export, read_lines
 from scheduler.store.eventlog import GENESIS, Position
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from fairlog.cli.decorators import on_log
 from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
 from fairlog.cli.target import in_the_past, target_options
 from recovery.replay.bounds import OPEN, Bound
-from recovery.replay.chain import read_export, read_store
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
+from scheduler.store.codec import read_export
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.explain import explain as tell
@@ -179,7 +179,7 @@ def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, It
     else:
         from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        yield "the log", read_store(Source(click.get_current_context(), None).session.log)
+        yield "the log", Source(click.get_current_context(), None).session.log.facts()
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:

@@ -12,12 +12,11 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, matched, range_option, read_pair, read_size, read_text, text_option
 from fairlog.cli.verbs.cluster import read_value
-from recovery.replay.inputs import LoggedTurn, turns
 from recovery.replay.rebuild import unhindered
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import InvalidCommand
 from witness.swf import read_trace
-from witness.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
+from witness.whatif import LoggedTurn, OtherWorld, Rules, World, as_logged, check_rules, compared, turns, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,7 +19,6 @@ from fairlog.cli.sources import BadExport
 from fairlog.cli.sources import exported as read_whole
 from fairlog.local.store import EmbeddedStore
 from recovery.archive.import_log import PAGE, NotAdopted, adopt, left_behind
-from recovery.replay.chain import read_store
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.events import CompanyRegistered, Event, ExecutorRemoved, MasterElected, WorkerRemoved
@@ -90,7 +89,7 @@ def test_a_master_takes_over_an_imported_log_and_goes_on(
     master.turn()
     assert log.head().seq > before.seq
     assert "newcomer" in rebuild(log)[0].companies
-    assert audit(read_store(log)) == []
+    assert audit(log.facts()) == []
 
 
 LINES = FAILOVER.read_text().splitlines(keepends=True)

@@ -20,13 +20,12 @@ from recovery.archive.archive import CannotArchive, archive, listed, open_log
 from recovery.archive.files import Unreachable
 from recovery.archive.segment import Segment, check, get
 from recovery.failover.follower import Follower
-from recovery.replay.chain import read_export
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
 from scheduler.model.errors import InvalidSetting, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import changed_settings
-from scheduler.store.codec import read_lines
+from scheduler.store.codec import read_export, read_lines
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from tests.unit.recovery.archive.archived import (
     KEYS,
