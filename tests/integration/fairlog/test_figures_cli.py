@@ -60,8 +60,8 @@ def test_a_span_can_be_given_by_times_and_by_positions(store: EmbeddedStore) -> 
 @pytest.mark.parametrize(
     ("file", "why"),
     [
-        ("", "a place without a name cannot be written: it is not a file"),
-        ("/nowhere/p.html", "there is no folder /nowhere"),
+        ("", "an empty file name cannot be written: it has no file name"),
+        ("/nowhere/p.html", "folder /nowhere does not exist"),
     ],
 )
 def test_a_page_that_cannot_be_written_is_one_sentence(store: EmbeddedStore, file: str, why: str) -> None:

@@ -282,9 +282,7 @@ def test_a_damaged_archive_is_found_out_before_anything_is_restored(archived: Ev
     whole = memory.cat(segment)
     memory.pipe(segment, whole[:-20])
     copy = open_log(_log(store, "second").store, Keys("second"))
-    with pytest.raises(
-        UnreadableRecord, match=r"in a segment that cannot be used: memory://archive/first/.* is damaged"
-    ):
+    with pytest.raises(UnreadableRecord, match=r"in an unusable segment: memory://archive/first/.* is damaged"):
         restore(copy, "memory://b.gz")
     assert not copy.store.exists(copy.keys.log, copy.keys.archive)
     memory.pipe(segment, whole)
@@ -335,9 +333,9 @@ def test_a_backup_of_a_log_of_schema_1_is_refused(store: EmbeddedStore, tmp_path
     ("url", "sentence"),
     [
         ("/nowhere/b.gz", "/nowhere/b.gz cannot be {}: "),
-        ("", "a place without a name cannot be {}: "),
+        ("", "an empty file name cannot be {}: "),
         ("nowhere://x/b.gz", "nowhere://x/b.gz cannot be reached: Protocol not known: nowhere"),
-        ("file://b.gz", "file://b.gz does not name a file of this machine; write it like file:///FOLDER/FILE"),
+        ("file://b.gz", "file://b.gz does not name a file on this machine; write file:///FOLDER/FILE"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_one_sentence(
