@@ -27,7 +27,7 @@ class InFlight:
         self._connection: Any = None
         try:
             self._connection = self._pool.get_connection()
-            self._connection.send_packed_command([_packed(command) for command in commands])
+            self._connection.send_packed_command([b"".join(map(_packed, commands))])
         except RedisError as error:
             self._error = error
 
@@ -36,11 +36,19 @@ class InFlight:
 
         Raises: redis-py's errors, also one that the store answered with.
         """
-        found = [self.read() for _ in range(self._count)]
-        self.release()
+        found = self.all()
         for answer in found:
             if isinstance(answer, RedisError):
                 raise answer
+        return found
+
+    def all(self) -> list[Any]:
+        """Wait for all answers, among them errors that the store answers with, and release the connection.
+
+        Raises: as `read`.
+        """
+        found = [self.read() for _ in range(self._count)]
+        self.release()
         return found
 
     def read(self) -> Any:  # noqa: ANN401 - what the store says
