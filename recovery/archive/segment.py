@@ -110,8 +110,8 @@ def entries(segment: Segment, lines: Iterable[bytes]) -> list[Record]:
     return found
 
 
-def check(segment: Segment, lines: bytes | None = None) -> None:
-    """Pass if the file of the segment, read back, holds exactly these lines (if given), and they the chain of digests.
+def check(segment: Segment, lines: bytes | None = None) -> list[Record]:
+    """The turns of the segment, read back: exactly these `lines`, if given, and a chain of digests.
 
     Raises: UnreadableRecord naming the segment and its positions.
     """
@@ -119,7 +119,8 @@ def check(segment: Segment, lines: bytes | None = None) -> None:
     if lines is not None and found != lines[:-1].split(b"\n"):
         raise _unreadable(segment, f"{segment.url} holds other entries than were written")
     seq, digest = segment.first - 1, segment.before
-    for record in entries(segment, found):
+    records = entries(segment, found)
+    for record in records:
         try:
             codec.check(record, seq, digest)
         except UnreadableRecord as error:
@@ -127,6 +128,7 @@ def check(segment: Segment, lines: bytes | None = None) -> None:
         seq, digest = record.last, record.digest
     if (seq, digest) != (segment.last, segment.digest):
         raise _unreadable(segment, f"{segment.url} does not end with the entry that it should")
+    return records
 
 
 def _name(first: int, last: int, digest: str) -> str:

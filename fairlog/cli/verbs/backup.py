@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,15 +54,16 @@ def restore(place: Place, *, url: str, as_json: bool) -> None:
     """Restore a backup into a cluster that has no log.
 
     URL is the backup file. Restore before the first master starts. Without --store, the backup becomes the data of
-    the next `up`. Every entry is verified, archived entries included; --archive names an archive that has moved.
-    Tasks of apps that had not ended run again.
+    the next `up`. Every entry is verified and folded, archived entries included; --archive names an archive that has
+    moved. Tasks of apps that had not ended run again.
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
     with empty_place(place) as log:
         of_archive = partial(render.counted, of="segments of the archive")
         copied = read(log, url, elsewhere=place.archive, watched=render.counted, counted=of_archive)
-    _print_copied(copied, url, "restored from", as_json=as_json)
+    _print_copied(copied, url, "restored from", as_json=as_json, more={"withheld": copied.withheld})
+    warn_of_withheld(copied.withheld)
 
 
 @click.command()
@@ -152,10 +154,22 @@ def empty_place(place: Place) -> Iterator[EventLog]:
         os.close(lock)
 
 
-def _print_copied(copied: Copied, url: str, done: str, *, as_json: bool) -> None:
+def warn_of_withheld(withheld: int) -> None:
+    """Say that apps of a log that was imported or restored cannot run."""
+    if withheld:
+        click.echo(
+            f"The commands of {withheld} apps that have not ended are not in this public log. Their tasks cannot run; "
+            "`fairlog kill APP` ends an app.",
+            err=True,
+        )
+
+
+def _print_copied(
+    copied: Copied, url: str, done: str, *, as_json: bool, more: Mapping[str, int] = MappingProxyType({})
+) -> None:
     said = copied.as_json()
     if as_json:
-        render.print_json({"url": url, **said})
+        render.print_json({"url": url, **said, **more})
         return
     click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}")
     if said["archived"]:

@@ -27,23 +27,20 @@ def import_(place: Place, *, file: IO[bytes], as_json: bool) -> None:
     if file.isatty():
         raise click.UsageError("name a FILE, or pipe a log to standard input")
     from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
-    from fairlog.cli.verbs.backup import empty_place  # noqa: PLC0415 (likewise)
-    from recovery.archive.import_log import adopt, left_behind  # noqa: PLC0415 (likewise)
+    from fairlog.cli.verbs.backup import empty_place, warn_of_withheld  # noqa: PLC0415 (likewise)
+    from recovery.archive.publish import Draft, left_behind  # noqa: PLC0415 (likewise)
 
     with empty_place(place) as log:
         if (come := left_behind(log)) is not None:
             click.echo(
                 f"An earlier import stopped at position {come}; this one starts again from the beginning.", err=True
             )
-        end, withheld = adopt(log, render.counted(exported(file)))
-        cluster = log.keys.cluster
+        with Draft(log) as draft:
+            draft.add(render.counted(exported(file)))
+            draft.publish()
+        cluster, end = log.keys.cluster, draft.end
     if as_json:
-        render.print_json({"cluster": cluster, **end._asdict(), "withheld": withheld})
+        render.print_json({"cluster": cluster, **end._asdict(), "withheld": draft.withheld})
     else:
         click.echo(f"{end.seq} log entries imported into the cluster {cluster}, digest {end.digest}")
-    if withheld:
-        click.echo(
-            f"The commands of {withheld} apps that have not ended are not in this public log. Their tasks cannot run; "
-            "`fairlog kill APP` ends an app.",
-            err=True,
-        )
+    warn_of_withheld(draft.withheld)
