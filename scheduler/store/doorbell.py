@@ -1,14 +1,11 @@
-"""A ring is an RQ job: RQ's worker loop takes it from its queue and executes it.
+"""Rings: RQ jobs that wake a listener, taken from its queue and executed by RQ's worker loop.
 
-Each listener (the serving master, every agent) has one RQ queue and one RQ job, the bell. A ring pushes
-the bell's id on the queue, and only if the queue is empty: a thousand commands ring once. The job's
-function, `ring`, calls the listener's answer, which works until there is nothing left to do. The listener
-takes the id off the queue before it looks, so whatever arrives later rings again. A ring says that there is
-something to look at, never what: nothing is lost with it.
+Each listener (the active master, every agent) has one RQ queue and one RQ job, the bell. A ring pushes the bell's id
+on the queue if the queue is empty, so a thousand commands ring once. The listener takes the id off the queue before it
+looks, so whatever arrives later rings again. A ring carries no data: nothing is lost with it.
 
-A ring is also scheduled for the next moment at which something is due. RQ's own scheduler is another process,
-which looks once a second and whose times are whole seconds; so the time that the worker waits for a job ends
-at that moment instead, and the bell is then executed like one that was pushed.
+A ring is also due at the next moment for which something is scheduled. RQ's own scheduler is another process that
+looks once a second, so the wait for a job ends at that moment instead, and the bell is executed.
 """
 
 from __future__ import annotations
@@ -41,22 +38,22 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 TICK_S = 1.0
-"""How often a listener looks that does not say when something is due."""
+"""How often a listener without a schedule looks."""
 LONGEST_WAIT_S = 5.0
-"""How long a listener waits for a ring at most: a ring that was lost is made up for by then."""
+"""The longest wait for a ring, after which the listener looks in case a ring was lost."""
 HEARTBEAT_S = 10.0
-"""How often a listener renews its record and its bell's record in the store."""
+"""How often a listener renews its record and its bell's record."""
 
 RING_LUA = """
 for i = 1, #KEYS do
   if redis.call('LLEN', KEYS[i]) == 0 then redis.call('RPUSH', KEYS[i], ARGV[i]) end
 end
 """
-"""KEYS: RQ queue keys; ARGV: the job ids to push, one a queue."""
+"""KEYS: RQ queue keys. ARGV: the job id to push on each."""
 
 _FUNCTION = "scheduler.store.doorbell.ring"
 _SHORTEST_WAIT_S = 0.001
-"""Redis takes 0 for ever."""
+"""To Redis, 0 means forever."""
 _answer: ContextVar[Callable[[], None]] = ContextVar("answer")
 _log = structlog.get_logger()
 
@@ -74,13 +71,13 @@ class _Bell(Job):
 
 
 class DoorbellWorker(SimpleWorker):
-    """An RQ worker that executes the rings on its queue with `answer`; `leaving` is called when it was told to stop.
+    """An RQ worker that executes the rings on its queue by calling `answer`, and calls `leaving` when told to stop.
 
     `due_in_s` returns the seconds until something is due; a ring is scheduled for that moment.
 
-    It leaves out the parts of RQ that cost a turn several writes and that rings do not need: records of executions and
-    results, their registries and the maintenance of those, the channel for remote commands, and suspension. Any other
-    job on its queue is refused, and counts as a ring, since it may have stood in the way of one.
+    It omits what rings do not need and every turn would pay for: execution and result records, registries and their
+    maintenance, the channel for remote commands, and suspension. Any other job on its queue is refused, and counts as
+    a ring, since it may have kept one off the queue.
     """
 
     def __init__(
