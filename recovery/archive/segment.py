@@ -111,8 +111,8 @@ def entries(segment: Segment, lines: Iterable[bytes]) -> list[Record]:
     return found
 
 
-def check(segment: Segment, lines: bytes | None = None) -> None:
-    """Read the segment's file back, compare it with `lines`, if given, and verify the chain of digests.
+def check(segment: Segment, lines: bytes | None = None) -> list[Record]:
+    """Read the segment's file back, compare it with `lines`, if given, verify its chain, and return its turns.
 
     Raises: UnreadableRecord naming the segment and its positions.
     """
@@ -120,7 +120,8 @@ def check(segment: Segment, lines: bytes | None = None) -> None:
     if lines is not None and found != lines[:-1].split(b"\n"):
         raise _unreadable(segment, f"{segment.url} differs from what was written")
     seq, digest = segment.first - 1, segment.before
-    for record in entries(segment, found):
+    records = entries(segment, found)
+    for record in records:
         try:
             codec.check(record, seq, digest)
         except UnreadableRecord as error:
@@ -130,6 +131,7 @@ def check(segment: Segment, lines: bytes | None = None) -> None:
         raise _unreadable(
             segment, f"{segment.url} does not end at position {segment.last} with digest {segment.digest}"
         )
+    return records
 
 
 def _name(first: int, last: int, digest: str) -> str:

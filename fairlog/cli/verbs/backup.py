@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -53,15 +54,16 @@ def restore(target: Target, *, url: str, as_json: bool) -> None:
     """Restore a backup into a cluster that has no log.
 
     URL is the backup file. Restore before the first master starts. Without --store, the backup becomes the data of
-    the next `up`. Every entry is verified, archived entries included; --archive names an archive that has moved.
-    Tasks of apps that had not ended run again.
+    the next `up`. Every entry is verified and folded, archived entries included; --archive names an archive that has
+    moved. Tasks of apps that had not ended run again.
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
     with _empty_target(target) as log:
         of_archive = partial(render.counted, of="segments of the archive")
         copied = read(log, url, elsewhere=target.archive, watched=render.counted, counted=of_archive)
-    _print_copied(copied, url, "restored from", as_json=as_json)
+    _print_copied(copied, url, "restored from", as_json=as_json, more={"withheld": copied.withheld})
+    _warn_of_withheld(copied.withheld)
 
 
 @click.command("import")
@@ -80,22 +82,20 @@ def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
     if file.isatty():
         raise click.UsageError("name a FILE, or pipe a log to standard input")
     from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
-    from recovery.archive.import_log import adopt, left_behind  # noqa: PLC0415 (likewise)
+    from recovery.archive.publish import Draft, left_behind  # noqa: PLC0415 (likewise)
 
     with _empty_target(target) as log:
         if (reached := left_behind(log)) is not None:
             render.say(f"An earlier import stopped at position {reached}; this one starts from the beginning.")
-        end, withheld = adopt(log, render.counted(exported(file)))
-        cluster = log.keys.cluster
+        with Draft(log) as draft:
+            draft.add(render.counted(exported(file)))
+            draft.publish()
+        cluster, end = log.keys.cluster, draft.end
     if as_json:
-        render.print_json({"cluster": cluster, **end._asdict(), "withheld": withheld})
+        render.print_json({"cluster": cluster, **end._asdict(), "withheld": draft.withheld})
     else:
         click.echo(f"{end.seq} log entries imported into the cluster {cluster}, digest {end.digest}")
-    if withheld:
-        render.say(
-            f"The commands of {withheld} apps that have not ended are not in this public log. Their tasks cannot run; "
-            "`fairlog kill APP` ends an app."
-        )
+    _warn_of_withheld(draft.withheld)
 
 
 @click.command()
@@ -180,10 +180,21 @@ def _empty_target(target: Target) -> Iterator[EventLog]:
         os.close(lock)
 
 
-def _print_copied(copied: Copied, url: str, done: str, *, as_json: bool) -> None:
+def _warn_of_withheld(withheld: int) -> None:
+    """Say that apps of an imported or restored log cannot run."""
+    if withheld:
+        render.say(
+            f"The commands of {withheld} apps that have not ended are not in this public log. Their tasks cannot run; "
+            "`fairlog kill APP` ends an app."
+        )
+
+
+def _print_copied(
+    copied: Copied, url: str, done: str, *, as_json: bool, more: Mapping[str, int] = MappingProxyType({})
+) -> None:
     said = copied.as_json()
     if as_json:
-        render.print_json({"url": url, **said})
+        render.print_json({"url": url, **said, **more})
         return
     click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}")
     if said["archived"]:

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,14 +18,14 @@ from fairlog.cli.main import cli
 from fairlog.cli.sources import BadExport
 from fairlog.cli.sources import exported as read_whole
 from fairlog.local.store import EmbeddedStore
-from recovery.archive.import_log import PAGE, NotAdopted, adopt, left_behind
+from recovery.archive.publish import PAGE, Draft, NotPublished, left_behind
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.events import CompanyRegistered, Event, ExecutorRemoved, MasterElected, WorkerRemoved
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import Fact, Record
-from scheduler.store.eventlog import EventLog
+from scheduler.store.eventlog import EventLog, Position
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
 from tests.property.given import Cluster
@@ -51,6 +51,13 @@ def run(store: EmbeddedStore, *arguments: object, text: str | None = None) -> Re
 def chained(events: list[Event]) -> list[Record]:
     """The log of these events, a turn each."""
     return stored([Fact(seq, seq, seq, "", event) for seq, event in enumerate(events, start=1)])
+
+
+def adopt(log: EventLog, records: Iterable[Record]) -> Position:
+    with Draft(log) as draft:
+        draft.add(records)
+        draft.publish()
+    return draft.end
 
 
 LONG = exported(chained([MasterElected(master=f"m{number}") for number in range(2 * PAGE + 7)]))
@@ -211,10 +218,10 @@ def test_of_two_imports_the_last_wins_and_the_other_is_told(log: EventLog, conne
     def interrupted() -> Iterator[Record]:
         for number, record in enumerate(records):
             if number == PAGE + 1:
-                assert adopt(log, records[:5]).end.seq == 5
+                assert adopt(log, records[:5]).seq == 5
             yield record
 
-    with pytest.raises(NotAdopted, match="another import or restore into this cluster has started"):
+    with pytest.raises(NotPublished, match="another import or restore into this cluster has started"):
         adopt(log, interrupted())
     assert log.head().seq == 5
     assert connection.keys("*draft*") == []
