@@ -8,18 +8,16 @@ are `ROUNDS` rounds per signal and lease time. A new master replaces the ended o
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
+from benchmarks._common import show, wait_for
 from benchmarks.replay import QUEUED, WORKERS, History, write
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
@@ -72,25 +70,24 @@ class Masters:
 
     def _serving(self) -> int:
         """The pid of the active master. Waits for one: on a busy machine the lease may just have expired."""
-        while True:
-            found = members(self.client.store, self.client.keys)[0]
-            if found is not None and found.pid in self._processes:
-                return found.pid
+        while (found := members(self.client.store, self.client.keys)[0]) is None or found.pid not in self._processes:
             time.sleep(0.05)
+        return found.pid
 
     def _stand_ready(self) -> None:
         """Wait until both run and the standby has replayed the log and blocks for new entries."""
         store, keys = self.client.store, self.client.keys
         log = EventLog(store, keys)
-        _await(lambda: max(positions(log), default=0) > log.head().seq - 2 * SNAPSHOT_EVERY)
-        _await(lambda: {member.pid for member in members(store, keys)[1]} >= self._processes.keys() - {self._serving()})
+        wait_for(lambda: max(positions(log), default=0) > log.head().seq - 2 * SNAPSHOT_EVERY, "a snapshot")
+        wait_for(
+            lambda: {standby.pid for standby in members(store, keys)[1]} >= self._processes.keys() - {self._serving()},
+            "the standby",
+        )
         self.client.view("cluster")
-        _await(lambda: any(asked["cmd"] == "xread" and "b" in asked["flags"] for asked in store.client_list()))
-
-
-def _await(holds: Callable[[], object]) -> None:
-    while not holds():
-        time.sleep(0.05)
+        wait_for(
+            lambda: any(asked["cmd"] == "xread" and "b" in asked["flags"] for asked in store.client_list()),
+            "its replay",
+        )
 
 
 def _measured(url: str, lease_s: float) -> dict[str, object]:
@@ -117,12 +114,7 @@ def main() -> None:
         first = Masters(store.url, LEASES_S[0])
         first.client.send(ConfigureCluster(settings={"worker_timeout_s": DAY_S}))
         first.close()
-        result = {
-            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
-            "events": log.head().seq,
-            "failover": [_measured(store.url, lease_s) for lease_s in LEASES_S],
-        }
-    print(json.dumps(result, indent=2))
+        show(events=log.head().seq, failover=[_measured(store.url, lease_s) for lease_s in LEASES_S])
 
 
 if __name__ == "__main__":

@@ -16,9 +16,6 @@ process, which other load on the machine hardly affects.
 from __future__ import annotations
 
 import gc
-import json
-import os
-import platform
 import sys
 import tempfile
 from collections import deque
@@ -27,20 +24,11 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks._common import companies, oldest_endings, show, submission, worker
 from fairlog.local.store import EmbeddedStore
 from recovery.replay import snapshot
-from recovery.replay.chain import read_store
 from recovery.replay.rebuild import rebuild, unhindered
-from scheduler.model.commands import (
-    Command,
-    ConfigureCluster,
-    EndApp,
-    EndedExecutor,
-    RegisterCompany,
-    RegisterWorker,
-    StartedExecutor,
-    SubmitApp,
-)
+from scheduler.model.commands import Command, ConfigureCluster, StartedExecutor, SubmitApp
 from scheduler.model.events import ExecutorAllocated
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -56,9 +44,8 @@ if TYPE_CHECKING:
 WORKERS, QUEUED = 200, 200
 LARGE_WORKERS, LARGE_APPS = 10_000, 100_000
 ROUNDS = 3
-COMPANIES, USERS_PER_COMPANY = 8, 10
 APPS_PER_TURN = 50
-APP_CORES = 8
+WORKER_CORES, APP_CORES = 16, 8
 MS_PER_TURN = 100
 EVENTS_PER_APP = SAVED_TOGETHER = 100
 
@@ -74,36 +61,23 @@ class History:
         self._started: deque[str] = deque()
 
     def records(self, until: int) -> Iterator[Record]:
-        """The records turn by turn, until the log has at least `until`."""
+        """The turns of the log, until it has at least `until` events."""
         if not self.state.head:
             yield from self._turn(ConfigureCluster(settings={"retained_apps": self._retained}))
-            yield from self._turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
+            yield from self._turn(*companies())
             for first in range(0, self._workers, 1000):
-                numbers = range(first, min(first + 1000, self._workers))
-                yield from self._turn(*map(_worker, numbers))
-            for _ in range((self._workers * 16 // APP_CORES + self._queued) // APPS_PER_TURN):
+                yield from self._turn(*map(worker, range(first, min(first + 1000, self._workers))))
+            for _ in range((self._workers * WORKER_CORES // APP_CORES + self._queued) // APPS_PER_TURN):
                 yield from self._turn(*(self._submission() for _ in range(APPS_PER_TURN)))
         while self.state.head < until:
-            yield from self._turn(*self._ends(), *(self._submission() for _ in range(APPS_PER_TURN)))
+            ends = oldest_endings(self.state, APPS_PER_TURN)
+            yield from self._turn(*ends, *(self._submission() for _ in range(APPS_PER_TURN)))
             started, self._started = list(self._started), deque()
             yield from self._turn(*(StartedExecutor(executor=name) for name in started if name in self.state.executors))
 
-    def _ends(self) -> Iterator[Command]:
-        for name in list(self.state.waiting)[:APPS_PER_TURN]:
-            for executor in self.state.apps[name].executors:
-                yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
-            yield EndApp(app=name, reason="finished")
-
     def _submission(self) -> SubmitApp:
         self._number += 1
-        return SubmitApp(
-            app=f"app-{self._number}",
-            company=f"company{self._number % COMPANIES}",
-            user=f"user{self._number // COMPANIES % USERS_PER_COMPANY}",
-            cores=APP_CORES,
-            memory_per_task_mb=1024,
-            command=("python", "-m", "report", "--day", str(self._number)),
-        )
+        return submission(self._number, cores=APP_CORES)
 
     def _turn(self, *commands: Command) -> Iterator[Record]:
         turn = Turn(self.state, self.state.at + MS_PER_TURN)
@@ -120,15 +94,11 @@ class History:
 
 
 def write(log: EventLog, history: History, until: int) -> None:
-    """Extend the log by whole turns of the history to at least `until` entries."""
+    """Extend the log by whole turns of the history to at least `until` events."""
     after = history.position
     for record in history.records(until):
         log.commit(after, record)
         after = history.position
-
-
-def _worker(number: int) -> RegisterWorker:
-    return RegisterWorker(worker=f"w{number:05}", node="node", host=f"h{number}", cores=16, memory_mb=65_536)
 
 
 class Took(NamedTuple):
@@ -151,12 +121,11 @@ class Took(NamedTuple):
 
 def _best(once: Callable[[], Took]) -> Took:
     """The round with the least CPU time; on a shared machine the others measure other load."""
-    return min((_tidied(once) for _ in range(ROUNDS)), key=lambda took: took.busy_s)
-
-
-def _tidied(once: Callable[[], Took]) -> Took:
-    gc.collect()
-    return once()
+    rounds = []
+    for _ in range(ROUNDS):
+        gc.collect()
+        rounds.append(once())
+    return min(rounds, key=lambda took: took.busy_s)
 
 
 def _folded(log: EventLog, *, whole: bool) -> Took:
@@ -177,7 +146,7 @@ def _audited(log: EventLog) -> dict[str, Any]:
         audited = Audit()
         began, busy = perf_counter(), process_time()
         with unhindered():
-            if found := list(audited.deviations(read_store(log))):
+            if found := list(audited.deviations(log.facts())):
                 raise AssertionError(f"the audit found a deviation: {found[0]}")
         decisions = audited.decisions
         return Took(perf_counter() - began, process_time() - busy, audited.events, audited.digest)
@@ -202,7 +171,7 @@ def _whole_logs(url: str, events: int) -> dict[str, Any]:
 
 def _from_snapshot(url: str) -> dict[str, float]:
     print(f"rebuilding from a snapshot of {LARGE_WORKERS} workers and {LARGE_APPS} apps", file=sys.stderr)
-    running = LARGE_WORKERS * 16 // 8
+    running = LARGE_WORKERS * WORKER_CORES // APP_CORES
     history = History(workers=LARGE_WORKERS, queued=LARGE_APPS - running)
     log = EventLog(connect(url), Keys("large"))
     write(log, history, 0)
@@ -281,13 +250,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, EmbeddedStore(Path(folder)) as store:
         whole = _whole_logs(store.url, events)
         large = _from_snapshot(store.url)
-    result = {
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
-        **whole,
-        "snapshot": large,
-        "eventsourcing": _replayed_by_eventsourcing(events),
-    }
-    print(json.dumps(result, indent=2))
+    show(**whole, snapshot=large, eventsourcing=_replayed_by_eventsourcing(events))
 
 
 if __name__ == "__main__":

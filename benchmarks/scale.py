@@ -17,30 +17,18 @@ its request leaves the ledgers.
 from __future__ import annotations
 
 import gc
-import json
-import os
-import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from statistics import median
 from time import perf_counter_ns
 
-from scheduler.model.commands import (
-    Command,
-    ConfigureCluster,
-    EndApp,
-    EndedExecutor,
-    RegisterCompany,
-    RegisterWorker,
-    SubmitApp,
-)
+from benchmarks._common import companies, oldest_endings, show, submission, worker
+from scheduler.model.commands import Command, ConfigureCluster, SubmitApp
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 
-COMPANIES, USERS_PER_COMPANY = 8, 10
-WORKER_CORES, WORKER_MEMORY_MB = 16, 65_536
+WORKER_CORES = 16
 APP_CORES = 8
 INPUTS_PER_TURN = 50
 TURNS_PER_ROUND = 4
@@ -64,22 +52,15 @@ class Cluster:
     def fill(self) -> None:
         """Submit apps up to the configured load and queue length."""
         self.turn(ConfigureCluster(settings=self.settings))
-        self.turn(*(RegisterCompany(company=f"company{number}") for number in range(COMPANIES)))
-        self.turn(*(_worker(number) for number in range(self.workers)))
+        self.turn(*companies())
+        self.turn(*(worker(number, cores=WORKER_CORES) for number in range(self.workers)))
         for _ in range(int(self.workers * WORKER_CORES * self.load) // APP_CORES + self.queued):
             self.turn(self.submission())
 
     def submission(self) -> SubmitApp:
-        """The next app; companies and their users take turns."""
+        """The next app."""
         self.number += 1
-        company, user = self.number % COMPANIES, self.number // COMPANIES % USERS_PER_COMPANY
-        return SubmitApp(
-            app=f"app-{self.number}",
-            company=f"company{company}",
-            user=f"user{user}",
-            cores=APP_CORES,
-            command=("true",),
-        )
+        return submission(self.number, cores=APP_CORES)
 
     def turn(self, *commands: Command, first: Iterable[Command] = ()) -> int:
         """Run one turn with these commands. Returns its time in ns, without the time for the commands in `first`."""
@@ -92,19 +73,12 @@ class Cluster:
         turn.settle()
         return perf_counter_ns() - started
 
-    def endings_of(self, apps: int) -> Iterator[Command]:
-        """The reports that the oldest `apps` admitted apps ended."""
-        for name, app in islice(self.state.waiting.items(), apps):
-            for executor in app.executors:
-                yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
-            yield EndApp(app=name, reason="finished")
-
     def round(self) -> None:
         """Submit and end apps, and record the times."""
         for times, apps in ((self.decisions, INPUTS_PER_TURN), (self.lone_decisions, 1)):
             deciding = ending = 0
             for _ in range(TURNS_PER_ROUND * INPUTS_PER_TURN // apps):
-                submissions, endings = [self.submission() for _ in range(apps)], list(self.endings_of(apps))
+                submissions, endings = [self.submission() for _ in range(apps)], oldest_endings(self.state, apps)
                 if self.queued:
                     deciding += self.turn(*submissions, first=endings)
                 else:
@@ -131,12 +105,6 @@ class Cluster:
         return figures if self.queued else {**figures, "us_per_ending": round(median(self.endings) / 1000, 2)}
 
 
-def _worker(number: int) -> RegisterWorker:
-    return RegisterWorker(
-        worker=f"w{number:05}", node="node", host="host", cores=WORKER_CORES, memory_mb=WORKER_MEMORY_MB
-    )
-
-
 def _growth(small: list[float], large: list[float]) -> float:
     """Time at the largest size as a multiple of the smallest: the median of the ratios round by round."""
     return round(median(most / least for most, least in zip(large, small, strict=True)), 3)
@@ -159,19 +127,17 @@ def main() -> None:
         for cluster in clusters:
             cluster.round()
     print(file=sys.stderr)
-    result = {
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()},
-        "settings": settings,
-        "app_cores": APP_CORES,
-        "inputs_per_turn": INPUTS_PER_TURN,
-        "workers": [cluster.figures() for cluster in by_workers],
-        "pending": [cluster.figures() for cluster in by_pending],
-        "decision_10000_workers_to_100": _growth(by_workers[0].decisions, by_workers[-1].decisions),
-        "lone_decision_10000_workers_to_100": _growth(by_workers[0].lone_decisions, by_workers[-1].lone_decisions),
-        "decision_10000_pending_to_100": _growth(by_pending[0].decisions, by_pending[-1].decisions),
-        "lone_decision_10000_pending_to_100": _growth(by_pending[0].lone_decisions, by_pending[-1].lone_decisions),
-    }
-    print(json.dumps(result, indent=2))
+    show(
+        settings=settings,
+        app_cores=APP_CORES,
+        inputs_per_turn=INPUTS_PER_TURN,
+        workers=[cluster.figures() for cluster in by_workers],
+        pending=[cluster.figures() for cluster in by_pending],
+        decision_10000_workers_to_100=_growth(by_workers[0].decisions, by_workers[-1].decisions),
+        lone_decision_10000_workers_to_100=_growth(by_workers[0].lone_decisions, by_workers[-1].lone_decisions),
+        decision_10000_pending_to_100=_growth(by_pending[0].decisions, by_pending[-1].decisions),
+        lone_decision_10000_pending_to_100=_growth(by_pending[0].lone_decisions, by_pending[-1].lone_decisions),
+    )
 
 
 if __name__ == "__main__":

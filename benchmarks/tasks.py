@@ -1,20 +1,18 @@
 """Tasks per second of an app with many short tasks, compared with plain RQ's forking workers; printed as JSON.
 
-Both run the same program on the embedded server with fsync on every write. fairlog gets one worker that offers far
-more cores than the machine has. RQ gets one forking `Worker` process per CPU of the machine.
+`tasks.py [TASKS]` runs the same program TASKS times (default 2,000) both ways, on the embedded server with fsync on
+every write. fairlog gets one worker that offers far more cores than the machine has. RQ gets one forking `Worker`
+process per CPU of the machine.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -23,14 +21,16 @@ from typing import Any
 from redis import Redis
 from rq import Queue, Worker
 
+from benchmarks._common import show, wait_for
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.service.client import Client
 from scheduler.store.task_queue import Worklist
 from workers.agent import STORE_VARIABLE
-from workers.offer import Offer
+from workers.offer import make_offers
 
 PROGRAM = "/bin/true"
+OFFERED_CORES = 512
 CLUSTER = "bench"
 QUEUE = "plain"
 
@@ -47,30 +47,14 @@ def process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         running.wait(30)
 
 
-def wait_for(condition: Callable[[], object], what: str, within_s: float = 300) -> None:
-    """Return once `condition()` holds. Raises: SystemExit after `within_s` seconds."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"timed out after {within_s:.0f} s waiting for {what}")
-        time.sleep(0.01)
-
-
-def fairlog_tasks(folder: Path, tasks: int, cores: int) -> dict[str, Any]:
+def fairlog_tasks(folder: Path, tasks: int) -> dict[str, Any]:
     """Run the tasks as one app, timed from its submission to its end in the log."""
-    offer = Offer(
-        worker="w1",
-        node="here",
-        host="here",
-        cores=cores,
-        memory_mb=cores * 1024,
-        run_dir=folder / "run",
-        outlive_agent=False,
-    )
+    cores = OFFERED_CORES
+    offer = make_offers(worker="w1", cores=cores, memory_mb=cores * 1024, run_dir=folder / "run", outlive_agent=False)
     with EmbeddedStore(folder / "fairlog") as store:
         master = ("-c", f"from recovery.failover.master import run_master; run_master({store.url!r}, {CLUSTER!r})")
         os.environ[STORE_VARIABLE] = store.url
-        agent = ("-m", "workers.agent", CLUSTER, offer.model_dump_json())
+        agent = ("-m", "workers.agent", CLUSTER, offer[0].model_dump_json())
         with process(folder / "log", *master), process(folder / "log", *agent):
             client = Client(store.url, CLUSTER, timeout_s=60)
             client.send(RegisterCompany(company="acme"))
@@ -96,11 +80,12 @@ def fairlog_tasks(folder: Path, tasks: int, cores: int) -> dict[str, Any]:
     }
 
 
-def plain_rq_tasks(folder: Path, tasks: int, processes: int) -> dict[str, Any]:
+def plain_rq_tasks(folder: Path, tasks: int) -> dict[str, Any]:
     """Run the tasks as plain RQ jobs on forking workers, timed from enqueueing to the last job's end.
 
     The start-up of the workers, and the jobs that end during it, do not count.
     """
+    processes = os.cpu_count() or 1
     with EmbeddedStore(folder / "rq") as store, Redis.from_url(store.url) as connection:
         script = (
             "from redis import Redis; from rq import Worker; "
@@ -130,24 +115,11 @@ def plain_rq_tasks(folder: Path, tasks: int, processes: int) -> dict[str, Any]:
 
 def main() -> None:
     """Run the benchmark and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, default=2_000)
-    parser.add_argument("--cores", type=int, default=512, help="cores that the worker offers")
-    parser.add_argument("--rq-workers", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
+    tasks = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
     with tempfile.TemporaryDirectory(prefix="fairlog-tasks-") as folder:
-        ours = fairlog_tasks(Path(folder), options.tasks, options.cores)
-        plain = plain_rq_tasks(Path(folder), options.tasks, options.rq_workers)
-    figures = {
-        "benchmark": "tasks",
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
-        "program": PROGRAM,
-        "tasks": options.tasks,
-        "fairlog": ours,
-        "plain_rq": plain,
-        "ratio": round(ours["tasks_per_s"] / plain["tasks_per_s"], 1),
-    }
-    print(json.dumps(figures, indent=2))
+        ours, plain = fairlog_tasks(Path(folder), tasks), plain_rq_tasks(Path(folder), tasks)
+    ratio = round(ours["tasks_per_s"] / plain["tasks_per_s"], 1)
+    show(program=PROGRAM, tasks=tasks, fairlog=ours, plain_rq=plain, ratio=ratio)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The public API: `from fairlog import Client, SubmitApp`; nothing else is meant to be imported by users.
+"""The public API: `from fairlog import Client, SubmitApp`. No other module is public.
 
-Names are loaded when they are asked for, so that the command line starts fast. `fairlog.cli`, `fairlog.local` and
-`fairlog.demo` are programs, not API.
+Names are imported on first use, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415 (loaded when asked for)
+        from importlib.metadata import version  # noqa: PLC0415 (imported on first use)
 
         return version("fairlog")
     if name not in __all__:

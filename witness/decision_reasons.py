@@ -1,6 +1,6 @@
-"""On what grounds a decision was made: an admission (A, C, U, F), a driver's worker (D), executors (S, P, L5).
+"""The reasons for a decision: an admission (A, C, U, F), a driver's worker (D), executors (S, P, L5).
 
-Each is told from the state just before it, with every candidate there was.
+They are derived from the state just before the decision, with every candidate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 Reason = dict[str, str]
-"""A rule, and a sentence that says what it came to."""
+"""A rule and a sentence about its outcome."""
 
 
 def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
@@ -67,10 +67,10 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
     reasons = [_why_now(state, company, app), _why_company(state, company, app)]
     reserver = company.limit.reserver() if company.limit.reservations else None
     if reserver is not None and reserver.app == app.app:
-        return [*reasons, _reason("C7", "the company's room was reserved for it, held back as it was for so long")]
+        return [*reasons, _reason("C7", "the company's room was reserved for it after quota_patience_s")]
     others = [queue.contender.user for queue, _ in users_in_turn(state, company) if queue.contender.user != app.user]
     users, apps = USER_POLICIES[settings.user_policy], APP_POLICIES[settings.app_policy]
-    alone = f"no other user of {app.company} had an app that passes"
+    alone = f"no other user of {app.company} had an app within the quota"
     user = f"of {app.company}'s users {app.user} {users.reason}, before {_names(others)}" if others else alone
     queued = len(company.users[app.user].by_policy)
     return [
@@ -100,14 +100,14 @@ def _why_company(state: ClusterState, company: CompanyQueue, app: Pending) -> Re
     if own is None or not company.limit.admits(app.request):
         return _reason("C6", f"{me} borrows: no other company took part, so that it may pass its quota")
     if not others:
-        return _reason("C1", f"no other company than {me} took part")
+        return _reason("C1", f"no company other than {me} took part")
     next_ = others[0]
     text = (
         f"{me} had {policy.measure} {own}, the smallest of {len(order)}; "
         f"the next was {next_[0].company} with {next_[1]}"
     )
     if next_[1] == own:
-        text += f", selected {_when(next_[0].last_selected)} where {me} was {_when(company.tenant.last_selected)}"
+        text += f", last selected {_when(next_[0].last_selected)} ({me}: {_when(company.tenant.last_selected)})"
     return _reason(policy.rule, text)
 
 
@@ -115,25 +115,25 @@ def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
     """Why a driver got its worker (D2)."""
     room = sum(1 for _ in state.fleet.candidates(event.resources, "worker-id"))
     if state.settings.spread_out_drivers:
-        how = f"{event.worker} was next in the order that log position {state.head} draws, of {room} with room"
+        how = f"{event.worker} was first of {room} with room, in the order derived from log position {state.head}"
     else:
-        how = f"{event.worker} was the first by id of {room} with room"
+        how = f"{event.worker} was first by id of {room} with room"
     return _reason("D2", how)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Executors that placement gave the app together, and on what grounds."""
+    """Executors that placement granted the app together, with the reasons."""
 
     executors: Container[str]
     size: Reason
     memory: Reason
     workers: Reason
     candidates: Mapping[str, tuple[int, Shape]]
-    """The workers with room, each with its place among them and what it had free."""
+    """Worker with room -> its place among them, from 1, and its free resources."""
 
     def why(self, event: ExecutorAllocated) -> dict[str, Any]:
-        """Why the executor has its size, its memory and its worker."""
+        """The reasons for the executor's size, memory and worker."""
         where = self.workers["text"]
         if event.worker in self.candidates:
             place, free = self.candidates[event.worker]
@@ -152,7 +152,7 @@ class Batch:
 
 
 def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: int) -> Batch:
-    """On what grounds placement gave the app this executor and those that came with it, at time `at` (ms)."""
+    """The reasons for this executor and those granted together with it at `at` (ms)."""
     settings = state.settings
     together = [event.executor]
     placement = PLACEMENTS[settings.placement]
@@ -175,7 +175,7 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
 
 
 def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAllocated) -> tuple[Reason, Reason]:
-    """Why S2 and S4 came to that size, and S3 to that memory."""
+    """The reasons for the size (S2, S4) and the memory (S3)."""
     fleet, settings, left, size = state.fleet, state.settings, app.left_cores, event.resources
     larger = []
     for index, cores in enumerate(executor_sizes(settings)):
@@ -212,7 +212,7 @@ def _asked(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Rea
 
 
 def _grows(state: ClusterState, app: App) -> bool:
-    """Whether each of its executors takes as many cores as there are (P4, P7)."""
+    """Whether each of its executors takes all cores it can (P4, P7)."""
     one_a_worker = PLACEMENTS[state.settings.placement].one_a_worker
     return isinstance(app.sizing, OnePerWorker) or (isinstance(app.sizing, Fixed) and one_a_worker)
 

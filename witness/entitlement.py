@@ -17,7 +17,7 @@ Amount = tuple[float, float]
 def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[Amount]) -> list[Amount]:
     """Each tenant's entitlement to `capacity`, from its quota (the weight) and its demand.
 
-    A tenant that demands a resource in which its weight is 0 is entitled to nothing.
+    A tenant that demands a resource of which its weight is 0 is entitled to nothing.
     """
     full = [_dominant_share(demand, weight) for demand, weight in zip(demands, weights, strict=True)]
     active = [number for number, level in enumerate(full) if 0 < level < float("inf")]

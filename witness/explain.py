@@ -1,7 +1,6 @@
-"""Why an app waits, why it was admitted when it was, and why its executors are where they are: all from the log.
+"""Why an app waits, why it was admitted, and why its executors are where they are, derived from the log.
 
-The log is folded once. Between two turns an app waits for one cause (`recovery.waits`); so its waiting time is
-split to the millisecond and adds up.
+Between two turns an app waits for one cause (`pending_reasons`), so the times by cause add up to the waiting time.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _ORDER = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] = lambda: None) -> dict[str, Any]:
-    """The life of the app as JSON values: what it waits for, why it was admitted, its executors, its waiting time.
+    """The app as JSON values: what it waits for, why it was admitted, its executors, its waiting time by cause.
 
-    It is told up to the time in ms that `now` says once the log was read, or to the log's last entry.
+    Waiting is counted up to `now()` in ms, called once the log is read, or to the log's last entry if that is None.
 
-    Raises: UnknownApp if the log never heard of it; InvariantViolated as `rebuild`.
+    Raises: UnknownApp if the log does not contain it; InvariantViolated as `rebuild`.
     """
     told = _Story(name)
     for fact in facts:
@@ -38,7 +37,7 @@ def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] =
 
 
 class _Story:
-    """An app's life; of one whose id came again, once it was forgotten, that of the last."""
+    """An app's life; of an id that was used again, the last one."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -55,7 +54,7 @@ class _Story:
         self.batch: Batch | None = None
 
     def hear(self, fact: Fact) -> None:
-        """Fold the next entry of the log; between two turns, see what the app waits for."""
+        """Fold the next entry of the log; between two turns, note the cause of waiting."""
         if fact.turn != self.turn:
             self.turn = fact.turn
             self._pause(fact.at)
@@ -67,7 +66,7 @@ class _Story:
             self._begin(app)
 
     def _pause(self, now: int) -> None:
-        """The turn before is over: what the app has waited for since then, until `now` (ms), counts for one cause."""
+        """Count the time from the previous turn to `now` (ms) for the cause that held between."""
         self.batch = None
         if self.app is None or now <= self.state.at:
             return
@@ -77,7 +76,7 @@ class _Story:
             self.waited[key] = self.waited.get(key, 0) + now - self.state.at
 
     def _look(self, app: App, fact: Fact) -> None:
-        """Take note of a decision about the app, with what it was made on."""
+        """Note a decision about the app, with its reasons."""
         event, when = fact.event, {"seq": fact.seq, "at": fact.at}
         match event:
             case AppAdmitted():
@@ -95,7 +94,7 @@ class _Story:
                 pass
 
     def ending(self, now: int | None) -> dict[str, Any]:
-        """What there is to tell once the log has been heard."""
+        """The answer, once the whole log is folded."""
         if self.app is None:
             raise UnknownApp(self.name)
         app, spec = self.app, self.app.spec

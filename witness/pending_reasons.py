@@ -1,7 +1,6 @@
-"""What an app waits for, by rule: the one cause that holds between two turns, and the facts behind it.
+"""The cause for which an app waits between two turns, with its rule, a sentence and the facts.
 
-The cause is worked out at every turn of the app's life, its facts only where somebody reads them. The module is a
-little longer than most: each cause stands with what there is to tell of it.
+Causes are determined at every turn of an app's life, sentences and facts only on request.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ CAUSES = {
     "locality": "L5",
     "workers-full": "P1",
 }
-"""Every cause that an app may wait for, and the rule behind it under the default policies."""
+"""Every cause of waiting, and its rule under the default policies."""
 _NAMED = 5
-"""How many of those who go first a sentence names."""
+"""The most names that a sentence lists."""
 
 Told = tuple[str, dict[str, Any]]
 """A sentence, and its facts as JSON values."""
 
 
 class Wait(NamedTuple):
-    """What an app waits for: the cause, the rule behind it, and what tells the facts of the state as it is then."""
+    """The cause of waiting, its rule, and a function that describes it on the current state."""
 
     cause: str
     rule: str
@@ -64,7 +63,7 @@ class Wait(NamedTuple):
 
 
 def waits_for(state: ClusterState, app: App) -> Wait | None:
-    """What the app waits for: to be admitted (A3), then for its first executor (P1); None if it waits for nothing."""
+    """Why the app is not admitted (A3), or has no executor (P1); None if it waits for neither."""
     if app.ended is not None or app.executors:
         return None
     if app.admitted:
@@ -72,7 +71,7 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
     if not state.fleet.live:
         return Wait("no-live-worker", "A3", _no_worker)
     if state.settings.admission == "open":
-        return Wait("next-turn", "A6", lambda: ("it enters with the next turn", {}))
+        return Wait("next-turn", "A6", lambda: ("it will be admitted in the next turn", {}))
     company = state.queue.companies[app.spec.company]
     return _behind_its_company(state, company, app) or _for_its_turn(state, company, app)
 
@@ -127,19 +126,19 @@ def _capped(company: CompanyQueue, app: App) -> Told:
 
 def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
     since = company.limit.reserved[reserver.app][0]
-    text = f"app {reserver.app} of the company was held back since {_time(since)}, so long that its room is reserved"
+    text = f"the company's room is reserved for app {reserver.app}, which its quota has held back since {_time(since)}"
     return text, {"app": reserver.app, "heldBackSince": since}
 
 
 def _queued(queue: UserQueue, app: App) -> Told:
     place = next(number for number, (_, one) in enumerate(queue.by_policy) if one.app == app.spec.app)
     ahead = [one.app for _, one in queue.by_policy[:place]]
-    text = f"{place} of {app.spec.user}'s apps go first, {ahead[0]} next"
+    text = f"{place} of {app.spec.user}'s apps are before it; the next is {ahead[0]}"
     return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": ahead[:100]}
 
 
 def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
-    """The app's place among its user's pending apps (F), from 1 on; None if it is not pending."""
+    """The app's place among its user's pending apps (F), from 1; None if it is not pending."""
     if app.state != "pending":
         return None
     order = [one.app for _, one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
@@ -147,7 +146,7 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
 
 
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
-    """Another company's turn (C3, C5) or user's (U1, U3), or the cluster that is full (A3)."""
+    """Another company's turn (C3, C5), another user's turn (U1, U3), or a full cluster (A3)."""
     spec, settings = app.spec, state.settings
     first = state.queue.first(full=is_full(state))
     if first is not None and first.company != spec.company:
@@ -188,9 +187,9 @@ def _company_turn(state: ClusterState, company: CompanyQueue) -> Told:
     ahead = [(each.tenant, value) for each, value in order[:place]]
     first, value = ahead[0]
     measure = COMPANY_POLICIES[state.settings.company_policy].measure
-    text = f"company {first.company} goes first, with {measure} {value} against {mine} of {me}"
+    text = f"company {first.company} is next, with {measure} {value}; {me} has {mine}"
     if value == mine:
-        text += f", {_turn(first.last_selected)}; {me} had {_turn(company.tenant.last_selected)}"
+        text += f"; {first.company} was {_turn(first.last_selected)}, {me} {_turn(company.tenant.last_selected)}"
     told = [
         {"company": each.company, "value": value, "lastSelected": each.last_selected or None} for each, value in ahead
     ]
@@ -215,11 +214,11 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
     first = order[0][0].contender
     since = _turn(first.last_selected, first.last_selected_at)
     if not first.last_selected:
-        since += f", and apps pending since {_time(first.oldest_at)}"
-    text = f"user {first.user} goes first, {since}; {me} had {_turn(mine.last_selected, mine.last_selected_at)}"
+        since += f", with an app pending since {_time(first.oldest_at)}"
+    text = f"user {first.user} is next, {since}; {me} was {_turn(mine.last_selected, mine.last_selected_at)}"
     if order[0][1] and place < len(order):
         measure = USER_POLICIES[state.settings.user_policy].measure
-        text += f"; {measure} {order[0][1]} against {order[place][1]} decides"
+        text += f"; {first.user} has {measure} {order[0][1]}, {me} has {order[place][1]}"
     return text + _rest([str(each["user"]) for each in ahead[1:]]), {"ahead": ahead}
 
 
@@ -255,7 +254,7 @@ def _cluster(state: ClusterState) -> Told:
         "companies": companies,
     }
     if not is_full(state):
-        return f"it enters with the next turn: {text}", facts
+        return f"it will be admitted in the next turn: {text}", facts
     more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
     return f"{text}: {', '.join(told[:_NAMED])}{more}", facts
 
@@ -265,13 +264,13 @@ def _of(claimed: Resources, total: Resources) -> Share:
 
 
 def _for_executors(state: ClusterState, app: App) -> Wait | None:
-    """No live worker (A4), its driver (D), its limit (P5), or what placement waits for; None if it wants nothing."""
+    """No live worker (A4), its driver (D), its demand (P5), or placement; None if it lacks no executor."""
     if not state.fleet.live:
         return Wait("no-live-worker", "A4", _no_worker)
     if app.spec.driver is not None and app.driver is None:
         return _for_its_driver(state, app.spec.driver)
     if app.executor_limit == 0:
-        return Wait("limit", "P5", lambda: ("it asks for 0 executors", {}))
+        return Wait("limit", "P5", lambda: ("its demand is 0 executors", {}))
     sizing = app.sizing
     if isinstance(sizing, Fixed) and 0 < app.left_cores < sizing.each.cores and not state.wants_executors(app):
         return Wait("limit", "P6", partial(_too_little_left, app, sizing.each))
@@ -302,7 +301,7 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
             return Wait("locality", "L5", partial(_preferring, state, app))
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
-        return Wait("next-turn", "T2", lambda: ("it is placed with the next turn", {}))
+        return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
     wait, company = _for_room(state, size), app.spec.company
     short = wait.cause == "workers-full" and settings.admission == "fair" and not state.queue.reached(company)
     if short and not state.fleet.total.covers(state.queue.parts_of_active()):
@@ -326,7 +325,7 @@ def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
     elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total.cores:
-        most = f"{held}, and {size.cores} more would pass max_driver_share, {settings.max_driver_share}"
+        most = f"{held}, and {size.cores} more exceed max_driver_share, {settings.max_driver_share}"
     if most is not None:
         facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
         return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
@@ -341,8 +340,9 @@ def _preferring(state: ClusterState, app: App) -> Told:
     hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.locations.hosts or ())
     since = min(wanted.since for wanted in app.wanted)
     text = (
-        f"it waits for room on a host that its tasks prefer ({', '.join([*hosts][:_NAMED])}), since {_time(since)}, "
-        f"for {state.settings.locality_wait_host_ms} ms; then {state.settings.locality_wait_rack_ms} ms in their racks"
+        f"it has waited since {_time(since)} for room on a host that its tasks prefer "
+        f"({', '.join([*hosts][:_NAMED])}): up to {state.settings.locality_wait_host_ms} ms on these hosts, "
+        f"then up to {state.settings.locality_wait_rack_ms} ms in their racks"
     )
     return text, {"hosts": [*hosts], "since": since}
 
@@ -356,7 +356,7 @@ def _for_room(state: ClusterState, size: Resources) -> Wait:
 
 
 def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
-    """The worker that has most of what is missing."""
+    """The live worker that comes nearest to `size`."""
 
     def has(worker: Worker) -> Resources:
         return Resources(*worker.free) if of_free else worker.offer
@@ -380,17 +380,17 @@ def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
 
 
 def _rest(names: list[str]) -> str:
-    """The others who go first, too."""
+    """The others before it."""
     if not names:
         return ""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"; then {', '.join(names[:_NAMED])}{more}"
+    return f"; also before it: {', '.join(names[:_NAMED])}{more}"
 
 
 def _turn(seq: int | None, at: int | None = None) -> str:
     if not seq:
-        return "no turn yet"
-    return f"the last turn at position {seq}" + ("" if at is None else f", {_time(at)}")
+        return "never selected"
+    return f"last selected at position {seq}" + ("" if at is None else f", {_time(at)}")
 
 
 def _time(at_ms: int) -> str:
@@ -403,5 +403,5 @@ def _words(quota: Quota) -> str:
 
 
 def exact(amount: int, denominator: int) -> str:
-    """A quota's amount, "n/d" where it is no whole number (semantics C2)."""
+    """A quota's amount, as "n/d" unless it is whole (semantics C2)."""
     return str(amount // denominator) if amount % denominator == 0 else f"{amount}/{denominator}"

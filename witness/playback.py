@@ -1,4 +1,4 @@
-"""The log turn by turn, as a picture of the cluster behind each: what a live view shows."""
+"""The log turn by turn, with the cluster after each turn, for live views."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Frame(NamedTuple):
-    """The cluster behind the turn that ended at position `seq`, at `at` (ms), and what happened in it.
+    """The cluster after the turn that ended at position `seq`, at `at` (ms), and the turn's entries.
 
-    `state` is that of the moment only until the next frame is asked for; that one is of `next_at`, None = the end.
+    `state` is valid until the next frame is generated; that one is of the time `next_at`, None = no further one.
     """
 
     seq: int
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     next_at: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """The frame as JSON values: shares, queue and workers as the verbs of these names show them, and decisions."""
+        """The frame as JSON values: companies as in `shares`, the queue, workers as in `workers`, and decisions."""
         state = self.state
         pending = pending_apps(state)
         return {
@@ -61,18 +61,17 @@ class Frame(NamedTuple):
 
 
 class Playback:
-    """A log that is played up to `last`: first wound to where it is to begin, then frame by frame."""
+    """A log up to `last`: `wind` folds what precedes the span, `frames` plays the rest."""
 
     def __init__(self, facts: Iterable[Fact], last: Bound = OPEN) -> None:
         self.state = ClusterState()
-        turns = groupby(up_to(facts, last), key=lambda fact: fact.turn)
-        self._turns = (list(group) for _, group in turns)
+        self._turns = (list(turn) for _, turn in groupby(up_to(facts, last), key=lambda fact: fact.turn))
         self._next: list[list[Fact]] = []
 
     def wind(self, first: Bound) -> Iterator[Fact]:
-        """Fold what comes before the span, and tell each entry of it.
+        """Fold the turns before the span and generate their entries.
 
-        Raises: InvalidCommand if the log ends before; what `fold` raises.
+        Raises: InvalidCommand if the log ends before the span; as `fold`.
         """
         for turn in self._turns:
             if first.reached(turn[-1]):
@@ -84,7 +83,7 @@ class Playback:
         raise InvalidCommand(f"the log ends at position {self.state.head}, before {first}")
 
     def frames(self) -> Iterator[Frame]:
-        """A frame for each turn from here on. Raises: what `fold` raises."""
+        """A frame for each further turn. Raises: as `fold`."""
         turns = chain(self._next, self._turns)
         ahead = next(turns, None)
         while ahead is not None:
@@ -95,7 +94,7 @@ class Playback:
 
 
 def pending_apps(state: ClusterState) -> dict[str, int]:
-    """How many apps of each company wait in the queues of its users."""
+    """Company -> the number of its pending apps."""
     return {
         name: sum(len(user.by_policy) for user in company.users.values())
         for name, company in state.queue.companies.items()
@@ -116,6 +115,6 @@ _WORDS: dict[type[Event], str] = {
 
 
 def told(event: Event) -> str:
-    """What people want to see of an event in a few words, "" if that is nothing."""
+    """The event in a few words, "" if live views do not show it."""
     decision = decision_of(event)
     return (_WORDS.get(type(event), "") if decision is None else decision.text).format(event)

@@ -1,8 +1,8 @@
-"""What a company's apps held over a month, by user and app, and which part of the log says so.
+"""A company's use over a month, by user and app, with the span of the log that it follows from.
 
-Requested is what the ledgers held from admission to removal, granted what executors and drivers were granted until
-they were gone (semantics O1). All of it is whole core-ms and MiB-ms; hours are only written that way. The company can
-check the statement against the log: it follows from the entries up to the position named, whose digest is named too.
+"Requested" counts from an app's admission to its removal, "granted" until its executors and drivers are gone (semantics
+O1). Amounts are whole core-ms and MiB-ms; hours are rounded. The statement names the position and digest of its last
+entry, so the company can verify it against the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AMOUNTS = ("requestedCoreMs", "requestedMemoryMs", "grantedCoreMs", "grantedMemo
 
 
 class Usages:
-    """Takes note of every app's account and of the companies that there ever were (`span.Meter`)."""
+    """A `Meter` of every app's account, which also collects all companies."""
 
     def __init__(self) -> None:
         self.accounts = Accounts()
@@ -35,7 +35,7 @@ class Usages:
         self.accounts.last_at = at
 
     def advance(self, state: ClusterState, to: int) -> None:
-        """Nothing: an account is settled when what it holds changes."""
+        """Do nothing: accounts are settled when they change."""
 
     def observe(self, state: ClusterState, event: Event) -> None:
         """The event was folded just now."""
@@ -45,7 +45,7 @@ class Usages:
 
 
 def statement(usages: Usages, span: Span, *, company: str, month: str) -> dict[str, Any]:
-    """The company's statement as JSON values: every app that held anything, sums by user and in all."""
+    """The statement as JSON values: every app that held anything, sums by user and in total."""
     apps = [
         account
         for account in usages.accounts.settle(span.last_at)

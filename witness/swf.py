@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from recovery.replay.inputs import Input, LoggedTurn
 from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.placement.sizing import MEMORY_STEP_MB
-from witness.whatif import Work
+from witness.whatif import Input, LoggedTurn, Work
 
 COLUMNS = 18
 _NODES = re.compile(r"(\d+) x (\d+) processors, (\d+) (KiB|MiB|GiB)")

@@ -1,7 +1,7 @@
-"""What each app asked for, was granted and waited, over a span of the log: the ground of every figure.
+"""The requests, grants and waits of each app over a span of the log, from which all figures are computed.
 
-The state forgets apps that ended long ago (`retained_apps`); an account is kept here for each, by looking
-at the state after every event. Amounts are whole core-ms and MiB-ms, so they add up exactly.
+The state forgets apps that ended long ago (`retained_apps`); accounts are kept for all. Amounts are whole core-ms and
+MiB-ms, so they add up exactly.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 
 FAR_MS = 1 << 62
-"""A time that does not come."""
+"""Later than any time."""
 
 
 @dataclass(slots=True)
 class Account:
-    """One app within the span; the times are in ms, None for what has not come about by its end."""
+    """One app within the span. Times are in ms, None for what has not happened by its end."""
 
     app: str
     company: str
     user: str
     submitted_at: int
     demand: Resources = NOTHING
-    """What it asks for now, 0 once it ended; of an unlimited app what it holds at least."""
+    """Its current request, 0 once it ended; for unlimited cores, at least what it holds."""
     admitted_at: int | None = None
     started_at: int | None = None
-    """When it was first granted anything."""
+    """The time of its first grant."""
     ended_at: int | None = None
     ended: str | None = None
     requested: Resources = NOTHING
-    """What it holds in the ledgers now."""
+    """Its current request in the ledgers."""
     granted: Resources = NOTHING
     requested_ms: Resources = NOTHING
     granted_ms: Resources = NOTHING
     settled_at: int = 0
     asked_cores: int = 0
-    """The most that it asked for."""
+    """Its largest request."""
 
 
 class Accounts:
-    """The accounts of all apps; sums count from `first_at` (ms) on, which may still be ahead, to `last_at`."""
+    """The accounts of all apps. Sums count from `first_at` (ms), which may be in the future, to `last_at`."""
 
     def __init__(self, first_at: int = FAR_MS) -> None:
         self.first_at = first_at
         self.last_at: int | None = None
         self.all: list[Account] = []
-        """In the order of submission; an id may come again once its app is forgotten."""
+        """In the order of submission; an id may be used again once its app is forgotten."""
         self._latest: dict[str, Account] = {}
 
     def clip(self, at: int) -> int:
-        """The time (ms), or the bound of the span that it is beyond."""
+        """The time (ms), limited to the span."""
         at = max(at, self.first_at)
         return at if self.last_at is None else min(at, self.last_at)
 
     def observe(self, state: ClusterState, event: Event) -> Account | None:
-        """The account of the app that the event, folded just now, is about; None if it is about none."""
+        """The account of the app of the event, folded just now; None if it has none."""
         name: str | None = getattr(event, "app", None)
         if name is None:
             return None
@@ -76,13 +76,13 @@ class Accounts:
         return account
 
     def settle(self, at: int) -> Iterator[Account]:
-        """Every account, its sums brought up to `at` (ms)."""
+        """Every account, with sums up to `at` (ms)."""
         for account in self.all:
             self._settle(account, at)
             yield account
 
     def latest(self, app: str, at: int) -> Account:
-        """The app's account, its sums brought up to `at` (ms). Raises: KeyError if there is none."""
+        """The app's account, with sums up to `at` (ms). Raises: KeyError if there is none."""
         self._settle(self._latest[app], at)
         return self._latest[app]
 
@@ -95,7 +95,7 @@ class Accounts:
 
 
 def _take_over(account: Account, app: App | None, at: int) -> None:
-    """What the state says of the app now; one that it forgot has ended and holds nothing."""
+    """Copy the app's current amounts; an app that the state forgot has ended and holds nothing."""
     if app is None or app.ended is not None:
         account.demand, account.requested = NOTHING, NOTHING
         account.granted = NOTHING if app is None else app.granted

@@ -1,32 +1,37 @@
-"""The same inputs under other rules: a second world, in virtual time, beside the one that the log tells.
+"""The inputs of a log, or of a trace, replayed under other rules in virtual time.
 
-While everything comes out as in the log, the world follows it turn by turn, so that the same rules give the
-same log. From the first difference on, each app that still fares as in the log goes on as in the log; for any
-other one the work is what counts: it ends once it was granted as many core-ms as in the log. What it did in
-between (executors that ended early, demand that moved) is left out. An app that was never granted anything
-has as much to do as the average app of the log; one whose end the log does not show, as much as the log
-shows. The module is a little longer than most: two sources of inputs, one world that takes them.
+While the decisions equal those of the log, the replay follows the log turn by turn, so unchanged rules give the same
+log. After the first difference, an app whose events still equal the logged ones continues as logged. Any other app
+ends once it was granted as many core-ms as in the log; its early ends of executors and its changes of demand are left
+out. An app that was never granted anything has the average work of the log's apps; one whose end is not logged has the
+work that the log shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from recovery.replay.inputs import Input, LoggedTurn
 from scheduler.model.commands import (
+    ChangeCompany,
     Command,
     ConfigureCluster,
     EndApp,
     EndedDriver,
     EndedExecutor,
+    KillExecutors,
     Private,
     RegisterCompany,
     RegisterWorker,
+    RemoveWorker,
+    ReportBacklog,
+    ScaleApp,
+    StartedExecutor,
     SubmitApp,
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand, UnknownCompany
@@ -35,7 +40,10 @@ from scheduler.model.events import (
     ClusterConfigured,
     CompanyChanged,
     Event,
+    ExecutorsRequested,
     MasterElected,
+    RoomReserved,
+    WorkerRemoved,
     outlined,
 )
 from scheduler.model.ids import app_of
@@ -46,12 +54,58 @@ from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import changed_settings
 from witness.fairness import Fairness
 
+if TYPE_CHECKING:
+    from scheduler.store.codec import Fact
+
 TICK_MS = 1_000
-"""How late a master may notice that a time has come: a turn of the log within that settles it, as it did there."""
+"""How late a master may notice that something is due: a logged turn within that time handles it, as in the log."""
+_OF_THE_LOG = (
+    ChangeCompany | EndApp | EndedDriver | EndedExecutor | KillExecutors | ReportBacklog | ScaleApp | StartedExecutor
+)
+"""Commands that are replaced by the events they caused, which apply only to an app with the same events as logged."""
+
+
+class Input(NamedTuple):
+    """A command, or an event about how an app ran, and the id of the command that caused it."""
+
+    what: Command | Event
+    cause: str = ""
+
+
+class LoggedTurn(NamedTuple):
+    """The inputs at `at` (ms), and every event of the turn with its cause; a trace has no events."""
+
+    at: int
+    inputs: list[Input]
+    events: list[Event]
+    causes: list[str]
+
+
+def turns(facts: Iterable[Fact]) -> Iterator[LoggedTurn]:
+    """The turns of the log."""
+    for _, group in groupby(facts, key=lambda fact: fact.turn):
+        entries = list(group)
+        events, causes = [fact.event for fact in entries], [fact.cause for fact in entries]
+        yield LoggedTurn(entries[0].at, list(_inputs(entries)), events, causes)
+
+
+def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
+    for number, fact in enumerate(turn):
+        if isinstance(fact.command, _OF_THE_LOG):
+            for event in (caused.event for caused in turn[number : number + fact.caused]):
+                if not isinstance(event, ExecutorsRequested | RoomReserved):
+                    what = RemoveWorker(worker=event.worker) if isinstance(event, WorkerRemoved) else event
+                    yield Input(what, fact.cause)
+        elif fact.command is not None:
+            yield Input(fact.command, fact.cause)
+        elif isinstance(fact.event, MasterElected):
+            yield Input(fact.event)
+        elif isinstance(fact.event, ClusterConfigured) and not fact.cause:
+            yield Input(ConfigureCluster(settings=asdict(fact.event)))
 
 
 class Work(NamedTuple):
-    """How much an app has to do, in core-ms (None = nobody knows), and how it ends."""
+    """An app's work in core-ms, None = unknown, and how it ends."""
 
     core_ms: int | None
     failed: bool = False
@@ -59,7 +113,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """What is different in the other world: settings, quotas by company, and workers added at the start."""
+    """The differences: settings, quotas by company (cores, MiB), and workers added at the start."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     quotas: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -68,7 +122,7 @@ class Rules:
 
 @dataclass(slots=True)
 class _Running:
-    """How far an app has come that does not follow the log: core-ms done at `at` (ms)."""
+    """The core-ms left at `at` (ms) to an app that does not follow the log."""
 
     left: int = 0
     at: int = -1
@@ -77,7 +131,7 @@ class _Running:
 
 
 class World:
-    """A cluster that was measured on its way: its state, its decisions with their times (ms), and what was refused."""
+    """A measured cluster: its state, its decisions with their times (ms), and the refused apps."""
 
     def __init__(self) -> None:
         self.state = ClusterState()
@@ -87,7 +141,7 @@ class World:
         self.now = 0
 
     def turn(self, at: int) -> _Observed:
-        """A turn at `at` (ms), up to which time passes."""
+        """A turn at `at` (ms)."""
         if self.state.head:
             self.meter.advance(self.state, at)
         else:
@@ -96,7 +150,7 @@ class World:
         return _Observed(self, at)
 
     def report(self) -> dict[str, Any]:
-        """The figures of `fairness` by company and by user, how long it all took, and how many apps were refused."""
+        """The figures of `fairness` by company and by user, the makespan, and how many apps were refused."""
         found = self.meter.report(self.state)
         found.pop("series")
         accounts = self.meter.accounts.all
@@ -107,14 +161,14 @@ class World:
 
 
 class _Observed(Turn):
-    """A turn of a world, every event of it taken note of."""
+    """A turn of a world, which measures each of its events."""
 
     def __init__(self, world: World, at: int) -> None:
         super().__init__(world.state, at)
         self._world = world
 
     def hear(self, fact: Event | None = None, cause: str = "") -> None:
-        """Take something that is no command, perhaps a fact: the turn settles what follows (semantics W6)."""
+        """Let the turn decide, on an event that comes without a command if one is given (semantics W6)."""
         self._taken += 1
         if fact is not None:
             self.record(fact, cause)
@@ -127,7 +181,7 @@ class _Observed(Turn):
 
 
 def check_rules(rules: Rules, turns: Iterable[LoggedTurn]) -> None:
-    """Raises: CommandRejected if a setting makes no sense or a quota is that of a company that never was."""
+    """Raises: CommandRejected if a setting is invalid or a quota names an unknown company."""
     changed_settings(ClusterConfigured(), rules.settings)
     known = {given.what.company for turn in turns for given in turn.inputs if isinstance(given.what, RegisterCompany)}
     for company in rules.quotas:
@@ -136,7 +190,7 @@ def check_rules(rules: Rules, turns: Iterable[LoggedTurn]) -> None:
 
 
 def as_logged(turns: Iterable[LoggedTurn]) -> World:
-    """The world that the log tells."""
+    """The world as logged."""
     world = World()
     for logged in turns:
         turn = world.turn(logged.at)
@@ -146,7 +200,7 @@ def as_logged(turns: Iterable[LoggedTurn]) -> World:
 
 
 def work_of(world: World) -> dict[str, Work]:
-    """What each app of the log had to do: what it was granted until it ended."""
+    """App -> its work: what it was granted until it ended."""
     return {
         account.app: Work(account.granted_ms.cores or None, account.ended == "failed")
         for account in world.meter.accounts.settle(world.state.at)
@@ -154,9 +208,9 @@ def work_of(world: World) -> dict[str, Work]:
 
 
 class OtherWorld(World):
-    """A cluster under `rules` that is given the turns of the log and what each app has to do.
+    """A cluster under `rules`, given the turns of a log and the work of each app.
 
-    With `follows` its apps go on as in the log as long as they fare as in it; a trace has no log to follow.
+    With `follows` an app continues as logged while its events equal the logged ones; a trace has no log to follow.
     """
 
     def __init__(self, rules: Rules, work: Mapping[str, Work], *, follows: bool = True) -> None:
@@ -173,7 +227,7 @@ class OtherWorld(World):
         self._begun = False
 
     def take(self, logged: LoggedTurn) -> None:
-        """Let time pass up to the turn, then take its inputs."""
+        """Run up to the turn, then take its inputs."""
         if not self.in_step:
             self.run_until(logged.at)
         turn = self.turn(logged.at)
@@ -193,7 +247,7 @@ class OtherWorld(World):
         self._go_on(turn)
 
     def run_until(self, until: int | None = None) -> None:
-        """What happens by itself before `until` (ms), or until no app is left that ends."""
+        """Take the turns that come by themselves before `until` (ms), or until the last app has ended."""
         while self._ends or until is not None:
             moment = self.state.timers.next(self.now)
             if self._follows and moment is not None and until is not None and until - moment <= TICK_MS:
@@ -212,7 +266,7 @@ class OtherWorld(World):
             self._go_on(turn)
 
     def _give(self, turn: _Observed, given: Input) -> None:
-        """Take a command under this world's rules, or a fact if its app fares here as in the log."""
+        """Take a command under this world's rules, or an event if its app has the same events as logged."""
         what, cause = given
         try:
             match what:
@@ -230,18 +284,14 @@ class OtherWorld(World):
                     turn.hear(stated, cause)
                 case _ if isinstance(what, Command):
                     turn.take(what, cause)
-                case _ if self._fares_as_logged(_app_of(what)):
-                    turn.hear(what, cause)
                 case _:
-                    pass
+                    if (app := _app_of(what)) in self.state.apps and app not in self._apart:
+                        turn.hear(what, cause)
         except CommandRejected as refusal:
             self._refuse(what, refusal)
 
-    def _fares_as_logged(self, app: str) -> bool:
-        return app in self.state.apps and app not in self._apart
-
     def _refuse(self, what: Command | Event, refusal: CommandRejected) -> None:
-        """Remember an app that is refused here. Raises: the refusal of a setting or a quota that makes no sense."""
+        """Note an app that is refused here. Raises: the refusal of a setting or a quota."""
         if isinstance(what, ConfigureCluster) or (
             isinstance(what, RegisterCompany) and isinstance(refusal, InvalidCommand)
         ):
@@ -250,7 +300,7 @@ class OtherWorld(World):
             self.refused[what.app] = str(refusal)
 
     def _compare(self, turn: Turn, logged: LoggedTurn) -> None:
-        """From here on, the apps to which something else happened than in the log go their own way."""
+        """Separate the apps whose events differ from the logged ones: from here on only their work counts."""
         here = [entry.event for entry in turn.entries]
         if self.in_step and here == logged.events:
             return
@@ -261,7 +311,7 @@ class OtherWorld(World):
                 self._apart.setdefault(name, _Running())
 
     def _go_on(self, turn: Turn) -> None:
-        """Reckon anew when the apps end that this turn was about and that go their own way."""
+        """Work out again when the separate apps of this turn end."""
         for name in _by_app(entry.event for entry in turn.entries):
             if not self._follows:
                 self._apart.setdefault(name, _Running())
@@ -293,7 +343,7 @@ class OtherWorld(World):
         return (self._average if known is None else known) - done
 
     def _finish(self, turn: Turn, name: str) -> None:
-        """All that the app has is over, and the app with it."""
+        """End the executors and the driver of the app, and the app."""
         app = self.state.apps[name]
         failed = self._work.get(name, Work(None)).failed and not app.spec.supervise
         for executor in list(app.executors.values()):
@@ -305,12 +355,12 @@ class OtherWorld(World):
 
 
 def compared(log: World, other: World) -> dict[str, Any]:
-    """Both worlds' figures, and the first decision that came out differently, None if all are the same."""
+    """The figures of both worlds and the first differing decision, None if there is none."""
     return {"log": log.report(), "other": other.report(), "firstDifference": first_difference(log, other)}
 
 
 def first_difference(log: World, other: World) -> dict[str, Any] | None:
-    """The number of the first differing decision, counted from 1, and both, None where there is none."""
+    """The number of the first differing decision, from 1, and both decisions; None if there is none."""
     number = 0
     for number, (theirs, mine) in enumerate(zip(log.decisions, other.decisions, strict=False), start=1):
         if (theirs[0], _fate(theirs[1])) != (mine[0], _fate(mine[1])):
@@ -328,12 +378,12 @@ def _said(decision: tuple[int, Event]) -> dict[str, Any]:
 
 
 def _fate(event: Event) -> Event:
-    """The event without what says nothing of the app itself."""
+    """The event without the share, which depends on other apps."""
     return replace(event, share="") if isinstance(event, AppAdmitted) else event
 
 
 def _app_of(event: Event) -> str:
-    """The app that the event is about, "" if it is about none."""
+    """The app of the event, "" if it has none."""
     name: str | None = getattr(event, "app", None)
     return app_of(str(getattr(event, "executor", ""))) if name is None else name
 

@@ -1,4 +1,4 @@
-"""The machines that run executors, drivers and tasks: they converge on what the log grants them.
+"""Agents, executors, drivers and tasks: workers converge on what the log grants them.
 
-It may import every room of `scheduler`. What decides who is granted what does not belong here.
+May import every room of `scheduler`. Decisions about who is granted what do not belong here.
 """

@@ -1,10 +1,9 @@
-"""The agent of one worker: registers it, keeps it alive, runs what it is granted, reports what ends.
+"""The agent of one worker: registers the worker, sends heartbeats, runs what is granted, reports what ended.
 
-It obeys nobody; it converges. On each ring and each tick it compares `grants:<worker>` with what runs
-here, starts what is missing and stops what is not there (architecture, "Workers converge"). What runs
-is read from the lock files of the executors, not from memory, so an agent that was killed knows
-everything again at once. A report is repeated until the grant that it ends is gone from the store.
-The module is long because all that an agent does on a tick stands in one class.
+An agent takes no commands. On each ring and each tick it compares the worker's grants with what is running, starts what
+is missing and stops what is not granted. Lock files tell what is running, so a restarted agent knows everything at
+once. A report is repeated until the grant that it ends is gone from the store.
+The module is long because one class does everything that a tick consists of.
 """
 
 from __future__ import annotations
@@ -59,27 +58,28 @@ from workers.processes import (
     with_variable,
 )
 from workers.rundir import ExitNote, Holder, RunDir
-from workers.supervisor import Supervisor
+from workers.supervisor import REFUSED, Supervisor
 from workers.tasks import EXECUTOR_VARIABLE
 
 if TYPE_CHECKING:
     from redis import Redis
 
-BEAT_LUA = """
+_HEARTBEAT_LUA = """
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 0 end
 local now = redis.call('TIME')
 redis.call('ZADD', KEYS[1], now[1] * 1000 + math.floor(now[2] / 1000), ARGV[1])
 return 1
 """
-"""KEYS: heartbeats; ARGV: the worker. -> whether the worker is registered."""
+"""KEYS: heartbeats; ARGV: the worker. Returns whether the worker is registered."""
 
 STORE_VARIABLE = "FAIRLOG_STORE"
 _REPEAT_S = 5
+"""Interval between repetitions of a report."""
 _SILENCE_S = 2
-"""How long an executor may be gone without a note: its forkserver is killing what it left behind."""
+"""How long to wait for the exit note of an ended executor: its forkserver first kills what it left behind."""
 _REGISTER_S = 5
 _PAGES = 50
-"""How many pages of the log the agent looks back through for why its worker is out."""
+"""How many pages of the log are searched for the worker's removal."""
 _log = structlog.get_logger()
 
 
@@ -89,7 +89,10 @@ class _Ended(NamedTuple):
 
 
 class Agent:
-    """One worker's agent. `tick` is all that it does; `serve` calls it on every ring and at least once a second."""
+    """One worker's agent. `tick` does all the work; `serve` calls it on every ring and at least once a second.
+
+    Raises: WorkerBusy if the worker's files are in use by another agent.
+    """
 
     def __init__(self, store: str, cluster: str, offer: Offer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.offer = offer
@@ -98,7 +101,7 @@ class Agent:
         self._clock = clock
         self._keys = Keys(cluster)
         self._store: Redis = connect(store)
-        self._beat = self._store.register_script(BEAT_LUA)
+        self._heartbeat = self._store.register_script(_HEARTBEAT_LUA)
         self._work = Worklist(self._store, cluster)
         self._client = Client(self._store, cluster, timeout_s=_REGISTER_S)
         self._files = RunDir(offer.run_dir, offer.worker)
@@ -119,13 +122,13 @@ class Agent:
         self._bell: DoorbellWorker | None = None
         self._draining: Literal["no", "asked", "yes"] = "no"
         self._outage = Outage(worker=offer.worker)
-        self._unsaid = True
-        """Whether the log may not know what runs here: we or the store were away, and it may have lost our word."""
+        self._resend = True
+        """Whether to report again what is running: the agent or the store was away, and reports may be lost."""
 
     def serve(self) -> None:
-        """Tick until `stop`, through any outage of the store; end the executors if they are to end with the agent.
+        """Tick until `stop`, through outages of the store, then `close`.
 
-        Raises: CommandRejected if the master refuses the worker.
+        Raises: CommandRejected if the master refuses the worker; WorkerBusy if it has another live agent here.
         """
         queue = self._keys.worker_queue(self.offer.worker)
         try:
@@ -135,7 +138,7 @@ class Agent:
                     self._bell.work_until_stopped()
                 except RedisError as error:
                     notify(ALIVE)
-                    self._unsaid = True
+                    self._resend = True
                     time.sleep(self._outage.goes_on(error))
         finally:
             notify(STOPPING)
@@ -150,7 +153,7 @@ class Agent:
             self._drain()
 
     def stop(self) -> None:
-        """Have `serve` return soon; with an offer that says to drain, once nothing runs here or it is said again."""
+        """Make `serve` return soon; with `drain`, when nothing is running any more or `stop` is called again."""
         if self.offer.drain and self._draining == "no" and self._registered:
             self._draining = "asked"
         else:
@@ -162,7 +165,7 @@ class Agent:
             self._bell.stop()
 
     def _drain(self) -> None:
-        """Take nothing new; once what runs has ended and the log knows, leave the cluster (semantics W3)."""
+        """Accept nothing new; leave the cluster once everything has ended and is in the log (semantics W3)."""
         if self._draining == "asked":
             _log.info("draining", worker=self.offer.worker, running=len(self._running))
             try:
@@ -180,15 +183,15 @@ class Agent:
             self._end()
 
     def leave(self) -> None:
-        """Take the worker out of the cluster and remove what RQ knows of its bell."""
+        """Remove the worker from the cluster, and its queue from RQ."""
         try:
             self._client.send(RemoveWorker(worker=self.offer.worker, force=True))
             forget_queue(self._store, self._keys.worker_queue(self.offer.worker))
         except (RedisError, NoMaster, CommandRejected) as error:
-            _log.warning("the worker could not leave", worker=self.offer.worker, error=str(error))
+            _log.warning("could not remove the worker", worker=self.offer.worker, error=str(error))
 
     def close(self) -> None:
-        """Let go of everything; executors that do not outlive the agent are stopped first, their tasks put back."""
+        """Release everything. Executors that do not outlive the agent are stopped first and return their tasks."""
         if not self.offer.outlive_agent:
             self._look()
             for executor in self._running:
@@ -204,12 +207,12 @@ class Agent:
         self._store.close()
 
     def tick(self) -> None:
-        """Beat, converge on the grants, report. What cannot be done now is done by a later tick.
+        """Send a heartbeat, converge on the grants, report. Later ticks do what cannot be done now.
 
-        While anything runs that is not granted, the worker is not offered again (semantics W4).
+        A worker is not registered again while anything runs that is not granted (semantics W4).
         """
         self._look()
-        alive = bool(self._beat([self._keys.heartbeats], [self.offer.worker]))
+        alive = bool(self._heartbeat([self._keys.heartbeats], [self.offer.worker]))
         granted, revoked = self._read_grants()
         rightful = {executor: grant for executor, grant in granted.items() if self._is_what_runs(grant)}
         for executor in diff(rightful, self._running).stop:
@@ -224,7 +227,7 @@ class Agent:
                 self._report(granted)
                 return
             granted, revoked = self._read_grants()
-        if self._unsaid:
+        if self._resend:
             running = (executor for executor in self._running if executor in granted and not is_driver(executor))
             self._unsent += [StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running]
         self._start(granted, revoked)
@@ -232,24 +235,24 @@ class Agent:
             if executor not in self._running and executor not in self._ended:
                 self._ended[executor] = _Ended(ExitNote(app=app_of(executor), reason="killed"), 0)
         self._report({**granted, **revoked})
-        self._unsaid = False
+        self._resend = False
 
     def _start(self, granted: Mapping[str, Grant], revoked: Collection[str]) -> None:
-        """Start what is missing, unless something runs that has no grant: it may hold the cores of what is granted.
+        """Start what is missing, unless something is running without a grant: both may use the same cores.
 
-        The log may have lost the worker, and with it what runs here, just before it took it in again (semantics W4).
+        The log may have removed the worker, with all its grants, just before it registered it again (semantics W4).
         """
         if all(executor in granted or executor in revoked for executor in self._running):
             for grant in self._settled(diff(granted, {**self._running, **self._ended}).start):
                 self._start_executor(grant)
 
     def _is_what_runs(self, grant: Grant) -> bool:
-        """Whether nothing else runs under its id: a store that failed over may have lost a grant, and given it anew."""
+        """Whether nothing of another size runs under its id: after a failover of the store, ids may be reused."""
         holder = self._running.get(grant.executor)
         return holder is None or not holder.cores or (holder.cores, holder.memory_mb) == (grant.cores, grant.memory_mb)
 
     def _look(self) -> None:
-        """What runs here and what has ended, as the lock files tell it."""
+        """Update what is running and what has ended, from the lock files and exit notes."""
         running: dict[str, Holder] = {}
         for holder in self._files.known():
             if holder.executor in self._ended:
@@ -262,27 +265,27 @@ class Agent:
                 running[holder.executor] = holder
                 continue
             self._silent.pop(holder.executor, None)
-            note = note or _bury(holder)
+            note = note or _kill_tasks(holder)
             if note.reason == "failed" and holder.executor in self._stopping:
                 note = note.model_copy(update={"reason": "killed"})
             self._ended[holder.executor] = _Ended(note, 0)
         self._running = running
 
     def _read_grants(self) -> tuple[dict[str, Grant], dict[str, None]]:
-        """What this worker should run, and the executors whose grant waits for word that they are gone."""
+        """The worker's grants, and the executors revoked from it whose end is not in the log yet."""
         stored = cast("dict[bytes, bytes]", self._store.hgetall(self._keys.grants(self.offer.worker)))
         granted = {name.decode(): Grant.model_validate_json(value) for name, value in stored.items() if value}
         return granted, {name.decode(): None for name, value in sorted(stored.items()) if not value}
 
     def _settled(self, grants: Sequence[Grant]) -> list[Grant]:
-        """Those that may be started: the store's replicas have what granted them, where any are to have it."""
+        """The grants that may be started. With replicas, these are the ones that the replicas have."""
         if not any(grant.settled_at for grant in grants):
             return list(grants)
         settled = int(cast("bytes | None", self._store.get(self._keys.settled)) or 0)
         return [grant for grant in grants if grant.settled_at <= settled]
 
     def _register(self) -> bool:
-        """Offer the worker; whether the master has answered. Nothing that is not granted runs now (semantics W4).
+        """Register the worker, when nothing runs that is not granted (semantics W4). False if no master answers.
 
         Raises: WorkerBusy if another process on this machine is the worker's agent.
         """
@@ -301,7 +304,7 @@ class Agent:
         try:
             self._client.send(command)
         except NoMaster:
-            _log.info("no master answers", worker=offer.worker)
+            _log.info("no master answers; trying again", worker=offer.worker)
             return False
         about = {"pid": os.getpid(), "host": offer.host, "started_s": started_s(os.getpid())}
         self._store.hset(self._keys.agents, offer.worker, json.dumps(about))
@@ -310,11 +313,11 @@ class Agent:
         running = len(self._running)
         _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb, running=running)
         if offer.oddity is not None:
-            _log.warning("an odd offer", worker=offer.worker, reason=offer.oddity)
+            _log.warning("part of the offer may stay unused", worker=offer.worker, reason=offer.oddity)
         return True
 
     def _other_agent(self) -> int | None:
-        """The live process on this machine, not this one, that registered the worker last, whatever its run folder."""
+        """The process that registered the worker last, if it is another one, on this machine, and still running."""
         stored = cast("bytes | None", self._store.hget(self._keys.agents, self.offer.worker))
         about: dict[str, Any] = json.loads(stored) if stored else {}
         pid, since_s = about.get("pid"), about.get("started_s")
@@ -323,15 +326,15 @@ class Agent:
         return pid if is_same_process(pid, since_s) else None
 
     def _was_removed(self) -> bool:
-        """Whether an administrator took the worker out, rather than its heartbeat having failed (semantics W3, W2).
+        """Whether a command removed the worker (semantics W3), not a missed heartbeat (W2).
 
-        It offers itself again when it is started again, not by itself.
+        A removed worker is registered again only when its agent is restarted.
         """
         for record in EventLog(self._store, self._keys).backwards(_PAGES):
             for fact in reversed(told(record)) if b"WorkerRemoved" in record.events else ():
                 event = fact.event
                 if isinstance(event, WorkerRemoved) and event.worker == self.offer.worker:
-                    _log.warning("the worker is out of the cluster", worker=event.worker, reason=event.reason)
+                    _log.warning("the worker was removed from the cluster", worker=event.worker, reason=event.reason)
                     return event.reason == "removed"
         return False
 
@@ -351,7 +354,7 @@ class Agent:
         try:
             pid = self._forkserver.launch(spec, meanwhile=self._show_life)
         except ForkserverLost:
-            _log.warning("the forkserver was lost and is started again", worker=offer.worker)
+            _log.warning("the forkserver does not answer and is started again", worker=offer.worker)
             return
         if pid is not None:
             self._running[grant.executor] = Holder(grant.executor, grant.app, pid)
@@ -359,13 +362,13 @@ class Agent:
                 self._unsent.append(StartedExecutor(executor=grant.executor, worker=offer.worker))
 
     def _show_life(self) -> None:
-        """Beat, while something takes long."""
+        """Send heartbeats to the service manager and the cluster while a tick takes long."""
         notify(ALIVE)
-        with suppress(RedisError):  # the next tick sees to that
-            self._beat([self._keys.heartbeats], [self.offer.worker])
+        with suppress(RedisError):  # the next tick handles it
+            self._heartbeat([self._keys.heartbeats], [self.offer.worker])
 
     def _stop_executor(self, executor: str) -> None:
-        """TERM, which it passes on to its tasks; KILL to all of it once the grace period is long over."""
+        """Send SIGTERM, which stops its tasks; long after the grace period, SIGKILL to all its processes."""
         pid = self._running[executor].pid
         if not pid:
             return
@@ -376,7 +379,7 @@ class Agent:
             kill_until_gone(lambda: [*in_session(pid), *descendants(pid)])
 
     def _report(self, granted: Mapping[str, object]) -> None:
-        """Say what started and ended; forget an end once it was said and its grant is gone."""
+        """Report what started and ended; forget an end once it is reported and the grant is gone."""
         while self._unsent:
             self._client.notify(self._unsent[0])
             del self._unsent[0]
@@ -390,14 +393,16 @@ class Agent:
                 self._ended[executor] = _Ended(note, self._clock() + _REPEAT_S)
 
     def _report_end(self, executor: str, note: ExitNote) -> None:
-        """Say how it ended. A store that failed over may have lost its last words and what it did before them.
+        """Report how an executor or driver ended.
 
-        So the end of its app is said again, and it is done only if no task of the app waits (semantics S6).
+        A failover of the store may have lost its last reports and task states. So the app's end is reported again, and
+        `done` only if no task of the app is queued (semantics S6).
         """
         worker, reason, exit_code = self.offer.worker, note.reason, note.exit_code
         if is_driver(executor):
-            word = EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code, detail=note.detail)
-            self._client.notify(word)
+            self._client.notify(
+                EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code, detail=note.detail)
+            )
             return
         if note.verdict is not None:
             self._client.notify(EndApp(app=note.app, reason=note.verdict, detail=note.detail))
@@ -410,14 +415,14 @@ class Agent:
         )
 
 
-def _bury(holder: Holder) -> ExitNote:
-    """The end of an executor that nobody has seen die: its tasks are killed, wherever they are by now."""
+def _kill_tasks(holder: Holder) -> ExitNote:
+    """Kill the tasks of an executor that died together with its forkserver. Returns its exit note."""
     kill_until_gone(lambda: with_variable(EXECUTOR_VARIABLE, holder.executor))
     return ExitNote(app=holder.app, reason="failed")
 
 
 def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
-    """Run an agent for each of `offers` until SIGTERM or SIGINT: one here, several in a process each.
+    """Run an agent for each of `offers` until SIGTERM or SIGINT: one in this process, several in child processes.
 
     Raises: CommandRejected if the master refuses the worker, WorkerBusy if it has an agent already.
     """
@@ -428,14 +433,14 @@ def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
         agent.serve()
         return
     os.environ[STORE_VARIABLE] = store
-    us = str(os.getpid())
-    Supervisor([[*run_module("workers.agent"), cluster, offer.model_dump_json(), us] for offer in offers]).run()
+    parent = str(os.getpid())
+    Supervisor([[*run_module("workers.agent"), cluster, offer.model_dump_json(), parent] for offer in offers]).run()
 
 
 def main() -> None:
-    """Be the agent that the command line describes: cluster, offer, and the process it is to end with, if any.
+    """Run one agent. Arguments: the cluster; the offer as JSON; optionally the parent process to end with.
 
-    The store's URL may hold a password, so it stands in the environment, which is not for everybody's eyes.
+    The store's URL is in the environment, because it may contain a password and other users can read arguments.
     """
     log_to_stderr()
     for parent in sys.argv[3:]:
@@ -443,7 +448,8 @@ def main() -> None:
     try:
         run_agent(os.environ[STORE_VARIABLE], sys.argv[1], [Offer.model_validate_json(sys.argv[2])])
     except FairlogError as error:
-        sys.exit(masked(str(error)))
+        sys.stderr.write(f"{masked(str(error))}\n")
+        sys.exit(REFUSED)
 
 
 if __name__ == "__main__":

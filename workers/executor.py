@@ -1,17 +1,17 @@
-"""An executor: one Python process that runs an app's tasks, as many at once as it was granted cores.
+"""An executor: one Python process that runs an app's tasks, as many at once as it has cores.
 
-It is an RQ worker of the app's queue that takes and hands in several tasks in one round trip, starts
-each as a process, and is woken by whatever ends. It ends when it finds no task, or stays until its app
-is over where the app sizes its own executors (semantics S5, S6). It keeps to three rules:
-it begins nothing once its grant is gone, it ends no task that it has not begun, and it leaves no
-process behind. An outage of the store stops none of its tasks; what ended meanwhile is handed in
-afterwards.
+It is an RQ worker on the app's queue that takes and reports several tasks per round trip and starts each as a process.
+It ends when no task is left; an executor of an app that sizes itself ends with its app (semantics S5, S6).
+
+- It starts nothing once its grant is revoked.
+- It reports only tasks that it has started.
+- It leaves no process behind.
+- An outage of the store stops no task; completions are reported afterwards.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import time
@@ -28,14 +28,13 @@ from rq.worker import SimpleWorker, WorkerStatus
 
 from scheduler.model.commands import EndApp, ReportBacklog
 from scheduler.model.grants import Grant
-from scheduler.service.child import die_with_parent
 from scheduler.service.client import Client
 from scheduler.service.outage import Outage
 from scheduler.store.connection import ANSWER_S, connect
 from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
 from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
-from workers.processes import become_subreaper
+from workers.processes import Wakeup, become_subreaper
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.task_group import TaskGroup
 from workers.tasks import TaskStarter
@@ -43,17 +42,18 @@ from workers.tasks import TaskStarter
 if TYPE_CHECKING:
     from redis import Redis
 
-_SHOW_S = 1.0
-_BEAT_S = 10
+OUTPUT_S = 1.0
+"""How often the output of running tasks is stored, and a driver's grant is checked."""
+_HEARTBEAT_S = 10
+_BACKLOG_S = 1.0
+"""Minimum interval between two backlog reports of an executor."""
 STOPPED = 128 + signal.SIGTERM
-"""The exit code of an executor or driver that was told to stop."""
-_SAY_S = 1.0
-"""How often at most an executor of an elastic app says how much work there is."""
+"""Exit code of an executor or driver that was stopped."""
 _log = structlog.get_logger()
 
 
 class ExecutorSpec(BaseModel):
-    """All that the process of an executor is told."""
+    """Everything that the process of an executor or driver is given."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -69,7 +69,7 @@ class ExecutorSpec(BaseModel):
 
 
 class Executor(SimpleWorker):
-    """The RQ worker behind an executor; `work_off` is its life."""
+    """An executor's RQ worker; `work_off` runs it to its end."""
 
     def __init__(self, spec: ExecutorSpec, connection: Redis) -> None:
         grant, keys = spec.grant, Keys(spec.cluster)
@@ -81,38 +81,34 @@ class Executor(SimpleWorker):
             worker_ttl=30,
         )
         self._spec = spec
-        self._keys = keys
+        self._client = Client(connection, spec.cluster)
         self._work = Worklist(connection, spec.cluster)
-        self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(grant, spec.grace_s)
         self._starter: TaskStarter | None = None
         self._filled = False
         self._verdict: EndApp | None = None
         self._verdict_sent = False
         self._idle = False
-        self._next_show_s = 0.0
-        self._next_beat_s = 0.0
-        self._said: ReportBacklog | None = None
-        self._to_say: ReportBacklog | None = None
-        self._next_word_s = 0.0
+        self._next_output_s = 0.0
+        self._next_heartbeat_s = 0.0
+        self._next_backlog_s = 0.0
+        self._backlog: ReportBacklog | None = None
+        self._reported: ReportBacklog | None = None
         self._tails: dict[int, bytes] = {}
-        """What tasks have printed, where the store does not have it yet."""
-        self._wakeup = wakeup_pipe()
+        """Output tails that are not in the store yet."""
+        self._wakeup = Wakeup(self.stop)
 
     @property
     def connection_timeout(self) -> int:
-        """How long RQ lets the store take for an answer, at least."""
+        """RQ's minimum timeout for answers of the store."""
         return ANSWER_S
 
     def _set_ip_address(self, connection: Redis) -> None:  # noqa: ARG002 - RQ's signature
-        """RQ lists all clients of the store to find its own address: dear, and nobody asks for it."""
+        """Replaces RQ's method, which lists all clients of the store to find the address."""
         self.ip_address = socket.gethostname()
 
     def work_off(self) -> ExitNote:
-        """Run tasks until none is left, the app is over, the grant is gone or a stop signal comes."""
-        signal.signal(signal.SIGTERM, self._on_stop_signal)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, on_child)
+        """Run tasks until none is left, the app is over, the grant is revoked or SIGTERM arrives."""
         outage = Outage(executor=self._spec.grant.executor)
         while True:
             self._group.reap()
@@ -125,25 +121,26 @@ class Executor(SimpleWorker):
                 outage.is_over()
             except RedisError as error:
                 outage_s = outage.goes_on(error)
-                self._said = ended = None
+                self._reported = ended = None
                 self._filled = False
             if ended is not None or self._stop_requested:
                 return self._finish(ended or "killed")
             if outage_s or len(self._group) or self._idle:
-                self._wait(outage_s or self._group.quiet_s())
+                self._wakeup.wait(outage_s or self._group.quiet_s())
 
     def stop(self) -> None:
-        """End what runs and put it back."""
+        """Stop the running tasks and return them to the queue."""
         self._stop_requested = True
 
     def _turn(self) -> Literal["exited", "killed"] | None:
-        """Hand in and take what there is; how the executor ends, None while it goes on."""
+        """Report ended tasks and take new ones. Returns how the executor ends, None to continue."""
         grant, worker = self._spec.grant, self._spec.worker
         self._keep_alive()
         if self._verdict is not None:
             return self._announce(self._verdict)
         if self._starter is None:
-            self._starter = TaskStarter(grant, worker, self._files, self._work.secrets(grant.app))
+            files = RunDir(self._spec.run_dir, worker)
+            self._starter = TaskStarter(grant, worker, files, self._work.secrets(grant.app))
         if not self._filled:
             if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
                 return "killed"
@@ -152,25 +149,25 @@ class Executor(SimpleWorker):
         self._idle = False
         if want or self._group.ended:
             return self._exchange(self._starter, want)
-        self._say()
-        self._show()
+        self._report_backlog()
+        self._store_output()
         return None
 
     def _exchange(self, starter: TaskStarter, want: int) -> Literal["exited", "killed"] | None:
         grant = self._spec.grant
-        handed_in = list(self._group.ended)
+        reported = list(self._group.ended)
         step = self._work.step(
             grant.app,
-            handed_in,
+            reported,
             worker=self._spec.worker,
             executor=grant.executor,
             want=want,
             retries=grant.retries,
             rq_worker=self.name,
         )
-        del self._group.ended[: len(handed_in)]
+        del self._group.ended[: len(reported)]
         for job in step.refused:
-            _log.warning("foreign job refused", job=job, app=grant.app)
+            _log.warning("removed a foreign job from the app's queue", job=job, app=grant.app)
         unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._group]
         for begun in unknown[:want]:
             self._group.add(starter.start(begun))
@@ -180,83 +177,72 @@ class Executor(SimpleWorker):
         if not step.granted:
             return "killed"
         if step.tasks < grant.tasks:
-            self._filled = False  # the store failed over, and has lost the tasks that were made
+            self._filled = False  # the store failed over and lost jobs
             return None
         if not len(self._group) and not self._group.ended and not grant.stays:
             return "exited"
         self._idle = not self._group.ended and len(step.taken) < want
         if grant.elastic:
-            self._to_say = ReportBacklog(
+            self._backlog = ReportBacklog(
                 executor=grant.executor, waiting=step.waiting, running=step.running, idle=not len(self._group)
             )
-            self._say()
-        self._show()
+        self._report_backlog()
+        self._store_output()
         return None
 
-    def _say(self) -> None:
-        """Tell the master of an elastic app how much work there is, when that has changed (semantics L6)."""
+    def _report_backlog(self) -> None:
+        """Report an elastic app's backlog to the master if it has changed (semantics L6)."""
         now_s = time.monotonic()
-        if self._to_say is None or self._to_say == self._said or now_s < self._next_word_s:
+        if self._backlog is None or self._backlog == self._reported or now_s < self._next_backlog_s:
             return
-        Client(self.connection, self._spec.cluster).notify(self._to_say)
-        self._said = self._to_say
-        self._next_word_s = now_s + _SAY_S
+        self._client.notify(self._backlog)
+        self._reported = self._backlog
+        self._next_backlog_s = now_s + _BACKLOG_S
 
     def _announce(self, verdict: EndApp) -> Literal["exited"]:
-        """Tell the master that the app is over: before this executor's end, so that none comes in its place."""
+        """Report the app's end before the executor's, so that the executor is not replaced."""
         if not self._verdict_sent:
-            Client(self.connection, self._spec.cluster).notify(verdict)
+            self._client.notify(verdict)
             self._verdict_sent = True
         return "exited"
 
-    def _show(self) -> None:
-        """Keep what running tasks have printed where `logs --follow` finds it."""
+    def _store_output(self) -> None:
+        """Store the output of running tasks for `logs --follow`."""
         now_s = time.monotonic()
-        if now_s < self._next_show_s:
+        if now_s < self._next_output_s:
             return
-        self._next_show_s = now_s + _SHOW_S
+        self._next_output_s = now_s + OUTPUT_S
         self._tails |= self._group.news()
         if self._tails:
             self._work.keep_output(self._spec.grant.app, self._spec.grant.executor, self._tails)
             self._tails.clear()
 
     def _keep_alive(self) -> None:
-        if time.monotonic() < self._next_beat_s:
+        if time.monotonic() < self._next_heartbeat_s:
             return
-        if self._next_beat_s:
+        if self._next_heartbeat_s:
             self.heartbeat()
         else:
             self._state = WorkerStatus.BUSY
             self.connection.delete(self.key)
             self.register_birth()  # type: ignore[no-untyped-call]
-        self._next_beat_s = time.monotonic() + _BEAT_S
-
-    def _wait(self, timeout_s: float) -> None:
-        if select.select([self._wakeup], [], [], timeout_s)[0]:
-            os.read(self._wakeup, 4096)
-
-    def _on_stop_signal(self, *_: object) -> None:
-        self.stop()
+        self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
 
     def _finish(self, reason: Literal["exited", "killed"]) -> ExitNote:
-        """Leave nothing running and nothing begun; the note says how it ended, and if it is done (semantics S6)."""
-        self._group.stop(self._wait)
-        grant = self._spec.grant
+        """Stop all processes, report and return tasks, and write how it ended (semantics S6)."""
+        self._group.stop(self._wakeup.wait)
+        spec, grant = self._spec, self._spec.grant
         try:
             if self._group.ended:
                 self._work.step(
-                    grant.app,
-                    self._group.ended,
-                    worker=self._spec.worker,
-                    executor=grant.executor,
-                    retries=grant.retries,
+                    grant.app, self._group.ended, worker=spec.worker, executor=grant.executor, retries=grant.retries
                 )
             if reason == "killed":
                 self._work.put_back(grant.app, grant.executor)
             self.register_death()  # type: ignore[no-untyped-call]
             self.connection.delete(self.key)
         except RedisError as error:
-            _log.warning("the store did not hear of the end", executor=grant.executor, error=str(error))
+            _log.warning("could not report the executor's end to the store", executor=grant.executor, error=str(error))
         exit_code, done = (0, True) if reason == "exited" else (STOPPED, False)
         note = ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=done)
         if self._verdict is None:
@@ -265,10 +251,7 @@ class Executor(SimpleWorker):
 
 
 def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -> int:
-    """Be the executor or driver of `spec`, whose lock this process holds, for what `work_off` makes of a connection.
-
-    Returns the exit code of the process.
-    """
+    """Turn this process, which holds the lock of the executor or driver `spec`, into it. Returns the exit code."""
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
@@ -280,36 +263,14 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -
     connection = connect(spec.store)
     note = work_off(connection)
     files.write_exit(grant.executor, note)
-    ring(connection, Keys(spec.cluster).worker_queue(spec.worker))
+    queue = Keys(spec.cluster).worker_queue(spec.worker)
+    try:
+        connection.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
+    except RedisError:
+        _log.info("could not ring for the agent, which finds the end at its next tick", queue=queue)
     return 0 if note.reason == "exited" else STOPPED
 
 
 def run_executor(spec: ExecutorSpec, lock: int) -> int:
-    """Be the executor of `spec`, whose lock this process holds; the exit code of the process."""
+    """Run the executor `spec` in this process, which holds its lock. Returns the exit code."""
     return live(spec, lock, lambda connection: Executor(spec, connection).work_off())
-
-
-def ring(connection: Redis, queue: str) -> None:
-    """Wake the agent; it finds the end by itself at its next tick if this fails."""
-    try:
-        connection.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
-    except RedisError:
-        _log.info("the agent's bell could not be rung", queue=queue)
-
-
-def wakeup_pipe() -> int:
-    """The end to wait at: it becomes readable when a signal arrives."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader
-
-
-def on_child(*_: object) -> None:
-    """Nothing: the signal only has to arrive for the wakeup pipe to be written to."""
-
-
-def follow_parent(spec: ExecutorSpec, parent: int) -> None:
-    """Stop when the process that started this one dies, unless the executor is to outlive its agent."""
-    if not spec.outlive_agent:
-        die_with_parent(parent)

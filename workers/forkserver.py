@@ -1,16 +1,14 @@
-"""A small process that starts a worker's executors and sees to it that nothing of a dead one stays behind.
+"""The forkserver: a small process that forks a worker's executors and cleans up after those that died.
 
-It has every module loaded and holds no connection and no thread, so an executor is one fork away. As the
-reaper of all orphans below it, it finds what an executor that was killed had started, wherever that
-went. When its agent dies it ends the executors, or stays for them where they are to outlive the agent.
+It has all modules loaded and holds no store connection and no thread, so an executor costs one fork. As a subreaper it
+finds all processes that a killed executor had started. When its agent dies it ends the executors, or, if they outlive
+the agent, continues until they have ended.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
@@ -19,24 +17,27 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from scheduler.service.child import run_module
+import structlog
+
+from scheduler.service.child import die_with_parent, run_module
 from scheduler.service.program_log import log_to_stderr
-from workers.executor import ExecutorSpec, follow_parent
+from workers.executor import ExecutorSpec
 from workers.launchers import LAUNCHERS
 from workers.memory import remove_cgroups
-from workers.processes import become_subreaper, children, descendants, in_session, kill_until_gone
+from workers.processes import Wakeup, become_subreaper, children, descendants, in_session, kill_until_gone
 from workers.rundir import ExitNote, RunDir
 
 _REPLY_S = 10
 _MEANWHILE_S = 0.5
+_log = structlog.get_logger()
 
 
 class ForkserverLost(Exception):
-    """The forkserver does not answer; the agent starts another one."""
+    """The forkserver does not answer; the next `launch` starts another one."""
 
 
 class Forkserver:
-    """The agent's end: asks for executors. Started lazily, and again if it died."""
+    """The agent's end. Requests and replies are lines."""
 
     def __init__(self, files: RunDir, *, outlive_agent: bool) -> None:
         self._files = files
@@ -45,12 +46,11 @@ class Forkserver:
         self._line: socket.socket | None = None
 
     def start(self) -> None:
-        """Have the process loading, if there is none."""
+        """Start the process unless it is running; it loads in the background."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(_MEANWHILE_S)
+        ours, theirs = socket.socketpair()
         with theirs, self._files.program_log().open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [*run_module("workers.forkserver"), str(theirs.fileno()), str(int(self._outlive_agent))],
@@ -63,17 +63,19 @@ class Forkserver:
         self._line = ours
 
     def launch(self, spec: ExecutorSpec, *, meanwhile: Callable[[], object] = lambda: None) -> int | None:
-        """The process id of the new executor; None if one of that id holds its lock already.
+        """Start an executor. Returns its process id, None if it could not be started or is running already.
 
-        A forkserver that still loads is waited for; `meanwhile` is called now and then.
+        Calls `meanwhile` twice a second while it waits for a forkserver that is still loading.
 
-        Raises: ForkserverLost if it has to be started again first.
+        Raises: ForkserverLost if the forkserver does not answer.
         """
         self.start()
         try:
             if self._line is None:
                 raise ForkserverLost
-            self._line.sendall(spec.model_dump_json().encode())
+            self._line.settimeout(_REPLY_S)
+            self._line.sendall(spec.model_dump_json().encode() + b"\n")
+            self._line.settimeout(_MEANWHILE_S)
             reply = self._reply(self._line, meanwhile)
         except OSError as error:
             self.close()
@@ -94,7 +96,7 @@ class Forkserver:
                 meanwhile()
 
     def close(self) -> None:
-        """Let go of it: it ends its executors, or stays until they have ended."""
+        """Disconnect: the forkserver ends its executors, or waits until they have ended."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -103,76 +105,82 @@ class Forkserver:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_REPLY_S)
             if self._process.poll() is None:
-                self._process.returncode = 0  # left running on purpose: no warning that nobody waits for it
+                self._process.returncode = 0  # it continues on purpose: avoid Popen's ResourceWarning
             self._process = None
 
 
 class _Server:
-    """The forkserver's own end."""
+    """The forkserver's end."""
 
     def __init__(self, line: socket.socket, *, outlive_agent: bool) -> None:
         self._line: socket.socket | None = line
+        self._requests = line.makefile("rb")
         self._outlive_agent = outlive_agent
         self._specs: dict[int, ExecutorSpec] = {}
-        self._reader, self._writer = os.pipe()
+        self._wakeup = Wakeup()
 
     def work(self) -> None:
-        """Start what is asked for and reap what ends, until the agent is gone and nothing is left."""
-        os.set_blocking(self._writer, False)
-        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        while self._line is not None or self._specs:
+        """Start executors on request and reap them, until the agent and all executors are gone."""
+        while True:
             self._reap()
-            if self._line is None and not self._specs:
-                break
-            waiting = [self._reader] if self._line is None else [self._reader, self._line.fileno()]
-            ready = select.select(waiting, [], [])[0]
-            if self._reader in ready:
-                os.read(self._reader, 4096)
-            if self._line is not None and self._line.fileno() in ready:
-                self._listen(self._line)
+            if self._line is not None:
+                if self._wakeup.wait(None, self._line.fileno()):
+                    self._answer(self._line)
+            elif self._specs:
+                self._wakeup.wait(None)
+            else:
+                return
 
-    def _listen(self, line: socket.socket) -> None:
-        request = _receive(line)
-        if request:
-            pid = self._launch(ExecutorSpec.model_validate_json(request))
+    def _answer(self, line: socket.socket) -> None:
+        try:
+            request = self._requests.readline()  # the agent sends its next request after the reply
+        except OSError:
+            request = b""
+        if request.endswith(b"\n"):
+            spec = ExecutorSpec.model_validate_json(request)
+            try:
+                pid = self._launch(spec)
+            except OSError as error:
+                _log.warning("could not start an executor", executor=spec.grant.executor, error=str(error))
+                pid = 0
             with suppress(OSError):
-                line.sendall(str(pid).encode())
+                line.sendall(b"%d" % pid)
             return
-        line.close()
-        self._line = None
+        self._disconnect()
         if not self._outlive_agent:
-            for pid in list(self._specs):
-                kill_until_gone(lambda session=pid: _alive_in(session))  # type: ignore[misc]
+            for session in list(self._specs):
+                kill_until_gone(lambda: [*in_session(session), *descendants(session)])  # noqa: B023 - called at once
+
+    def _disconnect(self) -> None:
+        if self._line is not None:
+            self._requests.close()
+            self._line.close()
+            self._line = None
 
     def _launch(self, spec: ExecutorSpec) -> int:
-        files = RunDir(spec.run_dir, spec.worker)
-        lock = files.claim_executor(spec.grant.executor)
+        """The process id of the new executor; 0 if it is running already."""
+        lock = RunDir(spec.run_dir, spec.worker).claim_executor(spec.grant.executor)
         if lock is None:
             return 0
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._become(spec, lock, parent)
-        os.close(lock)
-        self._specs[pid] = spec
-        return pid
+        try:
+            parent = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                self._become(spec, lock, parent)
+            self._specs[pid] = spec
+            return pid
+        finally:
+            os.close(lock)
 
     def _become(self, spec: ExecutorSpec, lock: int, parent: int) -> None:
-        """Be an executor and nothing else. Never returns."""
+        """Turn the forked child into the executor. Never returns."""
         code = -1
         try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            os.close(self._reader)
-            os.close(self._writer)
-            if self._line is not None:
-                self._line.close()
+            self._wakeup.close()
+            self._disconnect()
             os.setsid()
-            follow_parent(spec, parent)
+            if not spec.outlive_agent:
+                die_with_parent(parent)
             code = LAUNCHERS[spec.launcher](spec, lock)
         finally:
             if code < 0:
@@ -190,10 +198,10 @@ class _Server:
                 return
             spec = self._specs.pop(pid, None)
             if spec is not None:
-                self._bury(pid, spec, os.waitstatus_to_exitcode(status))
+                self._clean_up(pid, spec, os.waitstatus_to_exitcode(status))
 
-    def _bury(self, pid: int, spec: ExecutorSpec, returned: int) -> None:
-        """Kill what the executor left behind; if it left no note either, write one."""
+    def _clean_up(self, pid: int, spec: ExecutorSpec, returned: int) -> None:
+        """Kill the processes that the executor left behind, and write its exit note if it has none."""
         files, executor = RunDir(spec.run_dir, spec.worker), spec.grant.executor
         orderly = files.read_exit(executor) is not None
         kill_until_gone(lambda: self._strays(None if orderly else pid))
@@ -208,25 +216,11 @@ class _Server:
     def _strays(self, session: int | None) -> Iterable[int]:
         orphans = [pid for pid in children(os.getpid()) if pid not in self._specs]
         found = [*orphans, *(pid for orphan in orphans for pid in descendants(orphan))]
-        if session is not None:
-            found += in_session(session)
-        return found
-
-
-def _alive_in(session: int) -> list[int]:
-    return [*in_session(session), *descendants(session)]
-
-
-def _receive(line: socket.socket) -> bytes:
-    """One request, empty when the agent is gone."""
-    try:
-        return line.recv(1 << 20)
-    except OSError:
-        return b""
+        return found if session is None else [*found, *in_session(session)]
 
 
 def main() -> None:
-    """Be the forkserver of the agent that holds the other end of the socket named on the command line."""
+    """Run the forkserver. Arguments: the descriptor of the socket to the agent; 1 if executors outlive the agent."""
     line = socket.socket(fileno=int(sys.argv[1]))
     log_to_stderr()
     become_subreaper()

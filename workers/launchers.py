@@ -1,4 +1,4 @@
-"""How an executor or driver becomes a process: functions that a fresh child of the forkserver calls, by name."""
+"""Launchers: named ways to turn a freshly forked child of the forkserver into an executor or driver."""
 
 from __future__ import annotations
 
@@ -12,34 +12,30 @@ from workers.driver import run_driver
 from workers.executor import ExecutorSpec, run_executor
 
 Launcher = Callable[[ExecutorSpec, int], int]
-"""Becomes the executor of a spec, whose lock is the descriptor given; the exit code of the process."""
+"""Runs the executor or driver of a spec in this process, given the descriptor of its lock. Returns the exit code."""
 
 
 def preloaded(spec: ExecutorSpec, lock: int) -> int:
-    """An executor in this very process, every module loaded already: milliseconds from grant to first task."""
-    return _be(spec, lock)
+    """Run in this process, with all modules loaded: milliseconds from grant to first task."""
+    return run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
 
 
 def fresh(spec: ExecutorSpec, lock: int) -> int:
-    """An executor in a new interpreter, for a third of a second more: nothing is shared with the forkserver."""
+    """Run in a new interpreter, which shares nothing with the forkserver and starts in a third of a second."""
     os.set_inheritable(lock, True)  # noqa: FBT003 - the standard library's signature
     arguments = [*run_module("workers.launchers"), str(lock), spec.model_dump_json()]
     os.execv(sys.executable, arguments)  # noqa: S606 - our own interpreter and module
-
-
-def _be(spec: ExecutorSpec, lock: int) -> int:
-    return run_driver(spec, lock) if spec.grant.role == "driver" else run_executor(spec, lock)
 
 
 LAUNCHERS: dict[str, Launcher] = {"preloaded": preloaded, "fresh": fresh}
 
 
 def main() -> None:
-    """Be the executor that the command line describes."""
+    """Run an executor or driver. Arguments: the descriptor of its lock; its spec as JSON."""
     log_to_stderr()
     lock = int(sys.argv[1])
     os.set_inheritable(lock, False)  # noqa: FBT003 - likewise
-    sys.exit(_be(ExecutorSpec.model_validate_json(sys.argv[2]), lock))
+    sys.exit(preloaded(ExecutorSpec.model_validate_json(sys.argv[2]), lock))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The memory of an executor's tasks, held to its grant: a cgroup where one can be made, a watch everywhere.
+"""Memory limits of tasks: polling everywhere, and a cgroup where one can be created.
 
-The watch adds up what the tasks' processes hold twice a second and says which task is the largest. The
-cgroup (version 2, with the memory controller delegated to this process) stops what grows faster than that.
+Polling adds up the memory of the tasks' processes twice a second and finds the largest task. The cgroup (version 2,
+with the memory controller delegated to this process) also stops what grows faster than that.
 """
 
 from __future__ import annotations
@@ -18,30 +18,28 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 class Excess(NamedTuple):
-    """The tasks together use `used_mb`, more than was granted; `task` is the largest of them."""
+    """The tasks use `used_mb` together, more than their limit; `task` is the largest."""
 
     task: int
     used_mb: int
 
 
 def excess(members: Mapping[int, Iterable[int]], limit_mb: int) -> Excess | None:
-    """By how much the tasks' processes, given by task, pass `limit_mb` together; None if they don't.
+    """Compare the memory of the processes, given by task, with `limit_mb`; None if they are within it.
 
-    Shared pages are counted once for each process at first, which is quick, and shared out only
-    when that sum is too large: a task that forks does not pay for the same page twice.
+    A page that forked processes share counts once. The slow measure that ensures this is taken only if the quick
+    one, which counts it once per process, exceeds the limit.
     """
-    sizes = {task: resident_mb(pids) for task, pids in members.items()}
-    if sum(sizes.values()) <= limit_mb:
-        return None
-    sizes = {task: proportional_mb(pids) for task, pids in members.items()}
-    used_mb = sum(sizes.values())
-    if used_mb <= limit_mb:
-        return None
+    for measure in (resident_mb, proportional_mb):
+        sizes = {task: measure(pids) for task, pids in members.items()}
+        used_mb = sum(sizes.values())
+        if used_mb <= limit_mb:
+            return None
     return Excess(max(sizes, key=lambda task: sizes[task]), used_mb)
 
 
 class TaskCgroup:
-    """A cgroup that holds an executor's tasks to `limit_mb` from the first page on."""
+    """The cgroup of an executor's tasks."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,24 +47,24 @@ class TaskCgroup:
 
     @classmethod
     def make(cls, executor: str, limit_mb: int, root: Path = _ROOT) -> TaskCgroup | None:
-        """A cgroup beside or below that of this process; None where it may not make one that limits memory."""
+        """Create a cgroup limited to `limit_mb`, below or beside this process's; None if that is not permitted."""
         for parent in _parents(root):
-            path = parent / f"fairlog-{executor}"
+            cgroup = cls(parent / f"fairlog-{executor}")
             with contextlib.suppress(OSError):
-                path.mkdir(exist_ok=True)
-                if (path / "memory.max").exists():
-                    (path / "memory.max").write_text(str(limit_mb * 1024 * 1024))
-                    return cls(path)
-                path.rmdir()
+                cgroup._path.mkdir(exist_ok=True)
+                if (cgroup._path / "memory.max").exists():
+                    (cgroup._path / "memory.max").write_text(str(limit_mb * 1024 * 1024))
+                    return cgroup
+            cgroup.remove()
         return None
 
     def add(self, pid: int) -> None:
-        """Put a task's process in; what it starts follows."""
+        """Move a task's process into the cgroup; its children follow."""
         with contextlib.suppress(OSError):
             (self._path / "cgroup.procs").write_text(str(pid))
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed a process for memory since this was asked last."""
+        """Whether the kernel has killed a process for its memory since the last call."""
         kills = 0
         with contextlib.suppress(OSError):
             for line in (self._path / "memory.events").read_text().splitlines():
@@ -77,13 +75,13 @@ class TaskCgroup:
         return more
 
     def remove(self) -> None:
-        """Remove the cgroup, if nothing is in it any more."""
+        """Remove the cgroup, unless a process is still in it."""
         with contextlib.suppress(OSError):
             self._path.rmdir()
 
 
 def remove_cgroups(executor: str, root: Path = _ROOT) -> None:
-    """Remove what an executor that died had to leave behind."""
+    """Remove the cgroup of an executor that was killed."""
     for parent in _parents(root):
         TaskCgroup(parent / f"fairlog-{executor}").remove()
 

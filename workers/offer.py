@@ -1,4 +1,4 @@
-"""What a machine offers by default: all its cores and memory, under its own name."""
+"""Offers of workers. By default a machine offers all its cores and memory under its host name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MEMORY_STEP_MB = 512
 
 
 class WorkerBusy(FairlogError):
-    """Another agent on this machine has the worker already."""
+    """The worker already has an agent on this machine."""
 
     def __init__(self, worker: str, holder: Path | int) -> None:
         who = f"process {holder}" if isinstance(holder, int) else f"folder {holder}"
@@ -27,10 +27,11 @@ class WorkerBusy(FairlogError):
 
 
 class Offer(BaseModel):
-    """What a worker offers, and how its agent goes about it.
+    """A worker's offer and its agent's options.
 
-    `outlive_agent`: executors go on without their agent until the next one finds them. `drain`: an agent that is
-    told to stop first lets everything end, and takes the worker out of the cluster.
+    - `outlive_agent`: executors continue without their agent; the next agent adopts them.
+    - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
+    - `grace_s`: seconds between SIGTERM and SIGKILL.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,7 +50,7 @@ class Offer(BaseModel):
 
     @property
     def oddity(self) -> str | None:
-        """What of the offer executors cannot use up, in a sentence; None if nothing (semantics, Settings: checks)."""
+        """Which part of the offer may stay unused, in a sentence; None if no part (semantics, Settings: checks)."""
         odd = []
         if self.cores % 2:
             odd.append(f"{self.cores} cores are not an even number")
@@ -59,17 +60,17 @@ class Offer(BaseModel):
 
 
 def default_cores() -> int:
-    """The machine's CPUs."""
+    """The number of CPUs of this machine."""
     return os.cpu_count() or 1
 
 
 def default_memory_mb() -> int:
-    """The machine's memory, rounded down to a multiple of 512 MiB."""
+    """The memory of this machine, rounded down to a multiple of 512 MiB."""
     return max(_MEMORY_STEP_MB, psutil.virtual_memory().total // (1024 * 1024) // _MEMORY_STEP_MB * _MEMORY_STEP_MB)
 
 
 def default_run_dir() -> Path:
-    """Where workers started by this user keep their files."""
+    """The folder for the files of this user's workers."""
     return platformdirs.user_state_path("fairlog") / "workers"
 
 
@@ -84,9 +85,9 @@ def make_offers(
     run_dir: Path | None = None,
     outlive_agent: bool = True,
 ) -> list[Offer]:
-    """`instances` workers of this node (semantics W1), `<id>-1`, `<id>-2` … where there are several.
+    """Offers of `instances` workers on this node (semantics W1), with ids `ID-1`, `ID-2` … if there are several.
 
-    Each offers `cores` and `memory_mb`; left out, they share the machine's evenly.
+    Each offers `cores` and `memory_mb`, by default an equal part of the machine's.
     """
     name = host or socket.gethostname()
     identity = name if worker is None else worker

@@ -1,6 +1,6 @@
-"""Processes and their descendants: who they are, and signals that reach all of them.
+"""Processes: identity, descendants, signals and memory.
 
-Linux answers from `/proc` without scanning every process of the machine; elsewhere psutil does.
+On Linux, descendants are read from `/proc/PID/task`; psutil, used elsewhere, would scan every process of the machine.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
 import time
@@ -21,11 +22,41 @@ _LINUX = sys.platform == "linux"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
 _SAME_START_S = 2.0
-"""A process's start is told by the machine's clock, which may have been set meanwhile."""
+"""Tolerance for start times: they follow the system clock, which may have been adjusted."""
+
+
+class Wakeup:
+    """Waits that SIGCHLD or SIGTERM end early. SIGTERM calls `on_term`, without which it is ignored, as is SIGINT.
+
+    Create it in the main thread, at most one per process.
+    """
+
+    def __init__(self, on_term: Callable[[], object] | None = None) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if on_term is None else lambda *_: on_term())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def wait(self, timeout_s: float | None, *others: int) -> list[int]:
+        """Wait for a signal or for data on one of the descriptors `others`. Returns the ready ones of `others`."""
+        ready: list[int] = select.select([self._reader, *others], [], [], timeout_s)[0]
+        if self._reader in ready:
+            os.read(self._reader, 4096)
+        return [descriptor for descriptor in ready if descriptor != self._reader]
+
+    def close(self) -> None:
+        """Restore the default action of SIGCHLD and SIGTERM, as a forked child needs it."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.close(self._reader)
+        os.close(self._writer)
 
 
 def started_s(pid: int) -> float | None:
-    """When the process was started, in seconds since the epoch; None if it has ended."""
+    """The start time of process `pid`, in seconds since the epoch; None if it has ended, zombies included."""
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
@@ -34,19 +65,19 @@ def started_s(pid: int) -> float | None:
 
 
 def is_same_process(pid: int, since_s: float) -> bool:
-    """Whether the process `pid` that was started at `since_s` still runs, and not another one under its number."""
+    """Whether `pid` is running and was started at `since_s`, so that a reused process id is not mistaken for it."""
     started = started_s(pid)
     return started is not None and abs(started - since_s) < _SAME_START_S
 
 
 def become_subreaper() -> None:
-    """Orphans among the descendants become children of this process instead of leaving its tree."""
+    """Adopt orphaned descendants instead of leaving them to init. Linux only."""
     if _LINUX:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of `pid`, ended ones that nobody has waited for included; none if it is gone."""
+    """The direct children of `pid`, zombies included; empty if `pid` is gone."""
     try:
         if not _LINUX:
             return [child.pid for child in psutil.Process(pid).children()]
@@ -61,7 +92,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """All that `pid` has started and that is still below it, parents before their children."""
+    """All processes below `pid`, parents before their children."""
     found = children(pid)
     for child in found:
         found.extend(children(child))
@@ -69,7 +100,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def in_session(session: int) -> list[int]:
-    """The processes of a session, whoever their parents are now."""
+    """The processes of a session, whatever their parents."""
     found: list[int] = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
@@ -79,23 +110,26 @@ def in_session(session: int) -> list[int]:
 
 
 def with_variable(name: str, value: str) -> list[int]:
-    """The processes whose environment says so, wherever they are; it looks at every process of the machine."""
+    """The processes of this machine whose initial environment has `name` set to `value`."""
     return [pid for pid in psutil.pids() if environment_value(pid, name) == value]
 
 
 def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send `number` to every one of `pids` that is still there and may be signalled; 0, "not known", is nobody."""
+    """Send `number` to each of `pids`; skips ended processes, processes of other users, and 0 (pid not known)."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if pid > 0:
                 os.kill(pid, number)
 
 
-def kill_until_gone(find: Callable[[], Iterable[int]], *, patience_s: float = 5) -> bool:
-    """Kill what `find` finds, again and again, since it may still fork; whether nothing is left of it."""
-    deadline = time.monotonic() + patience_s
+def kill_until_gone(find: Callable[[], Iterable[int]], *, timeout_s: float = 5) -> bool:
+    """Kill what `find` returns until it returns no running process: what it finds may fork meanwhile.
+
+    Returns False after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
     while True:
-        living = [pid for pid in find() if not is_zombie(pid)]
+        living = [pid for pid in find() if started_s(pid) is not None]
         if not living:
             return True
         if time.monotonic() > deadline:
@@ -104,16 +138,8 @@ def kill_until_gone(find: Callable[[], Iterable[int]], *, patience_s: float = 5)
         time.sleep(0.005)
 
 
-def is_zombie(pid: int) -> bool:
-    """Whether `pid` has ended, waited for or not."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
-
-
 def environment_value(pid: int, name: str) -> str | None:
-    """What `name` was in the environment that `pid` was started with; None if unset or unreadable."""
+    """The value of `name` in the initial environment of `pid`; None if unset or unreadable."""
     try:
         return psutil.Process(pid).environ().get(name)
     except (psutil.Error, OSError):
@@ -121,7 +147,7 @@ def environment_value(pid: int, name: str) -> str | None:
 
 
 def resident_mb(pids: Iterable[int]) -> int:
-    """Resident memory of `pids` in MiB, pages that they share counted once for each."""
+    """Resident memory of `pids` in MiB; a shared page counts once per process."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, psutil.Error, ValueError, IndexError):
@@ -133,7 +159,7 @@ def resident_mb(pids: Iterable[int]) -> int:
 
 
 def proportional_mb(pids: Iterable[int]) -> int:
-    """Memory of `pids` in MiB, each shared page divided among those who share it; dearer than `resident_mb`."""
+    """Memory of `pids` in MiB, a shared page divided among the processes that map it; slower than `resident_mb`."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, psutil.Error):

@@ -1,7 +1,7 @@
-"""Where a worker keeps what must outlive its processes: locks, exits and logs, all under `<run_dir>/<worker>/`.
+"""A worker's files, which outlive its processes: locks, exit notes and logs, all under `RUN_DIR/WORKER/`.
 
-An executor holds the lock `executors/<id>.lock` as long as it lives, so "does it run?" has an answer
-that no reused process id can spoil. Its exit lies beside it until the log has taken note.
+An executor holds the lock on `executors/ID.lock` while it runs, so that a reused process id is never mistaken for it.
+Its exit note stays beside it until the log has the end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
@@ -21,7 +20,7 @@ from scheduler.model.ids import app_of
 
 
 class Holder(NamedTuple):
-    """The process that holds an executor's lock, the app that it works for and its size; 0 while not known yet."""
+    """The process that holds an executor's lock, its app and its size; 0 means not known yet."""
 
     executor: str
     app: str
@@ -31,7 +30,10 @@ class Holder(NamedTuple):
 
 
 class ExitNote(BaseModel):
-    """How an executor or driver ended, and why if it failed. With a `verdict` its app is over; `detail` says why."""
+    """How an executor or driver ended.
+
+    `done` means that the app has no tasks left. A `verdict` ends the app; `detail` is its reason.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,42 +55,40 @@ class RunDir:
         self._logs = self.path / "logs"
 
     def make(self) -> None:
-        """Make the folders, for this user's eyes only."""
+        """Create the folders, accessible to this user only."""
         self.root.mkdir(parents=True, exist_ok=True)
         for folder in (self.path, self._executors, self._logs):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def log_file(self, app: str, task: int | str) -> Path:
-        """Where all that a task, or the "driver", prints is kept."""
+        """The file with the complete output of a task or the "driver"."""
         return self._logs / _file_name(app) / f"{task}.log"
 
     def program_log(self) -> Path:
-        """Where the executors' own messages go."""
+        """The file with the executors' own messages."""
         return self.path / "executors.log"
 
     def claim_worker(self) -> int | None:
-        """A descriptor that holds the worker for this process, None if another agent has it."""
+        """Lock the worker. Returns the descriptor that holds the lock, None if another agent has it."""
         return _lock(self.path / "agent.lock")
 
     def claim_executor(self, executor: str) -> int | None:
-        """A descriptor that holds the executor's lock, None if it runs already."""
-        return _lock(self._lock_file(executor))
+        """Lock the executor. Returns the descriptor that holds the lock, None if the executor is running."""
+        return _lock(self._file(executor, "lock"))
 
     def name_holder(self, lock: int, holder: Holder) -> None:
-        """Write down, in the lock file itself, who holds the lock."""
+        """Write the holder of the lock into the lock file."""
         os.ftruncate(lock, 0)
-        said = holder._asdict()
-        del said["executor"]
-        os.pwrite(lock, json.dumps(said).encode(), 0)
+        os.pwrite(lock, json.dumps(holder._asdict()).encode(), 0)
 
     def known(self) -> list[Holder]:
-        """The executors that have files here, running or not, in the order of their ids' file names."""
-        return [self._holder(path) for path in sorted(self._executors.glob("*.lock"))]
+        """The executors that have a lock file, running or not, ordered by file name."""
+        return [_holder(path) for path in sorted(self._executors.glob("*.lock"))]
 
     def is_running(self, executor: str) -> bool:
-        """Whether some process holds the executor's lock."""
+        """Whether a process holds the executor's lock."""
         try:
-            lock = os.open(self._lock_file(executor), os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(self._file(executor, "lock"), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
@@ -101,43 +101,38 @@ class RunDir:
             os.close(lock)
 
     def write_exit(self, executor: str, note: ExitNote) -> None:
-        """Leave the note that an executor has ended; the first one counts."""
-        draft = self._executors / f"{_file_name(executor)}.{os.getpid()}.draft"
+        """Write the executor's exit note, unless it has one."""
+        draft = self._file(executor, f"draft-{os.getpid()}")
         draft.write_text(note.model_dump_json())
         with contextlib.suppress(FileExistsError):
-            os.link(draft, self._exit_file(executor))
+            os.link(draft, self._file(executor, "exit"))
         draft.unlink()
 
     def read_exit(self, executor: str) -> ExitNote | None:
-        """How the executor ended, if it has said so."""
+        """The executor's exit note; None if there is none or a power failure has damaged it."""
         try:
-            return ExitNote.model_validate_json(self._exit_file(executor).read_text())
-        except FileNotFoundError:
+            return ExitNote.model_validate_json(self._file(executor, "exit").read_bytes())
+        except (FileNotFoundError, ValueError):
             return None
 
     def forget(self, executor: str) -> None:
-        """Remove the files of an executor that has ended and whose end the log knows."""
-        self._exit_file(executor).unlink(missing_ok=True)
-        self._lock_file(executor).unlink(missing_ok=True)
+        """Remove the files of an executor whose end is in the log."""
+        for path in self._executors.glob(f"{_file_name(executor)}.draft-*"):
+            path.unlink(missing_ok=True)
+        for kind in ("exit", "lock"):
+            self._file(executor, kind).unlink(missing_ok=True)
 
-    @contextlib.contextmanager
-    def _choosing_cpus(self) -> Iterator[Path]:
+    def claim_cpus(self, count: int) -> list[int]:
+        """Reserve `count` CPUs for this process until it ends, none shared with an executor of any worker here.
+
+        Returns an empty list if fewer are free.
+        """
         folder = self.root / "cpus"
         folder.mkdir(mode=0o700, exist_ok=True)
         choosing = os.open(folder / "choosing", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(choosing, fcntl.LOCK_EX)
-        try:
-            yield folder
-        finally:
-            os.close(choosing)
-
-    def claim_cpus(self, count: int) -> list[int]:
-        """`count` CPUs that no other executor of any worker here has, this process's until it ends.
-
-        Empty if that many are not free.
-        """
         claimed: dict[int, int] = {}
-        with self._choosing_cpus() as folder:
+        try:
             for cpu in sorted(os.sched_getaffinity(0)):
                 if len(claimed) == count:
                     break
@@ -148,22 +143,20 @@ class RunDir:
                 for lock in claimed.values():
                     os.close(lock)
                 claimed.clear()
+        finally:
+            os.close(choosing)
         return list(claimed)
 
-    def _lock_file(self, executor: str) -> Path:
-        return self._executors / f"{_file_name(executor)}.lock"
+    def _file(self, executor: str, kind: str) -> Path:
+        return self._executors / f"{_file_name(executor)}.{kind}"
 
-    def _exit_file(self, executor: str) -> Path:
-        return self._executors / f"{_file_name(executor)}.exit"
 
-    def _holder(self, path: Path) -> Holder:
-        executor = unquote(path.name.removesuffix(".lock"))
-        try:
-            stored = json.loads(path.read_text())
-        except (FileNotFoundError, ValueError):
-            return Holder(executor, app_of(executor), 0)
-        size = int(stored.get("cores", 0)), int(stored.get("memory_mb", 0))
-        return Holder(executor, str(stored["app"]), int(stored["pid"]), *size)
+def _holder(path: Path) -> Holder:
+    executor = unquote(path.name.removesuffix(".lock"))
+    try:
+        return Holder(**{"executor": executor, **json.loads(path.read_bytes())})
+    except (FileNotFoundError, ValueError, TypeError):
+        return Holder(executor, app_of(executor), 0)
 
 
 def _lock(path: Path) -> int | None:

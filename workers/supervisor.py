@@ -1,4 +1,4 @@
-"""Several agents on one node, one process each: restarted when they die, stopped together."""
+"""The supervisor of several agents on one node: restarts those that die, stops all together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import structlog
 from scheduler.service.child import Child
 from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, STOPPING, notify
 
+REFUSED = os.EX_CONFIG
+"""Exit code of an agent that was refused: a restart would be refused again."""
 _LOOK_S = 0.2
-_REFUSED = 1
 _log = structlog.get_logger()
 
 
@@ -27,13 +28,13 @@ class Supervisor:
             Child(f"agent {number}", command, cwd=None, environment=environment)
             for number, command in enumerate(commands, 1)
         ]
-        self._told: list[int | None] = []
+        self._asked: list[int | None] = []
         self._stopped = False
 
     def run(self) -> None:
-        """Return once all have ended: after SIGTERM or SIGINT, each of which is passed on, or because one was refused.
+        """Run until all agents have ended, because SIGTERM or SIGINT was passed on to them or one was refused.
 
-        Raises: SystemExit in the latter case.
+        Raises: SystemExit with code 1 if one was refused.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
@@ -44,17 +45,17 @@ class Supervisor:
         while not (self._stopped or refused):
             notify(ALIVE)
             time.sleep(_LOOK_S)
-            refused = any(child.exit_code == _REFUSED for child in self._children)
+            refused = any(child.exit_code == REFUSED for child in self._children)
             if not (self._stopped or refused):
                 self._tend()
         notify(STOPPING)
         for child in self._children:
-            if child.pid not in self._told:
+            if child.pid not in self._asked:  # a second SIGTERM would end a drain
                 child.ask_to_stop()
         for child in self._children:
             child.wait()
         if refused:
-            sys.exit(_REFUSED)
+            sys.exit(1)
 
     def _tend(self) -> None:
         for child in self._children:
@@ -64,6 +65,6 @@ class Supervisor:
 
     def _stop(self, *_: object) -> None:
         self._stopped = True
-        self._told = [child.pid for child in self._children]
+        self._asked = [child.pid for child in self._children]
         for child in self._children:
             child.ask_to_stop()

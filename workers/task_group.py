@@ -1,4 +1,4 @@
-"""The tasks that an executor has under way: reaped as they end, held to limits, stopped with all they started."""
+"""The running tasks of an executor: reaped, held to their limits, and stopped with all their processes."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ from workers.tasks import INDEX_VARIABLE, Task
 if TYPE_CHECKING:
     from scheduler.model.grants import Grant
 
-_LOOK_S = 0.5
-"""How often memory is watched."""
+_MEMORY_CHECK_S = 0.5
 
 
 class TaskGroup:
-    """The running tasks of one executor. What has ended waits in `ended` until it is handed in."""
+    """The running tasks of one executor; `ended` holds the completions not reported yet."""
 
     def __init__(self, grant: Grant, grace_s: float) -> None:
         self._grant = grant
         self._grace_s = grace_s
         self._tasks: dict[int, Task] = {}
         self._cgroup = TaskCgroup.make(grant.executor, grant.memory_mb)
-        self._next_look_s = 0.0
+        self._next_check_s = 0.0
         self.ended: list[Completion] = []
 
     def __len__(self) -> int:
-        """How many tasks are under way."""
+        """The number of running tasks."""
         return len(self._tasks)
 
     def __contains__(self, index: int) -> bool:
-        """Whether that task is under way."""
+        """Whether the task is running."""
         return index in self._tasks
 
     def add(self, started: Task | Completion) -> None:
-        """Take charge of a task, or of the news that it could not begin."""
+        """Add a running task, or the completion of one that could not start."""
         if isinstance(started, Completion):
             self.ended.append(started)
             return
@@ -49,7 +48,7 @@ class TaskGroup:
         self._tasks[started.index] = started
 
     def reap(self) -> None:
-        """Take in every child that has ended, and kill what an ended task has left behind."""
+        """Collect all ended children, and kill the processes that ended tasks left behind."""
         by_pid = {task.process.pid: task for task in self._tasks.values()}
         any_ended = False
         while True:
@@ -67,7 +66,7 @@ class TaskGroup:
             self._kill_leftovers()
 
     def enforce(self) -> None:
-        """Hold the tasks to their time limit and their memory."""
+        """Enforce the time limit and the memory limit."""
         now_s = time.monotonic()
         limit_s = self._grant.time_limit_s
         for task in self._tasks.values():
@@ -75,15 +74,14 @@ class TaskGroup:
                 if now_s >= task.kill_at_s:
                     task.kill()
             elif limit_s is not None and now_s >= task.began_s + limit_s:
-                why = f"{task.name} ran longer than its time limit of {limit_s} s"
-                task.terminate(why, self._grace_s)
-        if now_s >= self._next_look_s:
-            self._next_look_s = now_s + _LOOK_S
-            self._watch_memory()
+                task.terminate(f"{task.name} exceeded its time limit of {limit_s} s", self._grace_s)
+        if now_s >= self._next_check_s:
+            self._next_check_s = now_s + _MEMORY_CHECK_S
+            self._check_memory()
 
     def quiet_s(self) -> float:
-        """For how long nothing can become due that no signal announces."""
-        due_s = [self._next_look_s]
+        """Seconds until `enforce` is due."""
+        due_s = [self._next_check_s]
         limit_s = self._grant.time_limit_s
         for task in self._tasks.values():
             if task.kill_at_s is not None:
@@ -93,13 +91,13 @@ class TaskGroup:
         return max(0.0, min(due_s) - time.monotonic())
 
     def news(self) -> dict[int, bytes]:
-        """The end of the output of every task that has printed something since this was asked last."""
+        """The output tail of each task that has printed anything since the last call."""
         return {index: task.tail() for index, task in self._tasks.items() if task.has_news()}
 
-    def stop(self, wait: Callable[[float], None]) -> None:
-        """TERM to all that descends from here, a grace period, KILL to the rest.
+    def stop(self, wait: Callable[[float], object]) -> None:
+        """Send SIGTERM to all descendants of this process and, after the grace period, SIGKILL to the rest.
 
-        `wait` returns after so many seconds, or earlier on a signal.
+        `wait` waits the given number of seconds, less if a signal arrives.
         """
         deadline_s = time.monotonic() + self._grace_s
         send_signal(descendants(os.getpid()), signal.SIGTERM)
@@ -126,7 +124,7 @@ class TaskGroup:
                 if index is not None and index.isdecimal() and int(index) not in self._tasks:
                     send_signal([orphan, *descendants(orphan)], signal.SIGKILL)
 
-    def _watch_memory(self) -> None:
+    def _check_memory(self) -> None:
         pids = {index: task.process.pid for index, task in self._tasks.items()}
         found = excess({index: [pid, *descendants(pid)] for index, pid in pids.items()}, self._grant.memory_mb)
         if found is not None:
@@ -134,13 +132,11 @@ class TaskGroup:
 
     def _too_much_memory(self, used_mb: int) -> str:
         grant = self._grant
-        return (
-            f"task group used {used_mb} MiB, above the {grant.memory_mb} MiB granted to {grant.role} {grant.executor}"
-        )
+        return f"the tasks of {grant.role} {grant.executor} used {used_mb} MiB; {grant.memory_mb} MiB are granted"
 
 
 def _still_running() -> list[int]:
-    """What runs below this process, ended children waited for."""
+    """The descendants of this process; reaps ended children."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

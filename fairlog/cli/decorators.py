@@ -1,4 +1,4 @@
-"""What gives a verb its cluster or its log, loaded when the verb runs: help and wrong usage need no store."""
+"""Decorators that give a verb its cluster or its log, opened when the verb runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import IO, TYPE_CHECKING, Concatenate, cast
 import click
 
 from fairlog.cli.params import EXPORT, P, R
-from fairlog.cli.target import Place, place_options
+from fairlog.cli.target import Target, target_options
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from fairlog.cli.sources import Source
-
 
 _FILE = "With FILE (- is stdin), a log written by `fairlog log --json`, no store is needed."
 
@@ -23,25 +22,20 @@ _FILE = "With FILE (- is stdin), a log written by `fairlog log --json`, no store
 def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
     """Pass a `Session` with the selected cluster to a verb as its first argument."""
 
+    @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         from fairlog.cli.session import Session  # noqa: PLC0415 (help and wrong usage need no store)
 
         ctx = click.get_current_context()
-        session = Session(ctx.ensure_object(Place))
+        session = Session(ctx.ensure_object(Target))
         ctx.call_on_close(session.close)
         return function(session, *args, **kwargs)
 
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    run.__dict__.update(function.__dict__)
-    return place_options()(run)
+    return target_options()(cast("Callable[P, R]", run))
 
 
 def on_log(function: Callable[Concatenate[Source, P], R]) -> Callable[P, R]:
-    """Pass the selected log to a verb as its first argument; each record is verified as it is read.
-
-    They are those of its argument FILE, as `fairlog log --json` writes them, or else of the cluster that the command
-    line means; up to `--at` where the verb shows the past.
-    """
+    """Pass the `Source` of the log to a verb as its first argument: its FILE, else the selected cluster's log."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,4 +45,4 @@ def on_log(function: Callable[Concatenate[Source, P], R]) -> Callable[P, R]:
         return function(Source(click.get_current_context(), file), *args, **kwargs)
 
     run.__doc__ = f"{cleandoc(function.__doc__ or '')}\n\n{_FILE}"
-    return click.argument("file", type=EXPORT, required=False)(place_options()(cast("Callable[P, R]", run)))
+    return click.argument("file", type=EXPORT, required=False)(target_options()(cast("Callable[P, R]", run)))

@@ -1,30 +1,17 @@
-"""The figures of a span as one HTML page that needs no network: charts that can be hovered, and a table."""
+"""The fairness report as one HTML page that needs no network: interactive charts and a table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from importlib.util import find_spec
+from itertools import cycle
 from typing import Any
 
 from fairlog.cli import render
-from scheduler.model.errors import InvalidCommand
 
-_COLOURS = (
-    "#3366cc",
-    "#dc6900",
-    "#2a9d4a",
-    "#b02a8f",
-    "#7a5c3d",
-    "#1a9aa8",
-    "#c23b3b",
-    "#6b6b9e",
-    "#8f9a12",
-    "#555555",
-)
 _CONFIG = {"displaylogo": False, "modeBarButtonsToRemove": ["sendChartToCloud"]}
-"""Without the button that would send the chart to a server."""
+"""Without the button that sends the chart to a server."""
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -49,14 +36,8 @@ p {{ color: #555 }}
 """
 
 
-def check_extra() -> None:
-    """Raises: InvalidCommand saying what to install if the charts cannot be drawn."""
-    if find_spec("plotly") is None:
-        raise InvalidCommand("--html needs plotly: pip install 'fairlog[report]'")
-
-
 def page(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
-    """The page of a report of `recovery.fairness` and of each app's wait."""
+    """The page for a report of `witness.fairness` and the waits of the apps."""
     log, whole = report["log"], report["cluster"]
     about = (
         f"Log entries {log['from']} to {log['to']}, {render.moment(log['fromAt'])} to {render.moment(log['toAt'])} "
@@ -90,11 +71,12 @@ def _table(report: dict[str, Any]) -> str:
 
 
 def _charts(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
-    from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415 (takes a second, and is an extra)
+    from plotly.colors import qualitative  # noqa: PLC0415 (takes a second, and is an extra)
+    from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415 (likewise)
 
     series, parties = report["series"], _parties(report["series"])
     times = [_time(point["at"]) for point in series]
-    colours = {party: _COLOURS[number % len(_COLOURS)] for number, party in enumerate(parties)}
+    colours = dict(zip(parties, cycle(qualitative.D3), strict=False))
     shares = Figure()
     for party in parties:
         for name, dash in (("occupied", "solid"), ("entitled", "dash"), ("granted", "dot"), ("demand", "dashdot")):

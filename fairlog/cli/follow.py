@@ -1,4 +1,4 @@
-"""The log and the output of tasks, as they grow."""
+"""Following the log and the output of tasks as they grow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-import click
 from redis.exceptions import RedisError
 
+from fairlog.cli.render import say
 from scheduler.model.errors import UnreadableRecord
 from scheduler.store.eventlog import GENESIS, PAGE, EventLog, Position
 from scheduler.store.transient import in_words, is_there, passes
@@ -19,25 +19,20 @@ if TYPE_CHECKING:
     from scheduler.store.codec import Record
 
 OUTAGE_S = 60.0
-"""How long the store may say nothing at all before whoever follows gives up."""
+"""Seconds without any sign of the store after which a follower gives up."""
 SAY_S = 1.0
-"""An outage shorter than that is not worth a word."""
+"""Shorter outages are not reported."""
 _RETRY_S = 0.2
 _PROBE = 256
 _SEEN = 10_000
-"""How far back a follower finds where the log went another way."""
+"""Number of positions that a follower remembers, to find where a log was replaced."""
 T = TypeVar("T")
-
-
-def position_of(log: EventLog, seq: int) -> Position:
-    """The end of the last turn that ended by position `seq`, at most the end of the log: where to continue reading."""
-    return log.before(seq)
 
 
 def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[Record | None]:
     """Yield the turns after `after` as they are committed, without end; yield None after each `wait_s` without one.
 
-    Where a store that failed over has lost some of them, that is said, and what has come in their place follows.
+    If a failover lost turns already yielded, reports that on stderr and yields the turns that replaced them.
 
     Raises: UnreadableRecord as `EventLog.read`, redis-py's errors if the store is away for a minute.
     """
@@ -63,10 +58,7 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
             kept = patiently(last_kept)
             if kept == after:
                 raise
-            click.echo(
-                f"the store has lost the log after position {kept.seq}; continuing with the entries that replaced it",
-                err=True,
-            )
+            say(f"the store has lost the log after position {kept.seq}; continuing with the entries that replaced it")
             after = kept
             continue
         for record in records:
@@ -80,7 +72,7 @@ def follow(log: EventLog, after: Position, *, wait_s: float = 0.5) -> Iterator[R
 def patiently(ask: Callable[[], T]) -> T:
     """Return what `ask` returns, retrying while the store is away. The outage and its end are reported once on stderr.
 
-    Raises: redis-py's errors if it says nothing for a minute, or what waiting does not mend.
+    Raises: redis-py's errors that waiting cannot resolve, or after a minute without any sign of the store.
     """
     heard_s = began_s = time.monotonic()
     said = False
@@ -95,18 +87,18 @@ def patiently(ask: Callable[[], T]) -> T:
                 heard_s = now_s
             if not said and now_s >= began_s + SAY_S:
                 said = True
-                click.echo(f"{in_words(error)}; waiting for the store", err=True)
+                say(f"{in_words(error)}; waiting for the store")
             time.sleep(_RETRY_S)
         else:
             if said:
-                click.echo("the store is available again", err=True)
+                say("the store is available again")
             return answer
 
 
 def appended(before: bytes, now: bytes, *, kept: int) -> bytes:
-    """The part of `now` that is new since `before`; both are the last `kept` bytes of one growing output.
+    """The part of `now` that is not in `before`; both are at most the last `kept` bytes of a growing output.
 
-    All of `now` where nothing of `before` is left in it: the output was faster than we, or began again.
+    All of `now` if they do not overlap: more than `kept` bytes were added, or the output was restarted.
     """
     if now.startswith(before):
         return now[len(before) :]

@@ -1,16 +1,15 @@
-"""Whether what runs on this host is well: for the health checks of service managers and containers."""
+"""Health checks of this host, for service managers and containers."""
 
 from __future__ import annotations
 
-import json
 import socket
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
 
 BEATEN_MS = 10_000
-"""An agent beats once a second; one that has not for so long does not go about its work."""
+"""Age of a heartbeat above which an agent counts as hung; agents send one a second."""
 
 
 class Health(NamedTuple):
@@ -28,7 +27,7 @@ def live(session: Session) -> Health:
 
 
 def ready(session: Session) -> Health:
-    """Whether a master is active and this host takes part, by a master or by a worker that can be granted something."""
+    """Whether a master is active, and this host runs a master or a worker that accepts grants."""
     host = socket.gethostname()
     workers = session.ask_master("workers")
     if workers is None:
@@ -52,9 +51,8 @@ def _masters_of(session: Session, host: str) -> list[str]:
 
 def _workers_of(session: Session, host: str) -> list[str]:
     """The registered workers of this host with a recent heartbeat."""
-    stored = cast("dict[bytes, bytes]", session.store.hgetall(session.keys.agents))
     seconds, micros = session.store.time()
     since = seconds * 1000 + micros // 1000 - BEATEN_MS
     beating: Any = session.store.zrangebyscore(session.keys.heartbeats, since, "+inf")
-    agents = {name: json.loads(text) for name, text in stored.items()}
-    return [f"worker {name.decode()}" for name in beating if agents.get(name, {}).get("host") == host]
+    agents = session.agents()
+    return [f"worker {name}" for name in map(bytes.decode, beating) if agents.get(name, {}).get("host") == host]

@@ -1,7 +1,7 @@
 """The command line: one group of thin verbs, each loaded when it is used.
 
-A verb parses, calls and prints. Whatever goes wrong on purpose becomes one sentence on stderr:
-exit code 1 if the cluster refused or failed, 2 if the command line was wrong, 130 if interrupted.
+A verb parses, calls and prints. An expected failure is one sentence on stderr. Exit codes: 1 refused or failed, 2 wrong
+usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import click
 from click.shell_completion import CompletionItem
 
-from fairlog.cli.target import Place, place_options
+from fairlog.cli.target import Target, target_options
 from scheduler.service.program_log import masked
 
 if TYPE_CHECKING:
@@ -49,31 +49,28 @@ VERBS = {
     "backup": ("backup", "Copy the log to a file while the cluster runs."),
     "restore": ("backup", "Restore a backup into a cluster that has no log."),
     "archive": ("backup", "Move old log entries from the store to compressed files."),
-    "import": ("import_log", "Import an exported log into a cluster that has no log."),
+    "import": ("backup", "Import an exported log into a cluster that has no log."),
     "explain": ("audit", "Explain why an app waits, or why it was admitted and placed as it was."),
     "audit": ("audit", "Check every decision in the log against the rules."),
     "checkpoint": ("audit", "Print the end of the log as SEQ:DIGEST."),
     "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),
     "fairness": ("figures", "Report how fair the log was to companies and users."),
-    "statement": (
-        "figures",
-        "Report a company's resource use in one month, by user and app.",
-    ),
+    "statement": ("figures", "Report a company's resource use in one month, by user and app."),
     "whatif": ("whatif", "Replay the log's inputs, or a trace, under other rules and compare."),
     "simulate": ("log", "Run a scenario file through the rules, without a store."),
 }
-"""Every verb, the module that holds it, and its help in one line."""
+"""Verb -> (module in `fairlog.cli.verbs`, help in one line)."""
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for, and whose failures are one sentence each."""
+    """A group that imports its commands when they are used and prints a failure as one sentence."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """The verbs, in the order in which a newcomer meets them."""
+        """The verbs, in the order of the help."""
         return list(VERBS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb, imported now; None if there is none of that name."""
+        """The verb, imported now; None if the name is unknown."""
         if cmd_name not in VERBS:
             return None
         name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
@@ -91,7 +88,7 @@ class LazyGroup(click.Group):
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (click's signature)
-        """What the verb returns. Raises: click.ClickException with one sentence for a failure."""
+        """The verb's return value. Raises: click.ClickException with one sentence for an expected failure."""
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -107,7 +104,7 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,  # noqa: FBT001, FBT002 (click's signature)
         **extra: Any,  # noqa: ANN401 (likewise)
     ) -> Any:  # noqa: ANN401 (likewise)
-        """As click's, but a failure is one line, without the usage, and an interrupt exits with 130."""
+        """As click's, but a failure prints one line without the usage, and an interrupt exits with 130."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -129,7 +126,7 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="fairlog", message="%(prog)s %(version)s")
-@place_options(from_environment=True)
+@target_options(from_environment=True)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Share a cluster among companies and their users, fairly and provably.
@@ -137,7 +134,7 @@ def cli(ctx: click.Context) -> None:
     Start with `fairlog demo`, or with `fairlog up` and `fairlog company add acme`. Verbs use the cluster that --store
     names, else the one in FAIRLOG_STORE, else the `up` running on this machine.
     """
-    ctx.ensure_object(Place)
+    ctx.ensure_object(Target)
 
 
 def main() -> None:
@@ -146,8 +143,8 @@ def main() -> None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What a verb may fail with on purpose; looked up only once something has failed."""
-    from redis.exceptions import RedisError  # noqa: PLC0415 (not needed while all goes well)
+    """The expected failures of verbs; imported only after a failure."""
+    from redis.exceptions import RedisError  # noqa: PLC0415 (slow to import)
 
     from scheduler.model.errors import FairlogError  # noqa: PLC0415 (likewise)
 
@@ -177,7 +174,7 @@ def _say(error: click.ClickException) -> None:
 
 
 def _stop_writing() -> NoReturn:
-    """Whoever read our output is gone: end quietly, and do not let Python flush into the void."""
+    """Exit after a broken pipe; stdout is redirected so that Python's flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""What the verbs' options have in common: sizes, durations, pairs, and which cluster is meant."""
+"""What the verbs' options share: how values are read, and options that several verbs have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from functools import wraps
+from functools import partial, wraps
+from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast
@@ -25,40 +26,39 @@ _SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNO
 _UNIT_MB = {"": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _BOUNDS = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 _DURATION = re.compile(r"(-?\d{1,30})\s*([smhd])?", re.IGNORECASE | re.ASCII)
-_POINT = re.compile(r"[1-9]\d{0,17}:[0-9a-f]{64}", re.ASCII)
+_POINT = re.compile(r"([1-9]\d{0,17}):([0-9a-f]{64})", re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+def matched(pattern: re.Pattern[str], text: str, what: str, example: str) -> re.Match[str]:
+    """The match of the whole text. Raises: click.BadParameter saying that it is not `what`, with an example."""
+    found = pattern.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"{_short(text)} is not {what}; write it like {example}")
+    return found
+
+
 def read_size(text: str) -> int:
-    """An amount of memory in MiB, written `512M`, `2G`, `1T` or as plain MiB.
+    """Memory in MiB, written `512M`, `2G`, `1T` or as plain MiB; may be negative, which the rules refuse.
 
-    What is written well but makes no sense, such as a negative amount, is the rules' to refuse.
-
-    Raises: click.BadParameter naming the right forms.
+    Raises: click.BadParameter for another form or a fraction of a MiB.
     """
-    found = _SIZE.fullmatch(text.strip())
-    amount = Fraction(found[1]) * _UNIT_MB[(found[2] or "").upper()] if found else Fraction(1, 2)
+    what, example = "a size in whole MiB", "512M, 2G or 512"
+    found = matched(_SIZE, text, what, example)
+    amount = Fraction(found[1]) * _UNIT_MB[(found[2] or "").upper()]
     if amount.denominator != 1:
-        raise click.BadParameter(f"{_short(text)} is not a size in whole MiB: write it like 512M, 2G or 512")
+        raise click.BadParameter(f"{_short(text)} is not {what}; write it like {example}")
     return int(amount)
 
 
 def read_duration(text: str) -> int:
-    """A time in seconds, written `90s`, `10m`, `2h`, `1d` or as plain seconds.
-
-    Raises: click.BadParameter naming the right forms.
-    """
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise click.BadParameter(f"{_short(text)} is not a duration: write it like 90s, 10m or 2h")
+    """Seconds, written `90s`, `10m`, `2h`, `1d` or as a plain number. Raises: click.BadParameter."""
+    found = matched(_DURATION, text, "a duration", "90s, 10m or 2h")
     return int(found[1]) * _UNIT_S[(found[2] or "").lower()]
 
 
 def read_cores(text: str) -> int | Literal["unlimited"]:
-    """A number of cores, or "unlimited".
-
-    Raises: click.BadParameter naming the right forms.
-    """
+    """A number of cores, or "unlimited". Raises: click.BadParameter."""
     return "unlimited" if text == "unlimited" else _read_number(text, "unlimited")
 
 
@@ -74,10 +74,7 @@ class Seconds(click.FloatRange):
 
 
 def read_limit(text: str) -> int | None:
-    """A whole number, or None for "none".
-
-    Raises: click.BadParameter naming the right forms.
-    """
+    """A whole number, or None for "none". Raises: click.BadParameter."""
     return None if text == "none" else _read_number(text, "none")
 
 
@@ -89,10 +86,7 @@ def _read_number(text: str, otherwise: str) -> int:
 
 
 def read_pair(text: str) -> tuple[str, str]:
-    """A name and a value, which may be empty, written `NAME=VALUE`.
-
-    Raises: click.BadParameter if there is no name or no `=`.
-    """
+    """A name and a value, which may be empty, written `NAME=VALUE`. Raises: click.BadParameter."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{_short(text)} is not of the form NAME=VALUE")
@@ -102,19 +96,19 @@ def read_pair(text: str) -> tuple[str, str]:
 def read_counts(text: str) -> dict[str, int]:
     """The number of tasks that prefer each host, written `HOST=TASKS`, separated by commas.
 
-    Raises: click.BadParameter naming the right form, or the host that is named twice.
+    Raises: click.BadParameter for another form, or a host that is named twice.
     """
     counts: list[dict[str, int]] = []
     for pair in text.split(","):
         host, _, tasks = pair.rpartition("=")
         if not host or not tasks.isascii() or not tasks.isdecimal():
-            raise click.BadParameter(f"{_short(pair)} is not of the form HOST=TASKS")
+            raise click.BadParameter(f"{_short(pair)} is not of the form HOST=TASKS; write it like h1=2")
         counts.append({read_text(host): int(tasks)})
     return merge_counts(counts)
 
 
 def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """All of the counts in one. Raises: click.BadParameter naming a host that is counted twice."""
+    """The counts in one dict. Raises: click.BadParameter if a host is in two of them."""
     merged: dict[str, int] = {}
     for host, tasks in (pair for each in counts for pair in each.items()):
         if host in merged:
@@ -126,13 +120,8 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def read_bounds(text: str) -> tuple[int, int]:
-    """A minimum and a maximum, written `MIN:MAX`.
-
-    Raises: click.BadParameter naming the right form.
-    """
-    found = _BOUNDS.fullmatch(text.strip())
-    if found is None:
-        raise click.BadParameter(f"{_short(text)} is not of the form MIN:MAX; write it like 1:8")
+    """A minimum and a maximum, written `MIN:MAX`. Raises: click.BadParameter."""
+    found = matched(_BOUNDS, text, "of the form MIN:MAX", "1:8")
     return int(found[1]), int(found[2])
 
 
@@ -150,10 +139,7 @@ EXPORT = click.File("rb")
 
 
 def read_bound(text: str) -> Bound:
-    """A log position, or a time with ms precision, in UTC unless it says otherwise.
-
-    Raises: click.BadParameter naming the right forms.
-    """
+    """A log position, or a time with ms precision, in UTC unless it has an offset. Raises: click.BadParameter."""
     if text.isascii() and text.isdecimal() and len(text) < 19 and int(text):
         return Bound(seq=int(text))
     try:
@@ -166,15 +152,9 @@ def read_bound(text: str) -> Bound:
 
 
 def read_point(text: str) -> tuple[int, str]:
-    """A position of the log and its digest, written `SEQ:DIGEST` as `fairlog checkpoint` prints it.
-
-    Raises: click.BadParameter naming the right form.
-    """
-    seq, _, digest = text.strip().partition(":")
-    if not _POINT.fullmatch(text.strip()):
-        raise click.BadParameter(f"{_short(text)} is not of the form SEQ:DIGEST, as `fairlog checkpoint` prints it")
-
-    return int(seq), digest
+    """A log position and its digest, written `SEQ:DIGEST`. Raises: click.BadParameter."""
+    found = matched(_POINT, text, "of the form SEQ:DIGEST", "the line that `fairlog checkpoint` prints")
+    return int(found[1]), found[2]
 
 
 def span_options(function: Callable[P, R]) -> Callable[P, R]:
@@ -182,8 +162,7 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        first = cast("Bound", kwargs["first"] or OPEN)
-        last = cast("Bound", kwargs["last"] or OPEN)
+        first, last = cast("Bound", kwargs["first"] or OPEN), cast("Bound", kwargs["last"] or OPEN)
         if (last.seq and last.seq < (first.seq or 1)) or (first.at and last.at and last.at < first.at):
             raise click.UsageError(f"--to {last} comes before --from {first}")
         kwargs["first"], kwargs["last"] = first, last
@@ -193,14 +172,28 @@ def span_options(function: Callable[P, R]) -> Callable[P, R]:
         ("--to", "last", "Last log position or time (UTC) of the span.  [default: the end of the log]"),
         ("--from", "first", "First log position or time (UTC) of the span.  [default: 1]"),
     ):
-        option = click.option(name, variable, type=read_bound, metavar="SEQ|TIME", help=text)
-        run = option(run)
+        run = click.option(name, variable, type=read_bound, metavar="SEQ|TIME", help=text)(run)
     return run
 
 
-def as_json(function: F) -> F:
-    """Add `--json` to a verb, which gets it as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+number_option = partial(click.option, type=int, metavar="N")
+file_option = partial(click.option, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+size_option = partial(click.option, type=read_size, metavar="SIZE")
+text_option = partial(click.option, type=read_text)
+flag = partial(click.option, is_flag=True)
+names_argument = partial(click.argument, nargs=-1, required=True, type=read_text)
+as_json = flag("--json", "as_json", help="Print JSON.")
+
+
+def range_option(name: str, lowest: int, highest: int | None = None, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
+    """An option that takes a whole number within bounds."""
+    return click.option(name, **{"type": click.IntRange(lowest, highest), "metavar": "N", **settings})
+
+
+def check_extra(option: str, package: str, extra: str) -> None:
+    """Raises: click.ClickException if the option's package is not installed."""
+    if find_spec(package) is None:
+        raise click.ClickException(f"{option} needs {package}: pip install 'fairlog[{extra}]'")
 
 
 def read_folder() -> str:

@@ -1,8 +1,7 @@
-"""The log as a Parquet file, for analysis: an entry a row, what its event says in columns of their types.
+"""The log as a Parquet file: one row per event, its most used fields in typed columns.
 
-`data` holds the event in full, as it is stored. The other columns behind `cause` are the facts that most questions
-are about, null where an event does not state them; `share` as a number, which is exact in `data` only, and whether an
-app has a driver apart from the driver's name.
+A column is null if the event does not have the field. `data` holds all fields as JSON. `share` is a float, exact only
+in `data`. The boolean `driver` of an app is in `has_driver`; `driver` is the id of a driver.
 """
 
 from __future__ import annotations
@@ -10,13 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from fractions import Fraction
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recovery.archive.files import whole_file
-from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import named
 from scheduler.model.ids import app_of
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from scheduler.store.codec import Line
 
 ROWS = 50_000
-"""How many rows are written together."""
+"""Number of rows in a row group."""
 TEXT = (
     *("company", "user", "app", "executor", "driver", "worker", "node", "host", "rack", "master"),
     *("kind", "sizing", "status", "reason", "detail", "locality"),
@@ -34,12 +31,6 @@ WHOLE = (
     *("executor_cores", "executor_memory_mb", "executor_limit", "driver_cores", "driver_memory_mb", "exit_code"),
 )
 TRUTH = ("done", "idle", "borrow", "unlimited", "has_driver")
-
-
-def check_extra() -> None:
-    """Raises: InvalidCommand saying what to install if no Parquet can be written."""
-    if find_spec("pyarrow") is None:
-        raise InvalidCommand("--parquet needs pyarrow: pip install 'fairlog[parquet]'")
 
 
 def write(path: Path, lines: Iterable[Line]) -> int:
@@ -75,7 +66,7 @@ def write(path: Path, lines: Iterable[Line]) -> int:
 
 
 def _row(line: Line) -> dict[str, Any]:
-    """The line's fields and those of its event; of the app that an executor is of, if that is all it says."""
+    """The fields of the line and of its event; `app` also for an event that names only an executor."""
     said = named(line.data)
     if "app" not in said and "executor" in said:
         said["app"] = app_of(said["executor"])
@@ -84,5 +75,5 @@ def _row(line: Line) -> dict[str, Any]:
     if "share" in said:
         said["share"] = float(Fraction(said["share"]))
     data = json.dumps(line.data, separators=(",", ":"), ensure_ascii=False)
-    place = {name: getattr(line, name) for name in ("seq", "type", "at", "turn", "digest")}
-    return {**said, **place, "cause": line.cause or None, "data": data}
+    position = {name: getattr(line, name) for name in ("seq", "type", "at", "turn", "digest")}
+    return {**said, **position, "cause": line.cause or None, "data": data}

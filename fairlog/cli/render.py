@@ -1,24 +1,28 @@
-"""How answers look: tables, sizes, times, JSON, and a line that says how far an app is."""
+"""How answers look: tables, sizes, times, JSON, log lines, progress."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import structs
 
+from scheduler.model.resources import size_text
+
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from scheduler.store.codec import Line
 
 T = TypeVar("T")
 _COUNT_EVERY = 1_000
 _WIDE = 100_000
-"""Columns of what is no terminal: lines that programs read are never broken."""
+"""Columns where output is not a terminal: programs need whole lines."""
 
 
 def print_json(value: object) -> None:
@@ -29,11 +33,10 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
     """Print rows under column headings, numbers right-aligned, or the sentence `empty` if there are no rows.
 
-    Nothing is ever cut, since ids are there to be copied: where the terminal is too narrow, cells go on below
-    themselves at a space, and if that does not do, lines go on where the terminal lets them.
+    Nothing is cut, so that ids can be copied. On a narrow terminal, cells wrap at spaces; if words are too long for
+    that, the terminal wraps the lines.
     """
     from rich.console import Console  # noqa: PLC0415 (JSON answers need none of it)
-    from rich.table import Table  # noqa: PLC0415 (likewise)
 
     lines = [tuple("-" if cell is None else cell for cell in row) for row in rows]
     if not lines:
@@ -43,22 +46,54 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     cells = [[name, *(str(line[number]) for line in lines)] for number, name in enumerate(columns)]
     widths = column_widths(cells, room=console.width if console.is_terminal else _WIDE)
     console.width = _WIDE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
-        right = all(isinstance(line[number], int) for line in lines)
-        table.add_column(name, justify="right" if right else "left", width=width)
-    for line in lines:
-        table.add_row(*(str(cell) for cell in line))
     with console.capture() as captured:
-        console.print(table)
+        console.print(table_of(columns, lines, widths))
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
-    """The width of each column for these cells, so that the line fits into `room` with two spaces between columns.
+def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]], widths: Sequence[int] = ()) -> Table:
+    """A table without borders, numbers right-aligned; without `widths`, cells do not wrap."""
+    from rich.table import Table  # noqa: PLC0415 (JSON answers need none of it)
 
-    As wide as its cells where that fits. Otherwise the columns that can give most give first, none less than its
-    longest word; if even that takes more room, all stay as wide as their cells.
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        right = bool(rows) and all(isinstance(row[number], int) for row in rows)
+        width = widths[number] if widths else None
+        table.add_column(name, justify="right" if right else "left", width=width, no_wrap=not widths)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    return table
+
+
+def print_records(
+    records: Sequence[Mapping[str, Any]], columns: str, *, empty: str, as_json: bool, headings: Sequence[str] = ()
+) -> None:
+    """Print records as JSON, or as a table of the fields `columns`; sizes, times and truth values in words.
+
+    `headings` are the names of the fields in upper case unless given.
+    """
+    if as_json:
+        print_json(records)
+        return
+    names = columns.split()
+    rows = [[in_words(name, record[name]) for name in names] for record in records]
+    print_table(headings or [name.upper() for name in names], rows, empty=empty)
+
+
+def in_words(name: str, value: Any) -> Any:  # noqa: ANN401 (JSON)
+    """The value of a field of a view for a table: times, sizes and truth values in words."""
+    if name.endswith("At"):
+        return second(value)
+    if "memory" in name.lower():
+        return size_text(value)
+    return ("no", "yes")[value] if isinstance(value, bool) else value
+
+
+def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:
+    """The width of each column, so that a line with two spaces between columns fits into `room` if possible.
+
+    Columns are as wide as their widest cell if that fits. Otherwise those with the most slack shrink first, at most to
+    their longest word; if that does not suffice, none shrinks.
     """
     from rich.cells import cell_len  # noqa: PLC0415 (as in `print_table`)
 
@@ -82,34 +117,39 @@ def counted(items: Iterable[T], *, of: str = "entries") -> Iterator[T]:
     try:
         for number, item in enumerate(items):
             if number % _COUNT_EVERY == 0:
-                tell(f"{number} {of}")
+                progress(f"{number} {of}")
             yield item
     finally:
-        tell("")
+        progress("")
 
 
-def tell(how_far: str) -> None:
+def progress(text: str) -> None:
     """On a terminal, show progress on stderr, replacing the line before."""
     if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{how_far}", nl=False, err=True)
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence to stderr."""
+    click.echo(sentence, err=True)
 
 
 def moment(at_ms: int | None) -> str:
-    """A time by the store's clock, in UTC."""
+    """A time (ms since the epoch) in UTC, to the ms; "-" if there is none."""
     if not at_ms:
         return "-"
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
 def second(at_ms: int | None) -> str:
-    """A time to the second, in UTC."""
+    """As `moment`, to the second."""
     return moment(at_ms).partition(".")[0]
 
 
 def percent(share: str) -> str:
-    """A share "n/d" as a percentage; the exact one is in the JSON."""
+    """A share "n/d" as a percentage."""
     numerator, denominator = (int(part) for part in share.split("/"))
-    return f"{100 * numerator / denominator:.1f}%" if denominator else "none bought"
+    return f"{100 * numerator / denominator:.1f}%" if denominator else "no quota"
 
 
 def duration(milliseconds: int | None) -> str:
@@ -124,10 +164,7 @@ def duration(milliseconds: int | None) -> str:
 
 
 def log_line(line: Line) -> str:
-    """One event on one line: position, time, type, and its non-empty data.
-
-    A 0 or a False is shown where it is not what the event says by default.
-    """
+    """One event on one line: position, time, type, data. Empty values are left out, as are 0 and false by default."""
     from scheduler.model.events import EVENT_TYPES, named  # noqa: PLC0415 - other answers need not wait for the models
 
     model = EVENT_TYPES[line.type]
@@ -141,15 +178,12 @@ def log_line(line: Line) -> str:
 
 
 def log_json(line: Line) -> str:
-    """One event as an object on one line, its data's keys in stored order.
-
-    In ASCII: some characters of Unicode end a line for those who read lines.
-    """
+    """One event as a JSON object on one line, in ASCII, because some readers break lines at Unicode separators."""
     return json.dumps(line.as_json(), separators=(",", ":"))
 
 
 def words(value: object) -> str:
-    """A value on one line: a command as the shell would take it, `key:value,…`, or as it is; anything odd quoted."""
+    """A value on one line: a command as shell words, unprintable text and text with spaces in quotes."""
     if isinstance(value, dict):
         text = ",".join(f"{key}:{each}" for key, each in value.items())
     else:
@@ -158,6 +192,6 @@ def words(value: object) -> str:
 
 
 def print_verdict(verdict: str | None) -> None:
-    """Say first what is wrong with the log that figures or explanations are taken from, if anything is."""
+    """Print what is wrong with the log, if anything is, before the figures taken from it."""
     if verdict is not None:
         click.echo(f"{verdict}\n")

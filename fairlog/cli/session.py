@@ -1,13 +1,14 @@
-"""One cluster, found and reached: what every verb that talks to the store works with."""
+"""A connection to one cluster, for every verb that uses the store."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-import click
 from redis.exceptions import RedisError
 
+from fairlog.cli.render import say
 from fairlog.local.running import find_running
 from recovery.archive.archive import open_log
 from recovery.failover.lease import Member, members
@@ -24,60 +25,51 @@ from scheduler.store.transient import in_words, is_there, passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
-    from fairlog.cli.target import Place
+    from fairlog.cli.target import Target
     from fairlog.local.running import Running
     from scheduler.model.commands import Command, SubmitApp
     from scheduler.service.client import Receipt
     from scheduler.store.codec import Fact
 
 VIEW_S = 2.0
-"""How long a master may take for a view before the log is folded here instead."""
+"""Seconds to wait for a view from the master before computing it from the log."""
 
 
 class NoStore(FairlogError):
     """No store is named and no `up` runs, or no `up` runs on the given data folder."""
 
-    def __init__(self, data: Path | None) -> None:
-        super().__init__(
-            "no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE"
-            if data is None
-            else f"no `fairlog up` runs on the data in {data}: start it with `fairlog up --data {data}`"
-        )
-
 
 class Unconfirmed(FairlogError):
-    """A command was sent and not answered; `what_now` states what the sender can do."""
+    """A command was sent and not answered; `what_now` is what the sender can do."""
 
     def __init__(self, why: str, what_now: str) -> None:
         super().__init__(f"{why}; the command is not confirmed and may still be carried out later; {what_now}")
 
 
 class NotThatLong(FairlogError):
-    """The log does not reach the requested position or time."""
+    """The log does not contain the requested position or time."""
 
 
 class Session:
-    """A connection to the cluster selected by `place`: `client` sends commands, `log` reads.
+    """A connection to the cluster selected by `target`: `client` sends commands, `log` reads.
 
-    Raises: NoStore if nothing says where it is, UnsuitableStore if it does not answer.
+    Raises: NoStore if no store is named or running, UnsuitableStore if it does not answer.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.url, self.cluster, self.up = locate(place)
+    def __init__(self, target: Target) -> None:
+        self.url, self.cluster, self.up = locate(target)
         self.keys = Keys(self.cluster)
         self.store = connect(self.url)
         self.client = Client(self.store, self.cluster)
-        self.log = open_log(self.store, self.keys, elsewhere=place.archive)
-        self.place = place
-        self.at = place.at
-        self._unsafe = place.unsafe_store
+        self.log = open_log(self.store, self.keys, elsewhere=target.archive)
+        self.target = target
+        self.at = target.at
+        self._unsafe = target.unsafe_store
         try:
             self.store.ping()
         except RedisError as error:
-            where = without_password(self.url)
-            raise UnsuitableStore(f"{in_words(error)}; the store's URL is {where}") from error
+            raise UnsuitableStore(f"{in_words(error)}; the store's URL is {masked(self.url)}") from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -96,7 +88,7 @@ class Session:
     def send(self, command: Command) -> Receipt:
         """Send `command` and wait for its commit.
 
-        Raises: CommandRejected if it is refused, Unconfirmed if nobody says what became of it.
+        Raises: CommandRejected if it is refused, Unconfirmed if no answer arrives.
         """
         return self._confirmed(lambda: self.client.send(command), "repeating it is safe")
 
@@ -107,10 +99,10 @@ class Session:
         return self._confirmed(lambda: self.client.submit(command, secrets), what_now)
 
     def _confirmed(self, send: Callable[[], Receipt], what_now: str) -> Receipt:
-        """The receipt of a command. A wait for a master is reported first, a missing answer raises."""
+        """The receipt of a command; reports first if it has to wait for a master. Raises: Unconfirmed."""
         if not self.check():
             for_s = f"{self.client.timeout_s:g} s"
-            tell(f"note: no master of the cluster {self.cluster} is active; waiting up to {for_s} for one")
+            say(f"note: no master of the cluster {self.cluster} is active; waiting up to {for_s} for one")
         try:
             return send()
         except NoMaster as error:
@@ -120,22 +112,19 @@ class Session:
                 raise
             raise Unconfirmed(in_words(error), what_now) from error
         except KeyboardInterrupt:
-            tell(str(Unconfirmed("interrupted", what_now)))
+            say(str(Unconfirmed("interrupted", what_now)))
             raise
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
         """The answer of the active master to a view (`scheduler.rules.views`); without a master, computed from the log.
 
-        Raises: CommandRejected if it asks for what is not there, UnreadableRecord if the log cannot be read.
+        Raises: CommandRejected if the thing asked for is unknown, UnreadableRecord if the log cannot be read.
         """
         answer = self.ask_master(view, **arguments)
         return answer if answer is not None else look(self.folded(), view, arguments)
 
     def ask_master(self, view: str, **arguments: object) -> Any | None:  # noqa: ANN401 (JSON)
-        """The answer of the active master; None if there is none or the past is asked for.
-
-        Raises: CommandRejected if it asks for what is not there.
-        """
+        """As `ask`, but None if no master answers or a past state is asked for."""
         if self.at is not None or members(self.store, self.keys)[0] is None:
             return None
         try:
@@ -151,10 +140,15 @@ class Session:
         """The active master and the standbys."""
         return members(self.store, self.keys)
 
+    def agents(self) -> dict[str, dict[str, Any]]:
+        """What the agents recorded of themselves (pid, host), by worker id."""
+        stored = cast("dict[bytes, bytes]", self.store.hgetall(self.keys.agents))
+        return {name.decode(): json.loads(text) for name, text in stored.items()}
+
     def folded(self) -> ClusterState:
         """The state at the requested position or time.
 
-        Raises: UnsuitableStore if no master would use the store, UnreadableRecord if the log cannot be read.
+        Raises: UnsuitableStore if no master would accept the store, UnreadableRecord if the log cannot be read.
         """
         self.check()
         if self.at is None:
@@ -167,7 +161,7 @@ class Session:
     def facts(self) -> Iterator[Fact]:
         """The facts up to the requested position or time.
 
-        Raises: UnreadableRecord if it cannot be read, NotThatLong if it does not reach there.
+        Raises: UnreadableRecord if the log cannot be read, NotThatLong if it ends before.
         """
         return until(self.log.facts(), self.at, self.now_ms)
 
@@ -179,7 +173,7 @@ class Session:
 def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> Iterator[E]:
     """The entries up to that position or time; all entries for None.
 
-    Raises: NotThatLong, after the last entry, if the log does not reach it or it is a time in the future.
+    Raises: NotThatLong, after the last entry, if the log ends before the position or the time is in the future.
     """
     seq = ended_at = 0
     for entry in up_to(entries, at or OPEN):
@@ -188,32 +182,28 @@ def until(entries: Iterable[E], at: Bound | None, now_ms: Callable[[], int]) -> 
     if at is not None and at.seq is not None and seq < at.seq:
         raise NotThatLong(f"the log ends at position {seq}, before {at.seq}")
     if at is not None and at.at is not None and not seq:
-        raise NotThatLong(f"the log begins after {at}")
+        raise NotThatLong(f"the log begins after {at}; give a later time")
     if at is not None and at.at is not None and at.at > now_ms():
         raise NotThatLong(f"the log ends at position {seq}, {Bound(at=ended_at)}; {at} is in the future")
 
 
-def locate(place: Place) -> tuple[str, str, Running | None]:
-    """The store's URL, the cluster's name, and the `up` that both come from.
+def locate(target: Target) -> tuple[str, str, Running | None]:
+    """The store's URL, the cluster's name, and the `up` that provides them, if one does.
 
-    Raises: NoStore if nothing says where the store is.
+    Raises: NoStore, UnsuitableStore if the URL cannot be read.
     """
-    up = None if place.store else find_running(place.data)
-    url = place.store or (up.url if up else None)
+    up = None if target.store else find_running(target.data)
+    url = target.store or (up.url if up else None)
     if url is None:
-        raise NoStore(place.data)
+        raise NoStore(
+            f"no `fairlog up` runs on the data in {target.data}: start it with `fairlog up --data {target.data}`"
+            if target.data
+            else "no cluster found: start one with `fairlog up`, or name its store with --store or FAIRLOG_STORE"
+        )
     try:
         _ = "," in url or url.startswith(SENTINEL) or urlsplit(url).port
     except ValueError as error:
-        raise UnsuitableStore(f"the store's URL {url!r} cannot be read: {error}") from None
-    return url, place.cluster or (up.cluster if up else "default"), up
-
-
-def tell(sentence: str) -> None:
-    """Print a sentence to stderr."""
-    click.echo(sentence, err=True)
-
-
-def without_password(url: str) -> str:
-    """The URL without its password."""
-    return masked(url)
+        raise UnsuitableStore(
+            f"the store's URL {masked(url)!r} cannot be read: {error}; write it like redis://HOST:6379/0"
+        ) from None
+    return url, target.cluster or (up.cluster if up else "default"), up

@@ -1,22 +1,21 @@
-"""Where verbs that re-read the log find it: in a file, or in the cluster that the command line means."""
+"""The log that a verb reads: from a file or from the selected cluster."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from fairlog.cli.follow import position_of
 from fairlog.cli.session import Session, until
-from fairlog.cli.target import Place
+from fairlog.cli.target import Target
 from recovery.replay.bounds import Bound, E
-from recovery.replay.chain import read_export
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError, InvalidCommand, UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
-from scheduler.store.codec import Fact, Record, check, read_lines
+from scheduler.store.codec import Fact, Record, check, read_export, read_lines
 from scheduler.store.eventlog import GENESIS, Position
 
 if TYPE_CHECKING:
@@ -31,21 +30,21 @@ class BadExport(FairlogError):
 
 
 class Source:
-    """The facts of `file` or of the cluster, up to `--at`; opened when iterated or asked.
+    """The facts in `file` or of the cluster, up to `--at`; opened on first use.
 
-    Both raise UnreadableRecord or BadExport if it cannot be read, NotThatLong if it ends before `--at`.
+    Reading raises UnreadableRecord or BadExport if the log cannot be read, NotThatLong if it ends before `--at`.
     """
 
     def __init__(self, ctx: click.Context, file: IO[bytes] | None) -> None:
         self._ctx, self._file = ctx, file
-        self._at = ctx.ensure_object(Place).at
+        self._at = ctx.ensure_object(Target).at
         self.past = file is not None or self._at is not None
-        """Whether another state is meant than the cluster's of now."""
+        """Whether the state asked for is not the present state of the cluster."""
 
     @cached_property
     def session(self) -> Session:
-        """The cluster, where there is no file. Raises: NoStore, UnsuitableStore."""
-        session = Session(self._ctx.ensure_object(Place))
+        """The selected cluster. Raises: NoStore, UnsuitableStore."""
+        session = Session(self._ctx.ensure_object(Target))
         self._ctx.call_on_close(session.close)
         return session
 
@@ -55,9 +54,9 @@ class Source:
         return self.session.facts()
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        """The view (`scheduler.rules.views`) of the state that is meant.
+        """A view (`scheduler.rules.views`) of the state asked for.
 
-        Raises: CommandRejected if it asks for what is not there; InvariantViolated if an entry contradicts another.
+        Raises: CommandRejected if the thing asked for is unknown, InvariantViolated if entries contradict each other.
         """
         if self._file is None:
             return self.session.ask(view, **arguments)
@@ -67,30 +66,28 @@ class Source:
         return look(state, view, arguments)
 
     def records(self, first: Bound, last: Bound) -> Iterator[Record]:
-        """The turns of the log that hold the span, and maybe more. Raises: as iterating."""
+        """The turns of the log that contain the span, and possibly others."""
         if self._file is not None:
             return exported(self._file)
-        after = position_of(self.session.log, (first.seq or 1) - 1)
+        after = self.session.log.before((first.seq or 1) - 1)
         return self.session.log.read(after, to=last.seq)
 
     def until(self, entries: Iterable[E]) -> Iterator[E]:
-        """Those of these entries that are not behind `--at`. Raises: NotThatLong if they end before."""
+        """The entries up to `--at`. Raises: NotThatLong if they end before."""
         return until(entries, self._at, lambda: round(time.time() * 1000))
 
     def end(self) -> Position:
-        """Where the log ends, its last turn's position and digest. Raises: InvalidCommand if it holds nothing."""
+        """The position and digest of the end of the log. Raises: InvalidCommand if the log is empty."""
         if self._file is None:
             position = self.session.log.head()
             if not position.seq:
-                raise InvalidCommand("the log holds no entry yet")
+                raise InvalidCommand("the log has no entry yet")
             return position
-        latest: Fact | None = None
-        for latest in self:  # noqa: B007 - the last one counts
-            pass
-        return Position(latest.seq, latest.digest) if latest is not None else GENESIS
+        latest = deque(self, maxlen=1)[0]
+        return Position(latest.seq, latest.digest)
 
     def now_ms(self) -> int | None:
-        """The time (ms) up to which the log that was read tells: the store's, or `--at`; None = its last entry's."""
+        """The time (ms) of the state: now by the store's clock, or `--at`; None = that of the last entry read."""
         if self._file is not None or (self._at is not None and self._at.at is None):
             return None if self._at is None else self._at.at
         now = self.session.now_ms()
@@ -98,15 +95,15 @@ class Source:
 
 
 def facts_of(file: IO[bytes]) -> Iterator[Fact]:
-    """What a file tells as `fairlog log --json` writes it, from position 1 on, along the chain of digests.
+    """The facts of a file written by `fairlog log --json`, from position 1 on, verified along the chain of digests.
 
-    Raises: BadExport naming the file and the position that cannot be trusted, or saying that it holds nothing.
+    Raises: BadExport naming the file and the first position that cannot be trusted, or if the file has no log.
     """
     return _trusted(file, read_export(file))
 
 
 def exported(file: IO[bytes]) -> Iterator[Record]:
-    """The turns that such a file tells of, verified likewise. Raises: BadExport as `facts_of`."""
+    """As `facts_of`, but the turns."""
     return _trusted(file, _chained(read_lines(file)))
 
 

@@ -1,4 +1,4 @@
-"""Which cluster, and which moment of its log, the command line means."""
+"""The cluster and the moment that the command line names."""
 
 from __future__ import annotations
 
@@ -14,94 +14,72 @@ from recovery.replay.bounds import Bound
 
 
 @dataclass
-class Place:
-    """The cluster selected on the command line, as far as options name it."""
+class Target:
+    """The cluster and the moment that the command line names; None where it names nothing."""
 
     store: str | None = None
     cluster: str | None = None
     data: Path | None = None
     unsafe_store: bool = False
     archive: str = ""
-    """Where the archived part of the log is, if not where the log says."""
+    """URL of the archive, if not the one in the log."""
     at: Bound | None = None
-    """The log position, or the time, whose state is asked for; None = now."""
+    """The log position or time whose state is asked for; None = now."""
 
 
-def place_options(*, from_environment: bool = False) -> Callable[[F], F]:
-    """Add the cluster options to a verb; with `from_environment` their variables are read as well.
+def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
+    """Add the cluster options to a verb; with `from_environment`, their variables are read as well.
 
-    They can stand before the verb and behind it; the latter wins.
+    They can stand before or after the verb; the later one wins.
     """
 
     def remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
-        place = ctx.ensure_object(Place)
+        target = ctx.ensure_object(Target)
         if value is not None and value is not False and param.name is not None:
-            setattr(place, param.name, value)
+            setattr(target, param.name, value)
 
     def add(function: F) -> F:
-        for names, variable, settings, text in _PLACE:
-            function = click.option(
-                *names,
-                envvar=variable if from_environment else None,
-                show_envvar=from_environment,
-                expose_value=False,
-                callback=remember,
-                help=text,
-                **settings,
-            )(function)
+        for name, settings in _OPTIONS.items():
+            variable = f"FAIRLOG_{name[2:].upper().replace('-', '_')}" if from_environment else None
+            common: dict[str, Any] = {"envvar": variable, "show_envvar": from_environment, "callback": remember}
+            function = click.option(name, expose_value=False, **common, **settings)(function)
         return function
 
     return add
 
 
-_PLACE: list[tuple[tuple[str, ...], str, dict[str, Any], str]] = [
-    (
-        ("--unsafe-store",),
-        "FAIRLOG_UNSAFE_STORE",
-        {"is_flag": True, "default": None},
-        "Accept a store that can lose acknowledged commands. For tests only.",
-    ),
-    (
-        ("--data",),
-        "FAIRLOG_DATA",
-        {"type": click.Path(file_okay=False, path_type=Path), "metavar": "DIR"},
-        "Data folder of the `up` to use.  [default: the `up` started last]",
-    ),
-    (
-        ("--archive",),
-        "FAIRLOG_ARCHIVE",
-        {"metavar": "URL"},
-        "URL of the archive, if it has moved.",
-    ),
-    (
-        ("--cluster",),
-        "FAIRLOG_CLUSTER",
-        {"metavar": "NAME"},
-        'Name of the cluster in the store.  [default: that of the running `up`, or "default"]',
-    ),
-    (
-        ("--store",),
-        "FAIRLOG_STORE",
-        {"metavar": "URL"},
-        (
-            "URL of the store: redis://, rediss://, redis+sentinel:// or unix://PATH.  [default: that of "
-            "the running `up`]"
-        ),
-    ),
-]
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--unsafe-store": {
+        "is_flag": True,
+        "default": None,
+        "help": "Accept a store that can lose acknowledged commands. For tests only.",
+    },
+    "--data": {
+        "type": click.Path(file_okay=False, path_type=Path),
+        "metavar": "DIR",
+        "help": "Data folder of the `up` to use.  [default: the `up` started last]",
+    },
+    "--archive": {"metavar": "URL", "help": "URL of the archive, if it has moved."},
+    "--cluster": {
+        "metavar": "NAME",
+        "help": 'Name of the cluster in the store.  [default: that of the running `up`, or "default"]',
+    },
+    "--store": {
+        "metavar": "URL",
+        "help": "URL of the store: redis://, rediss://, redis+sentinel:// or unix://PATH.  "
+        "[default: that of the running `up`]",
+    },
+}
+"""In reverse order of the help."""
 
 
 def in_the_past(function: F) -> F:
-    """Add `--at` to a verb: its `Session` then answers from the log up to there."""
+    """Add `--at` to a verb, which then answers from the log up to there."""
 
     def remember(ctx: click.Context, _param: click.Parameter, value: Bound | None) -> None:
-        ctx.ensure_object(Place).at = value
+        ctx.ensure_object(Target).at = value
 
-    return click.option(
-        "--at",
-        type=read_bound,
-        metavar="SEQ|TIME",
-        expose_value=False,
-        callback=remember,
-        help="Show the state at this log position or time (UTC).",
-    )(function)
+    text = "Show the state at this log position or time (UTC)."
+    return click.option("--at", type=read_bound, metavar="SEQ|TIME", expose_value=False, callback=remember, help=text)(
+        function
+    )

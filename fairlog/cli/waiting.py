@@ -1,17 +1,15 @@
-"""`submit --wait`: how far an app is, on stderr, and how it ended."""
+"""`submit --wait`: shows the progress of an app and how it ended, on stderr."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
-
-import click
+from typing import TYPE_CHECKING
 
 from fairlog.cli import render
-from fairlog.cli.follow import follow, patiently, position_of
+from fairlog.cli.follow import follow, patiently
 from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
 from scheduler.store.codec import told
@@ -31,31 +29,31 @@ _STATES = {
 }
 
 
-class _Display(Protocol):
-    def show(self, state: str, tasks: Progress) -> None: ...
+Show = Callable[[str, Progress], None]
+"""Shows an app's state and how many of its tasks have succeeded."""
 
 
 def wait_for(session: Session, app: str, seq: int) -> int:
-    """Wait for the end of an app: 0 if it finished, 1 if it failed or was killed; `seq` is its registration.
+    """Wait for the end of the app registered at `seq`. Returns 0 if it finished, 1 if it failed or was killed.
 
-    Read from the log, so that it works through any change of masters. An interrupt ends the waiting, not the app.
+    Reads the log, so that a change of masters does not matter. An interrupt ends the wait, not the app.
     """
     try:
-        with _display(app) as display:
-            began_at, end, ended_at = _watch(session, app, seq, display)
+        with _display(app) as show:
+            began_at, end, ended_at = _watch(session, app, seq, show)
     except KeyboardInterrupt:
-        click.echo(f"{app} keeps running; `fairlog kill {app}` ends it", err=True)
+        render.say(f"{app} keeps running; `fairlog kill {app}` ends it")
         raise
     return _say_end(app, end, ended_at - began_at)
 
 
-def _watch(session: Session, app: str, seq: int, display: _Display) -> tuple[int, AppRemoved, int]:
-    """When the app was registered, and how and when it ended, once it has."""
+def _watch(session: Session, app: str, seq: int, show: Show) -> tuple[int, AppRemoved, int]:
+    """Returns when the app has ended: time of registration (ms), the end, its time (ms)."""
     work = Worklist(session.store, session.cluster)
     state, began_at = "pending", 0
-    for record in follow(session.log, position_of(session.log, seq - 1), wait_s=_LOOK_S):
+    for record in follow(session.log, session.log.before(seq - 1), wait_s=_LOOK_S):
         if record is None:
-            display.show(state, patiently(lambda: work.progress(app)))
+            show(state, patiently(lambda: work.progress(app)))
             continue
         for fact in told(record) if app.encode() in record.events else ():
             if not _is_about(fact.event, app):
@@ -73,15 +71,15 @@ def _is_about(event: Event, app: str) -> bool:
 
 def _say_end(app: str, end: AppRemoved, took_ms: int) -> int:
     why = f": {' '.join(end.detail.split())}" if end.detail else ""
-    click.echo(f"{app} {end.reason} after {render.duration(took_ms)}{why}", err=True)
+    render.say(f"{app} {end.reason} after {render.duration(took_ms)}{why}")
     return 0 if end.reason == "finished" else 1
 
 
 @contextmanager
-def _display(app: str) -> Iterator[_Display]:
-    """A progress bar if stderr is a terminal, otherwise a line now and then."""
+def _display(app: str) -> Iterator[Show]:
+    """A progress bar if stderr is a terminal, otherwise occasional lines."""
     if not sys.stderr.isatty():
-        yield _Lines(app)
+        yield _lines(app)
         return
     from rich.console import Console  # noqa: PLC0415 (only terminals need it)
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 (likewise)
@@ -90,27 +88,21 @@ def _display(app: str) -> Iterator[_Display]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         number = bars.add_task(f"{app} pending", total=None)
-
-        class Bar:
-            def show(self, state: str, tasks: Progress) -> None:
-                bars.update(number, description=f"{app} {state}", completed=tasks.succeeded, total=tasks.tasks or None)
-
-        yield Bar()
+        yield lambda state, tasks: bars.update(
+            number, description=f"{app} {state}", completed=tasks.succeeded, total=tasks.tasks or None
+        )
 
 
-class _Lines:
+def _lines(app: str) -> Show:
     """Prints a line when the state changes, and the number of finished tasks every few seconds."""
+    before, next_s = ("", 0), 0.0
 
-    def __init__(self, app: str) -> None:
-        self._app = app
-        self._said: tuple[str, int] = ("", 0)
-        self._next_s = 0.0
-
-    def show(self, state: str, tasks: Progress) -> None:
-        """Print a line if there is something new to say."""
-        before = self._said
-        if (state, tasks.succeeded) == before or (state == before[0] and time.monotonic() < self._next_s):
+    def show(state: str, tasks: Progress) -> None:
+        nonlocal before, next_s
+        if (state, tasks.succeeded) == before or (state == before[0] and time.monotonic() < next_s):
             return
-        self._said, self._next_s = (state, tasks.succeeded), time.monotonic() + _LINE_EVERY_S
+        before, next_s = (state, tasks.succeeded), time.monotonic() + _LINE_EVERY_S
         done = f", {tasks.succeeded} of {tasks.tasks} tasks done" if tasks.tasks else ""
-        click.echo(f"{self._app} {state}{done}", err=True)
+        render.say(f"{app} {state}{done}")
+
+    return show

@@ -1,6 +1,6 @@
-"""The demo's checks, from the log alone: what each app got, and whether admission was fair.
+"""The demo's checks of the log: what each app got, and whether admission was fair.
 
-The rules are implemented a second time here, as simply as possible, so that a mistake in the scheduler shows.
+The rules are implemented a second time, as simply as possible, so that a mistake in the scheduler shows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Broken(FairlogError):
 
 @dataclass
 class Story:
-    """Summary of the log: the final state, each app's core-ms and executors, and the number of checks passed."""
+    """The final state, the core-ms and number of executors of each app, and the numbers of checks passed."""
 
     state: ClusterState = field(default_factory=ClusterState)
     core_ms: dict[str, int] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class Story:
 
 
 def read_story(facts: Sequence[Fact]) -> Story:
-    """The story of the log, each position and each admission of it checked.
+    """Fold the log and check each position and each admission.
 
-    Raises: Broken naming the position and the violation; InvariantViolated if a ledger does not add up.
+    Raises: Broken naming the position and the violation, InvariantViolated if a ledger does not add up.
     """
     story, since = Story(), dict[str, int]()
     for fact in facts:
@@ -96,7 +96,7 @@ def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int) -> Non
 
 
 def check_acknowledged(facts: Sequence[Fact], receipts: Sequence[Receipt]) -> None:
-    """Raises: Broken unless the log holds each command where its client was told that it is."""
+    """Raises: Broken unless the log has each command at the position in its receipt."""
     for receipt in receipts:
         found = facts[receipt.seq - 1] if 0 < receipt.seq <= len(facts) else None
         if found is None or found.cause != receipt.command_id:
@@ -104,19 +104,19 @@ def check_acknowledged(facts: Sequence[Fact], receipts: Sequence[Receipt]) -> No
 
 
 def takeover_ms(facts: Sequence[Fact], head: int, killed_ms: int) -> int:
-    """How long after `killed_ms` another master was elected, the log having ended at `head`.
+    """Milliseconds from `killed_ms`, when the log ended at `head`, until another master was elected.
 
-    Raises: Broken if there was none.
+    Raises: Broken if none was.
     """
     before = [fact for fact in facts[:head] if fact.type == "MasterElected"]
     for fact in facts[head:]:
         if fact.type == "MasterElected" and (not before or fact.event != before[-1].event):
             return fact.at - killed_ms
-    raise Broken(f"no other master was elected after log position {head}, where the serving one was killed")
+    raise Broken(f"no other master was elected after log position {head}, when the active master was killed")
 
 
 def died_with(facts: Sequence[Fact], worker: str, head: int) -> list[str]:
-    """The executors of `worker` that ended, but not by themselves, after log position `head`."""
+    """The executors of `worker` that ended after log position `head` for another reason than exiting."""
     removed = [fact.event for fact in facts[head:] if isinstance(fact.event, ExecutorRemoved)]
     return [event.executor for event in removed if event.worker == worker and event.reason != "exited"]
 

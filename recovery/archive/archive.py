@@ -1,10 +1,9 @@
-"""The archive: old entries of the log in compressed files outside of the store, and reading across both.
+"""The archive: old entries of the log in compressed files outside the store, and reading across both.
 
-What was archived is a list of segments in the store, beside the log. A segment joins it by the same script that
-trims the stream, once its file was read back and found to be what the stream holds; so at any instant every entry is
-in the stream or in a listed segment, and a reader that finds the stream to begin behind what it wants finds it
-there. Nobody is kept from archiving at the same time: of several, one finishes a segment first, and the others go
-on behind it.
+The store lists the archived segments beside the log. After a segment's file has been read back and compared with the
+stream, one script lists the segment and trims the stream. So at any moment every entry is in the stream or in a listed
+segment, and readers look for entries before the stream's first one in the segments. Several processes may archive at
+the same time: one finishes a segment first, the others continue after it.
 """
 
 from __future__ import annotations
@@ -30,35 +29,36 @@ if TYPE_CHECKING:
 
 SEGMENT_EVENTS = 100_000
 SEGMENT_BYTES = 32 << 20
-"""A segment ends with the turn by which it has so many entries, or so many bytes before they are compressed."""
+"""A segment ends with the turn that reaches this number of events, or of uncompressed bytes."""
 Watched = Callable[[Iterable["Record"]], Iterable["Record"]]
+"""Passes records through, to show progress for example."""
 
 TRIM_LUA = """
 local log, archive, snapshot = KEYS[1], KEYS[2], KEYS[3]
-if (redis.call('LINDEX', archive, -1) or '') ~= ARGV[1] then return 'others were archived meanwhile' end
+if (redis.call('LINDEX', archive, -1) or '') ~= ARGV[1] then return 'another process has archived meanwhile' end
 local first = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
 local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 local ends = redis.call('XRANGE', log, ARGV[3], ARGV[3])[1]
-if not first or first[2][2] ~= ARGV[2] then return 'the log does not begin with the segment any more' end
-if not ends or ends[2][#ends[2]] ~= ARGV[4] then return 'the log has another entry where the segment ends' end
-if last[1] == ARGV[3] then return 'the last entry of the log is never moved' end
-if redis.call('EXISTS', snapshot) == 0 then return 'the snapshot that covers the segment is gone' end
+if not first or first[2][2] ~= ARGV[2] then return 'the log no longer begins with the segment' end
+if not ends or ends[2][#ends[2]] ~= ARGV[4] then return 'the log has another entry at the end of the segment' end
+if last[1] == ARGV[3] then return 'the last entry of the log must stay' end
+if redis.call('EXISTS', snapshot) == 0 then return 'the snapshot that covers the segment is missing' end
 redis.call('RPUSH', archive, ARGV[6])
 redis.call('XTRIM', log, 'MINID', ARGV[5])
 return ''
 """
-"""KEYS: log, archive, a snapshot behind the segment. ARGV: the last segment listed so far (or empty), the new
-segment's first position, its last id and digest, the first id to keep, the new segment."""
+"""KEYS: log, archive, a snapshot after the segment. ARGV: the last listed segment or "", the new segment's first
+position, its last id and digest, the first id to keep, the new segment. Returns "" or the reason for refusing."""
 
 
 class CannotArchive(FairlogError):
-    """The log was left as it is."""
+    """The log could not be archived and is unchanged."""
 
 
 class Archive:
-    """The archived part of the cluster's log, as its `store` lists it; `elsewhere` is where it has moved to, if it has.
+    """The archived part of a cluster's log; `elsewhere` is the URL that it was moved to, or "".
 
-    The segment that was read last is kept.
+    Caches the segment read last.
     """
 
     def __init__(self, store: Redis, keys: Keys, elsewhere: str = "") -> None:
@@ -67,17 +67,13 @@ class Archive:
         self._elsewhere = elsewhere
         self._kept: tuple[Segment, list[Record]] | None = None
 
-    def segments(self) -> list[Segment]:
-        """The segments, in order and without gaps from the first entry on."""
-        return listed(self._store, self._keys)
-
     def page(self, seq: int) -> Sequence[Record]:
-        """The turns from the one on that holds the position behind `seq`, some hundred at most; none if not archived.
+        """Up to `PAGE` turns, from the one that contains position `seq + 1`; none if that is not archived.
 
         Raises: UnreadableRecord naming the segment and its positions if it is missing or damaged.
         """
         if self._kept is None or not self._kept[0].first <= seq + 1 <= self._kept[0].last:
-            found = next((each for each in self.segments() if each.first <= seq + 1 <= each.last), None)
+            found = next((each for each in listed(self._store, self._keys) if each.first <= seq + 1 <= each.last), None)
             if found is None:
                 return ()
             found = found.under(self._elsewhere)
@@ -88,17 +84,17 @@ class Archive:
 
 
 def open_log(store: Redis, keys: Keys, *, replicas: int = 0, elsewhere: str = "") -> EventLog:
-    """The whole log of the cluster, the archived part too; `elsewhere` as of `Archive`."""
+    """The whole log of the cluster, including the archived part; `elsewhere` as in `Archive`."""
     return EventLog(store, keys, replicas=replicas, archived=Archive(store, keys, elsewhere).page)
 
 
 def listed(store: Redis, keys: Keys) -> list[Segment]:
-    """The segments of the archived part, in order."""
+    """The archived segments, in order, without gaps from position 1."""
     return [Segment(**json.loads(text)) for text in cast("list[bytes]", store.lrange(keys.archive, 0, -1))]
 
 
 def archived_to(store: Redis, keys: Keys) -> Position:
-    """Where the archived part of the log ends."""
+    """The end of the archived part."""
     return _position(cast("bytes | None", store.lindex(keys.archive, -1)))
 
 
@@ -109,22 +105,21 @@ def _position(last: bytes | None) -> Position:
 def archive(
     log: EventLog, url: str, *, retain: int, watched: Watched = iter, folded: Callable[[int], object] | None = None
 ) -> Iterator[Segment]:
-    """Move what is older than the last `retain` events, and than a snapshot, to segments under `url`; each, once moved.
+    """Move all whole turns before the last `retain` events to segments under `url`. Yields each segment once moved.
 
-    A snapshot that is recent enough is taken first if there is none that can be used. `watched` is given the records
-    and gives them back, `folded` the positions on the way to a snapshot.
+    A usable snapshot must cover what is moved; without one, a snapshot is written first. `watched` passes the records
+    through; `folded` is called with the positions folded for a snapshot.
 
-    Only whole turns move. Whatever goes wrong is tried again as long as the archive grows meanwhile, since others may
-    archive at the same time.
+    After an error it tries again if the archive has grown meanwhile, because another process may be archiving.
 
-    Raises: CannotArchive, Unreachable or UnreadableRecord saying why no more was moved; the log is whole all the same.
+    Raises: CannotArchive, Unreachable or UnreadableRecord with the reason; the log is complete in any case.
     """
     try:
         check_archive_url(url)
     except InvalidSetting as error:
         raise CannotArchive(str(error)) from None
     if not url:
-        raise CannotArchive("no archive is configured; name a URL, or run `fairlog settings set archive_url=URL`")
+        raise CannotArchive("no archive is configured; give a URL, or run `fairlog settings set archive_url=URL`")
     needed("zstandard", "an archive")
     bound = log.head().seq - max(1, retain)
     if bound <= archived_to(log.store, log.keys).seq:
@@ -144,7 +139,7 @@ def archive(
 
 
 def _move(log: EventLog, folder: str, known: bytes | None, behind: int, records: Iterable[Record]) -> Iterator[Segment]:
-    """Move the records, which follow the segment `known` to be listed last, segment by segment; each, once moved.
+    """Move the records, which follow the last listed segment `known`. Yields each segment once moved.
 
     `behind` is the position of the snapshot that covers them.
     """
@@ -153,26 +148,26 @@ def _move(log: EventLog, folder: str, known: bytes | None, behind: int, records:
         segment, lines = segment_of(batch, after.digest, folder)
         put(segment, lines)
         check(segment, lines)
-        said = json.dumps(segment._asdict()).encode()
-        _trim(log, known or b"", segment, said, behind)
-        known, after = said, Position(segment.last, segment.digest)
+        entry = json.dumps(segment._asdict()).encode()
+        _trim(log, known or b"", segment, entry, behind)
+        known, after = entry, Position(segment.last, segment.digest)
         yield segment
 
 
-def _trim(log: EventLog, known: bytes, segment: Segment, said: bytes, behind: int) -> None:
+def _trim(log: EventLog, known: bytes, segment: Segment, entry: bytes, behind: int) -> None:
     script = log.store.register_script(TRIM_LUA)
     answer: Any = script(
         keys=[log.keys.log, log.keys.archive, log.keys.snapshot(behind)],
-        args=[known, segment.first, f"{segment.last}-0", segment.digest, f"{segment.last + 1}-0", said],
+        args=[known, segment.first, f"{segment.last}-0", segment.digest, f"{segment.last + 1}-0", entry],
     )
     if answer:
-        raise CannotArchive(f"entries {segment.first} to {segment.last} stay in the store: {answer.decode()}")
+        raise CannotArchive(f"entries {segment.first} to {segment.last} were not archived: {answer.decode()}")
 
 
 def _batches(records: Iterable[Record], there: Container[str]) -> Iterator[list[Record]]:
-    """The records in the order they came, as many at a time as make a segment.
+    """The records, grouped into segments.
 
-    A segment that is among the files `there` already was written by one that was interrupted: it is made again.
+    A batch also ends where a file among `there` ends: an interrupted process wrote it, and it is written again.
     """
     batch: list[Record] = []
     size = 0
@@ -188,7 +183,7 @@ def _batches(records: Iterable[Record], there: Container[str]) -> Iterator[list[
 
 
 def _snapshot_behind(log: EventLog, bound: int, folded: Callable[[int], object] | None) -> int:
-    """The position, beyond `bound`, of a snapshot that was read back and can be used; taken now if there is none."""
+    """The position of a usable snapshot after `bound`; writes one and reads it back if there is none."""
     found = snapshot.latest(log)
     if found is not None and found[1].seq > bound:
         return found[1].seq
@@ -199,7 +194,7 @@ def _snapshot_behind(log: EventLog, bound: int, folded: Callable[[int], object] 
 
 
 def _tidy(folder: str, archived: int) -> None:
-    """Remove what archiving that was interrupted has left unfinished, as far as it is finished by now."""
+    """Remove the drafts that interrupted processes left of entries archived by now."""
     for name in names(folder):
         whole, found, _ = name.partition(SUFFIX)
         last = whole.partition("-")[2].partition("-")[0]

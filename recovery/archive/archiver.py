@@ -1,6 +1,6 @@
-"""The archiving that nobody has to ask for: a process of its own, started by a master whenever the settings say so.
+"""Automatic archiving: a separate process, started by a master when the settings require it.
 
-It takes no time from turns, it may be killed at any moment, and it ends with the master that started it.
+It takes no time from turns, may be killed at any moment, and ends with the master that started it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,16 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 1.0
 CLAIMED_S = 10
-"""How long others leave it to the one that has begun or says again that it is at it; so it is not begun more often,
-whether there was anything to do or it failed."""
+"""How long a claim to archive the log holds. It is left to expire, so that archiving that fails is not started more
+often."""
 CLAIM_EVERY = 10_000
-"""After how many entries the claim to be the one that archives is renewed."""
+"""The number of events after which a claim is renewed."""
 _STOP_S = 2.0
 _log = structlog.get_logger()
 
 
 class Archiver:
-    """What a master tends: it has the log of `store_url` archived when the settings say that it is time.
-
-    `elsewhere` is the URL that stands for the one in the settings, if any does.
-    """
+    """Starts archiving for a master when it is due; `elsewhere` is a URL that replaces that of the settings, or ""."""
 
     def __init__(self, log: EventLog, store_url: str, elsewhere: str = "") -> None:
         self._log = log
@@ -51,7 +48,7 @@ class Archiver:
         self._look_at_s = 0.0
 
     def tend(self, settings: ClusterConfigured, head: int) -> None:
-        """Start the archiving if it is due and not under way; looks once a second only."""
+        """Start archiving if it is due and not running; checks once a second."""
         if not settings.archive_after_events or time.monotonic() < self._look_at_s:
             return
         self._look_at_s = time.monotonic() + LOOK_EVERY_S
@@ -61,7 +58,7 @@ class Archiver:
             self._start(settings)
 
     def stop(self) -> None:
-        """Return once nothing of it runs any more."""
+        """Stop the process and wait for its end."""
         if self._child is not None:
             self._child.ask_to_stop()
             self._child.wait(time.monotonic() + _STOP_S)
@@ -80,7 +77,7 @@ class Archiver:
 
 
 def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str = "") -> bool:
-    """Whether at least `archive_after_events` events lie in the store beyond those that are to stay there."""
+    """Whether the store holds at least `archive_after_events` events besides the retained ones."""
     if not settings.archive_after_events or not (settings.archive_url or elsewhere):
         return False
     old = head - max(1, settings.archive_retain_events) - archived_to(log.store, log.keys).seq
@@ -88,21 +85,18 @@ def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str
 
 
 def claim(log: EventLog) -> bool:
-    """Whether nobody else archives the log on its own; if so, it is left to the caller."""
+    """Claim the archiving of the log. Returns False if another process holds the claim."""
     return bool(log.store.set(log.keys.archiving, os.getpid(), nx=True, ex=CLAIMED_S))
 
 
 def run(log: EventLog, url: str, retain: int) -> None:
-    """Move what is older than the last `retain` events to segments under `url`.
-
-    Ends the process once the process `parent` is gone; what was moved by then is moved. The claim is left to expire.
-    """
+    """Move all but the last `retain` events to segments under `url`, renewing the claim meanwhile."""
     for segment in archive(log, url, retain=retain, watched=lambda records: _claimed(log, records)):
-        _log.info("a part of the log was archived", first=segment.first, last=segment.last, url=segment.url)
+        _log.info("archived a part of the log", first=segment.first, last=segment.last, url=segment.url)
 
 
 def _claimed(log: EventLog, records: Iterable[Record]) -> Iterator[Record]:
-    """The records, while the claim is renewed; ends the process once its parent is gone."""
+    """Pass the records through and renew the claim."""
     due = 0
     for record in records:
         if record.last >= due:
@@ -112,7 +106,7 @@ def _claimed(log: EventLog, records: Iterable[Record]) -> Iterator[Record]:
 
 
 def main() -> None:
-    """Archive the log that the environment names, as the arguments say, and tell what comes of it."""
+    """Archive the log named by the environment. Arguments: parent process, URL, number of events to retain."""
     log_to_stderr()
     parent, url, retain = sys.argv[1:]
     die_with_parent(int(parent))
@@ -121,11 +115,9 @@ def main() -> None:
         log = open_log(store, Keys(os.environ["FAIRLOG_CLUSTER"]), elsewhere=os.environ["FAIRLOG_ARCHIVE"])
         try:
             run(log, url, int(retain))
-        except FairlogError as error:
-            _log.warning("the log was not archived", reason=masked(str(error)))
-            sys.exit(1)
-        except RedisError as error:
-            _log.warning("the log was not archived", reason=in_words(error))
+        except (FairlogError, RedisError) as error:
+            reason = in_words(error) if isinstance(error, RedisError) else masked(str(error))
+            _log.warning("could not archive the log", reason=reason)
             sys.exit(1)
 
 

@@ -1,13 +1,10 @@
-"""A cluster in one file, and back again: what is left to restore it from when the store's disk is lost.
+"""Back up a cluster to one file, and restore it.
 
-State is the fold of the log, so a copy of the log is a copy of the cluster. It only ever grows: what it holds up to
-the position where it ends when a backup begins is consistent, whatever goes on meanwhile. What was archived is not
-copied again, unless that is asked for: the file lists the segments, and they have to be there when it is restored.
-The last snapshot comes along, so that the restored cluster is as quickly at work as the lost one would have been.
+State is the fold of the log, so a copy of the log is a copy of the cluster. The log only grows, so its part up to the
+position where a backup begins is consistent. Archived entries are not copied unless asked for: the file lists the
+segments, which a restore needs. The last snapshot is included, so that a restored cluster starts quickly.
 
-The file is gzip over JSON lines: a header, then a turn of the log a line, then the parts of the
-snapshot in base64. Everything restored appears at once, when all of it was read and found good, so no master ever
-serves half of a log.
+The file is gzip over JSON lines: a header, one line per turn, then the parts of the snapshot in base64.
 """
 
 from __future__ import annotations
@@ -19,10 +16,10 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
-from uuid import uuid4
 
 from recovery.archive.archive import Watched, listed
 from recovery.archive.files import names, opened, written
+from recovery.archive.publish import Draft
 from recovery.archive.segment import Segment, check
 from recovery.replay import snapshot as snapshots
 from recovery.replay.snapshot import BadSnapshot, Snapshot
@@ -31,39 +28,18 @@ from scheduler.store import codec
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 if TYPE_CHECKING:
-    from redis.client import Pipeline
-
     from scheduler.store.codec import Record
 
 FORMAT = "fairlog backup 3"
-"""What a header calls its file: those before held a log of schema 1."""
-PAGE = 500
-DRAFT_KEPT_S = 3_600
-"""What a restore that died has left in the store is gone after that time."""
-
-PUBLISH_LUA = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-redis.call('DEL', KEYS[3], KEYS[4])
-redis.call('RENAME', KEYS[2], KEYS[1])
-redis.call('PERSIST', KEYS[1])
-if ARGV[1] ~= '' then
-  redis.call('RENAME', KEYS[5], KEYS[6])
-  redis.call('PERSIST', KEYS[6])
-  redis.call('LPUSH', KEYS[4], ARGV[1])
-end
-for n = 2, #ARGV do redis.call('RPUSH', KEYS[3], ARGV[n]) end
-return 1
-"""
-"""KEYS: log, its draft, archive, the list of snapshots, a snapshot's draft, that snapshot. ARGV: the snapshot's
-position (or empty), the archived segments."""
+"""The format in the header. Earlier formats held a log of schema 1."""
 
 
 class BadBackup(FairlogError):
-    """A file or place that nothing can be restored from, or backed up to; or a log that is in the way."""
+    """A file that cannot be restored from, or a log that cannot be backed up."""
 
 
 class Header(NamedTuple):
-    """What a backup says of itself: its cluster, where the log ends, what of it is archived, and its snapshot."""
+    """The first line of a backup: its cluster, the end of the log, the archived segments and the snapshot."""
 
     cluster: str
     seq: int
@@ -73,18 +49,23 @@ class Header(NamedTuple):
 
     @property
     def after(self) -> Position:
-        """Where the archived part ends: the file holds the entries behind."""
+        """The end of the archived part. The file holds the entries after it."""
         return Position(self.archive[-1].last, self.archive[-1].digest) if self.archive else GENESIS
 
 
 class Copied(NamedTuple):
-    """What was backed up or restored: a log that ends at `seq`, at the time `at` (ms)."""
+    """What was backed up or restored: a log whose last turn has the time `at` (ms).
+
+    `withheld`, after a restore: the number of apps that have not ended and cannot run, because their commands are
+    withheld.
+    """
 
     header: Header
     at: int
+    withheld: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs; `archived` is how many of the entries are in the archive and not in the file."""
+        """The same as JSON values; `archived` is the number of entries that are in the archive, not in the file."""
         cluster, seq, digest, _, snapshot = self.header
         return {
             "cluster": cluster,
@@ -135,63 +116,35 @@ def restore(
     watched: Watched = iter,
     counted: Callable[[Iterable[Segment]], Iterable[Segment]] = iter,
 ) -> Copied:
-    """Make the log in the file `url` the log of a cluster that has none; every entry is checked on the way.
+    """Publish the backup in the file `url` as the log of a cluster that has none. Every entry is verified and folded.
 
-    The next master to be elected rebuilds from it and brings grants and heartbeats in line. With `elsewhere` the
-    archived part is from now on looked for under that URL. `counted` is given the segments of that part, which are
-    read first, and gives them back, as `watched` the records.
+    With `elsewhere`, the archived part is from now on looked for under that URL. `counted` is given the segments of
+    that part, which are read first, and returns them, as `watched` does the records.
 
-    Raises: BadBackup if the file is not a whole backup, the archive that it goes with is not there or the cluster
-    has a log; UnreadableRecord if that archive is damaged; Unreachable if the file cannot be read. Nothing was
-    changed then.
+    Raises, and changes nothing: BadBackup if the file is not a whole backup or its archive is missing;
+    NotPublished if the cluster has a log; UnreadableRecord or InvariantViolated if an entry cannot be read or breaks
+    a precondition; Unreachable if the file cannot be read.
     """
-    store, keys = log.store, log.keys
-    if store.exists(keys.log):
-        raise BadBackup(_in_the_way(log))
-    draft = f"{keys.prefix}restoring:{uuid4().hex}"
-    drafts = draft, f"{draft}:snapshot"
-    try:
-        with _unpacked(url) as file:
-            header = _header(file, url)
-            segments = [segment.under(elsewhere) for segment in header.archive]
-            _check_archive(segments)
-            for segment in counted(segments):
-                check(segment)
-            at = _copy_entries(file, url, header, (log, draft), watched)
-            _copy_snapshot(file, url, header, (log, drafts[1]))
-        seq = header.snapshot.seq if header.snapshot else 0
-        published = store.register_script(PUBLISH_LUA)(
-            keys=[keys.log, draft, keys.archive, keys.snapshots, drafts[1], keys.snapshot(seq)],
-            args=[seq or "", *(json.dumps(segment._asdict()) for segment in segments)],
-        )
-        if not published:
-            raise BadBackup(_in_the_way(log))
-    finally:
-        store.delete(*drafts)
-    return Copied(header, at)
+    with Draft(log) as draft, _unpacked(url) as file:
+        header = _header(file, url)
+        segments = [segment.under(elsewhere) for segment in header.archive]
+        _check_archive(segments)
+        for segment in counted(segments):
+            draft.fold(check(segment))
+        draft.add(watched(_records(file, url, header)))
+        if draft.end != (header.seq, header.digest):
+            raise BadBackup(
+                f"{url} is incomplete: it ends at log position {draft.end.seq}, not at {header.seq}; use another backup"
+            )
+        parts = _snapshot_parts(file, url, header)
+        if header.snapshot is not None:
+            draft.add_snapshot(header.snapshot, parts)
+        draft.publish(archive=segments, snapshot=header.snapshot)
+        return Copied(header, draft.at, draft.withheld)
 
 
-def _copy_entries(file: IO[bytes], url: str, header: Header, to: tuple[EventLog, str], watched: Watched) -> int:
-    """All entries of the file checked and put under a key; the time of the last."""
-    log, draft = to
-    position, at = header.after, 0
-    pipe = log.store.pipeline(transaction=False)
-    for record in watched(_records(file, url, header)):
-        pipe.xadd(draft, codec.stored(record), id=f"{record.last}-0")  # type: ignore[arg-type]  # str is one of theirs
-        position, at = Position(record.last, record.digest), record.at
-        if len(pipe) >= PAGE:
-            _flush(pipe, draft)
-    if position != (header.seq, header.digest):
-        raise BadBackup(
-            f"{url} is incomplete: it ends at log position {position.seq}, not at {header.seq}; use another backup"
-        )
-    _flush(pipe, draft)
-    return at
-
-
-def _copy_snapshot(file: IO[bytes], url: str, header: Header, to: tuple[EventLog, str]) -> None:
-    """The snapshot at the end of the file, if it has one, put under a key."""
-    log, draft = to
+def _snapshot_parts(file: IO[bytes], url: str, header: Header) -> list[bytes]:
+    """The parts of the snapshot at the end of the file, none without a snapshot."""
     try:
         number = header.snapshot.parts if header.snapshot else 0
         parts = [b64decode(json.loads(file.readline()), validate=True) for _ in range(number)]
@@ -199,16 +152,7 @@ def _copy_snapshot(file: IO[bytes], url: str, header: Header, to: tuple[EventLog
             raise BadBackup(f"{url} is not a backup: it continues after its end")
     except (ValueError, TypeError, EOFError, OSError, zlib.error) as error:
         raise BadBackup(f"{url} is incomplete: its end cannot be read ({error}); use another backup") from error
-    if header.snapshot is None:
-        return
-    pipe = log.store.pipeline(transaction=False)
-    pipe.rpush(draft, json.dumps(header.snapshot._asdict()), *parts)
-    _flush(pipe, draft)
-
-
-def _flush(pipe: Pipeline, draft: str) -> None:
-    pipe.expire(draft, DRAFT_KEPT_S)
-    pipe.execute()
+    return parts
 
 
 def _header(file: IO[bytes], url: str) -> Header:
@@ -265,13 +209,6 @@ def _check_archive(segments: Iterable[Segment]) -> None:
 
 def _write_line(file: IO[bytes], said: object) -> None:
     file.write(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
-
-
-def _in_the_way(log: EventLog) -> str:
-    return (
-        f"the cluster {log.keys.cluster} has a log already; a backup is restored into an empty store, before any "
-        "master is started, or under another --cluster"
-    )
 
 
 @contextmanager

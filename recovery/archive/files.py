@@ -1,15 +1,16 @@
-"""Files named by a URL: a path or `file://` on this machine, or any other place that fsspec knows.
+"""Files named by a URL: a path or `file://` on this machine, or any other place that fsspec supports.
 
-A file appears all at once, when all of it was written, and what it was called before stays until then; on this machine
-it is on disk by then. Whatever a place has against it is told as one sentence, `Unreachable`.
+A file is replaced atomically after it is completely written; on this machine, synced as well. All errors of a place are
+raised as `Unreachable`, one sentence each.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -24,28 +25,25 @@ _INSTALL = "pip install 'fairlog[archive]'"
 
 
 class Unreachable(FairlogError):
-    """A place could not be read, or not be written."""
+    """A place cannot be read or written."""
 
 
-class _Asking:
-    """Whatever is raised inside is raised as `Unreachable`, since each kind of place has errors of its own."""
+class _Errors:
+    """Raises every exception as `Unreachable`, because each kind of place has its own."""
 
     def __init__(self, url: str, what: str) -> None:
-        self._said = f"{_named(url)} cannot be {what}"
+        self._sentence = f"{_named(url)} cannot be {what}"
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
         if isinstance(error, Exception):
-            raise Unreachable(f"{self._said}: {_reason(error)}") from error
+            raise Unreachable(f"{self._sentence}: {_reason(error)}") from error
 
 
 def needed(module: str, what: str) -> ModuleType:
-    """A library of the extra `archive`, imported now.
-
-    Raises: Unreachable saying `what` needs it, and how it is installed.
-    """
+    """Import a library of the extra `archive`. Raises: Unreachable with the command that installs it for `what`."""
     try:
         return import_module(module)
     except ImportError:
@@ -53,26 +51,23 @@ def needed(module: str, what: str) -> ModuleType:
 
 
 def path_of(url: str) -> Path | None:
-    """The file on this machine that `url` means, None if it is somewhere else.
-
-    Raises: Unreachable if it means nothing.
-    """
+    """The path that `url` names on this machine, None if it is elsewhere. Raises: Unreachable if it is invalid."""
     if "://" not in url:
         return Path(url)
-    with _Asking(url, "read"):
+    with _Errors(url, "read"):
         parts = urlsplit(url)
     if parts.scheme != "file":
         return None
     if parts.netloc not in {"", "localhost"}:
-        raise Unreachable(f"{url} does not name a file of this machine; write it like file:///FOLDER/FILE")
+        raise Unreachable(f"{url} does not name a file on this machine; write file:///FOLDER/FILE")
     return Path(unquote(parts.path))
 
 
 @contextmanager
 def written(url: str, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """A new file at `url`, there only once the block has ended well; if `private`, for its owner's eyes only.
+    """A new file at `url`, created when the block ends without error; if `private`, readable by its owner only.
 
-    Raises: Unreachable if the place cannot be written.
+    Raises: Unreachable if it cannot be written.
     """
     path = path_of(url)
     if path is None:
@@ -90,14 +85,14 @@ def written(url: str, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
-    """Where to write what becomes the file `path` at the end, on disk by then; what it held before stays until then.
+    """A draft that replaces the file `path`, synced, when the block ends without error.
 
-    Raises: Unreachable if it can be no file, or its folder is not there; OSError from writing it.
+    Raises: Unreachable if `path` has no file name or its folder does not exist; OSError if it cannot be written.
     """
     if not path.name:
-        raise Unreachable(f"{_named('' if path == Path() else str(path))} cannot be written: it is not a file")
+        raise Unreachable(f"{_named('' if path == Path() else str(path))} cannot be written: it has no file name")
     if not path.parent.is_dir():
-        raise Unreachable(f"{path} cannot be written: there is no folder {path.parent}")
+        raise Unreachable(f"{path} cannot be written: folder {path.parent} does not exist")
     draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}{DRAFT}")
     try:
         draft.touch(mode=0o600 if private else 0o666, exist_ok=False)
@@ -111,45 +106,42 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def opened(url: str) -> Iterator[IO[bytes]]:
-    """The file at `url`, to be read. Raises: Unreachable if it is not there or cannot be read."""
+    """The file at `url`, opened for reading. Raises: Unreachable if it does not exist or cannot be read."""
     path = path_of(url)
     if path is not None:
-        with _Asking(url, "read"):
+        with _Errors(url, "read"):
             file = path.open("rb")
         with file:
             yield file
         return
     with tempfile.NamedTemporaryFile() as copy:
         system, place = _elsewhere(url)
-        with _Asking(url, "read"):
+        with _Errors(url, "read"):
             system.get_file(place, copy.name)
         with Path(copy.name).open("rb") as file:
             yield file
 
 
 def make_folder(url: str) -> None:
-    """See to it that there is a folder at `url`. Raises: Unreachable if there can be none."""
+    """Create the folder `url` unless it exists. Raises: Unreachable if it cannot be created."""
     path = path_of(url)
     if path is not None:
-        with _Asking(url, "written"):
+        with _Errors(url, "written"):
             path.mkdir(parents=True, exist_ok=True)
         return
     system, place = _elsewhere(url)
-    with _Asking(url, "written"):
+    with _Errors(url, "written"):
         system.makedirs(place, exist_ok=True)
 
 
 def names(url: str) -> list[str]:
-    """The names of what is in the folder at `url`; none if there is no such folder.
-
-    Raises: Unreachable if that cannot be told.
-    """
+    """The names in the folder `url`, sorted; empty if it does not exist. Raises: Unreachable if it cannot be read."""
     path = path_of(url)
     if path is not None:
-        with _Asking(url, "read"):
-            return sorted(os.listdir(path)) if path.exists() else []  # noqa: PTH208 (names are what is asked for)
+        with _Errors(url, "read"):
+            return sorted(os.listdir(path)) if path.exists() else []  # noqa: PTH208 - only names are needed
     system, place = _elsewhere(url)
-    with _Asking(url, "read"):
+    with _Errors(url, "read"):
         system.invalidate_cache()
         try:
             found = system.ls(place, detail=False)
@@ -159,38 +151,44 @@ def names(url: str) -> list[str]:
 
 
 def remove(url: str) -> None:
-    """Remove the file at `url`. Raises: Unreachable if it cannot be."""
+    """Remove the file at `url`. Raises: Unreachable if it cannot be removed."""
     path = path_of(url)
     if path is not None:
-        with _Asking(url, "removed"):
+        with _Errors(url, "removed"):
             path.unlink()
         return
     system, place = _elsewhere(url)
-    with _Asking(url, "removed"):
+    with _Errors(url, "removed"):
         system.rm_file(place)
 
 
 def _upload(file: IO[bytes], url: str) -> None:
-    """Bring the file to `url` under a name of its own first: not every place takes a file whole or not at all."""
+    """Upload the file under a temporary name first: not every place creates files atomically."""
     system, place = _elsewhere(url)
     draft = f"{place}.{uuid4().hex[:8]}{DRAFT}"
-    with _Asking(url, "written"):
-        with system.open(draft, "wb") as there:
-            while part := file.read(1 << 22):
-                there.write(part)
-        system.mv(draft, place)
+    with _Errors(url, "written"):
+        moved = False
+        try:
+            with system.open(draft, "wb") as there:
+                shutil.copyfileobj(file, there, 1 << 22)
+            system.mv(draft, place)
+            moved = True
+        finally:
+            if not moved:
+                with suppress(OSError):
+                    system.rm_file(draft)
 
 
 def _elsewhere(url: str) -> tuple[Any, str]:
-    """fsspec's file system for `url`, and what it calls the place."""
-    fsspec = needed("fsspec", f"{url}, which is not on this machine,")
-    with _Asking(url, "reached"):
+    """fsspec's file system for `url`, and the path in it."""
+    fsspec = needed("fsspec", url)
+    with _Errors(url, "reached"):
         system, place = fsspec.core.url_to_fs(url)
         return system, str(place)
 
 
 def _sync(path: Path) -> None:
-    """Return once the file, or the names in the folder, are on disk."""
+    """Sync a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -199,7 +197,7 @@ def _sync(path: Path) -> None:
 
 
 def _named(url: str) -> str:
-    return url or "a place without a name"
+    return url or "an empty file name"
 
 
 def _reason(error: Exception) -> str:

@@ -1,8 +1,7 @@
-"""Segments: parts of the log in files that are never changed, a turn a line (`codec.entry_line`), compressed by zstd.
+"""Segments: immutable files with a part of the log, one turn per line (`codec.entry_line`), compressed with zstd.
 
-A segment's name says its first and last position and how the digest at its end begins, so that segments of two logs,
-or of a tail that was lost and written anew, never get into each other's way. What else has to be known to
-trust one (`Segment`) lies in the store.
+A segment's name contains its first and last position and the beginning of its last digest, so that segments of
+different histories never have the same name. The store holds what is needed to verify it (`Segment`).
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _LEVEL = 6
 
 
 class Segment(NamedTuple):
-    """A part of the log in a file of `folder`: its first and last position, and what is in it.
+    """A part of the log in a file of `folder`, from position `first` to `last`.
 
-    `before` and `digest` are those of the entries before the first and at the last; `size` (bytes) and `checksum`
-    (BLAKE2b-128) are of the lines, uncompressed.
+    `before` and `digest` are the digests of the entry before the segment and of its last entry; `size` (bytes) and
+    `checksum` (BLAKE2b-128) those of the uncompressed lines.
     """
 
     folder: str
@@ -39,35 +38,35 @@ class Segment(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its file's name."""
+        """The name of its file."""
         return _name(self.first, self.last, self.digest)
 
     @property
     def url(self) -> str:
-        """Where it was put."""
+        """The URL of its file."""
         return f"{self.folder}/{self.name}"
 
     def under(self, elsewhere: str) -> Segment:
-        """The same segment, if the archive has moved to the URL `elsewhere`, which may be empty."""
+        """The same segment in an archive that was moved to the URL `elsewhere`; unchanged if that is ""."""
         if not elsewhere:
             return self
         return self._replace(folder=f"{elsewhere.rstrip('/')}/{self.folder.rpartition('/')[2]}")
 
 
 def segment_name(records: Sequence[Record]) -> str:
-    """The name of the file that holds these records."""
+    """The file name of the segment with these records."""
     return _name(records[0].first, records[-1].last, records[-1].digest)
 
 
 def segment_of(records: Sequence[Record], before: str, folder: str) -> tuple[Segment, bytes]:
-    """The segment that holds these records, which follow the entry with the digest `before`, and its lines."""
+    """The segment with these records, which follow the digest `before`, and its lines."""
     lines = b"".join(map(codec.entry_line, records))
     first, last = records[0], records[-1]
     return Segment(folder, first.first, last.last, before, last.digest, len(lines), _checksum(lines)), lines
 
 
 def put(segment: Segment, lines: bytes) -> None:
-    """Write the file of the segment. Raises: Unreachable if its place cannot be written."""
+    """Write the segment's file. Raises: Unreachable if it cannot be written."""
     zstandard = needed("zstandard", "an archive")
     squeezed = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(lines)
     with written(segment.url) as file:
@@ -75,9 +74,9 @@ def put(segment: Segment, lines: bytes) -> None:
 
 
 def get(segment: Segment) -> list[bytes]:
-    """The lines of the segment, a turn each.
+    """The lines of the segment, one per turn.
 
-    Raises: UnreadableRecord naming the segment and its positions if the file is missing or not what was put there.
+    Raises: UnreadableRecord naming the segment and its positions if the file is missing or damaged.
     """
     try:
         zstandard = needed("zstandard", "an archive")
@@ -92,41 +91,47 @@ def get(segment: Segment) -> list[bytes]:
     except zstandard.ZstdError as error:
         raise _unreadable(segment, f"{segment.url} is damaged: {error}") from error
     if _checksum(lines) != segment.checksum:
-        raise _unreadable(segment, f"{segment.url} is damaged: its entries have the checksum {_checksum(lines)}")
+        raise _unreadable(
+            segment, f"{segment.url} is damaged: its checksum is {_checksum(lines)}, not {segment.checksum}"
+        )
     return lines[:-1].split(b"\n")
 
 
 def entries(segment: Segment, lines: Iterable[bytes]) -> list[Record]:
-    """The turns on these lines of the segment. Raises: UnreadableRecord naming the segment and its positions."""
+    """Decode the lines of the segment. Raises: UnreadableRecord naming the segment and its positions."""
     found: list[Record] = []
     seq = segment.first - 1
     for line in lines:
         try:
             record = codec.read_entry(line, seq + 1)
         except UnreadableRecord as error:
-            raise _unreadable(segment, f"{segment.url} holds something else at {seq + 1}: {error.why}") from error
+            raise _unreadable(segment, f"{segment.url} is damaged at position {seq + 1}: {error.why}") from error
         found.append(record)
         seq = record.last
     return found
 
 
-def check(segment: Segment, lines: bytes | None = None) -> None:
-    """Pass if the file of the segment, read back, holds exactly these lines (if given), and they the chain of digests.
+def check(segment: Segment, lines: bytes | None = None) -> list[Record]:
+    """Read the segment's file back, compare it with `lines`, if given, verify its chain, and return its turns.
 
     Raises: UnreadableRecord naming the segment and its positions.
     """
     found = get(segment)
     if lines is not None and found != lines[:-1].split(b"\n"):
-        raise _unreadable(segment, f"{segment.url} holds other entries than were written")
+        raise _unreadable(segment, f"{segment.url} differs from what was written")
     seq, digest = segment.first - 1, segment.before
-    for record in entries(segment, found):
+    records = entries(segment, found)
+    for record in records:
         try:
             codec.check(record, seq, digest)
         except UnreadableRecord as error:
             raise _unreadable(segment, f"{segment.url} breaks the chain of digests: {error.why}") from error
         seq, digest = record.last, record.digest
     if (seq, digest) != (segment.last, segment.digest):
-        raise _unreadable(segment, f"{segment.url} does not end with the entry that it should")
+        raise _unreadable(
+            segment, f"{segment.url} does not end at position {segment.last} with digest {segment.digest}"
+        )
+    return records
 
 
 def _name(first: int, last: int, digest: str) -> str:
@@ -139,5 +144,5 @@ def _checksum(lines: bytes) -> str:
 
 def _unreadable(segment: Segment, why: str) -> UnreadableRecord:
     return UnreadableRecord(
-        segment.first, f"entries {segment.first} to {segment.last} lie in a segment that cannot be used: {why}"
+        segment.first, f"entries {segment.first} to {segment.last} are in an unusable segment: {why}"
     )

@@ -1,4 +1,4 @@
-"""Where a span of the log begins or ends: at a position, or at a time."""
+"""The bounds of a span of the log: positions or times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ E = TypeVar("E", "Fact", "Line")
 
 
 class Bound(NamedTuple):
-    """One end of a span: a position in the log, or a time in ms; both ends belong to it."""
+    """An inclusive bound of a span: a position in the log, or a time in ms."""
 
     seq: int | None = None
     at: int | None = None
@@ -22,11 +22,11 @@ class Bound(NamedTuple):
         return str(self.seq or 1) if self.at is None else datetime.fromtimestamp(self.at / 1000, UTC).isoformat()
 
     def reached(self, record: Fact | Line) -> bool:
-        """Whether a span that begins here has begun with this entry."""
+        """Whether the entry is not before a span that begins here."""
         return record.at >= self.at if self.at is not None else record.seq >= (self.seq or 1)
 
     def passed(self, record: Fact | Line) -> bool:
-        """Whether a span that ends here has ended before this entry."""
+        """Whether the entry is after a span that ends here."""
         return (self.seq is not None and record.seq > self.seq) or (self.at is not None and record.at > self.at)
 
 
@@ -34,7 +34,7 @@ OPEN = Bound()
 
 
 def up_to(records: Iterable[E], last: Bound) -> Iterator[E]:
-    """The entries up to that bound, not one more read than it takes to know."""
+    """The entries up to the bound; reads no entry beyond a position, and one beyond a time."""
     for record in records:
         if last.passed(record):
             return

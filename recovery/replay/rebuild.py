@@ -1,4 +1,4 @@
-"""The state of a cluster from its log: every entry verified, folded, and the result checked."""
+"""Rebuilds the state from the log: verifies and folds every entry, then checks the result."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PROGRESS_EVERY = 5_000
 def rebuild(
     log: EventLog, *, to: int | None = None, progress: Callable[[int], object] | None = None, whole: bool = False
 ) -> tuple[ClusterState, Position]:
-    """The state that the log tells, up to position `to` or its end, and where that is.
+    """The state at position `to`, by default the end of the log, and that position.
 
-    It is the newest snapshot that the log agrees with and what came after; with `whole`, or without such a
-    snapshot, every entry from the first one. `progress` is called with the position every few thousand entries.
+    Starts from the newest usable snapshot, or from the first entry if there is none or with `whole`. `progress` is
+    called with the position every few thousand entries.
 
     Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted; nothing is skipped.
     """
@@ -44,9 +44,9 @@ def rebuild(
 
 
 def fold(state: ClusterState, fact: Fact) -> Event:
-    """The event that comes next in the log, folded into `state`.
+    """Fold the next entry of the log into `state` and return its event.
 
-    Raises: InvariantViolated if it contradicts what came before.
+    Raises: InvariantViolated if it contradicts the state.
     """
     event = fact.event
     state.apply(event, at=fact.at, cause=fact.cause, private=fact.private)
@@ -55,7 +55,7 @@ def fold(state: ClusterState, fact: Fact) -> Event:
 
 @contextmanager
 def unhindered() -> Iterator[None]:
-    """No look for garbage meanwhile: what a fold makes and drops is in no cycles, and looking costs a fifth of it."""
+    """Disable garbage collection: a fold leaves no cycles, and collection takes a fifth of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

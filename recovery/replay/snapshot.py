@@ -1,9 +1,8 @@
 """Snapshots: the state at a log position, so that a rebuild need not begin at the first entry.
 
-A snapshot is a list in the store: what it is, then the state as compressed lines in parts of at most 1 MiB. It
-appears all at once, the two written last are kept, and it is used only if the log holds, at its
-position, the digest that it was written with, and its parts have the digest that it says. Whatever is wrong
-with one costs time only: the one before it is taken, or the whole log.
+A snapshot is a list in the store: a header, then the state as compressed lines in parts of at most 1 MiB. It is
+published atomically, and the last two are kept. It is used only if the log has the header's digest at its position and
+the parts have the header's checksum. If it cannot be used, the one before it is, or the whole log.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from scheduler.store.eventlog import EventLog, Position
 PART_BYTES = 1 << 20
 KEPT = 2
 DRAFT_KEPT_S = 600
-"""What a writer that died has left behind is gone after that time."""
+"""The time after which the draft of a writer that died expires."""
 CLAIMED_S = 60
 
 
 class Snapshot(NamedTuple):
-    """What a snapshot is: the position it was taken at, and how many parts of how many bytes with which digest."""
+    """The header: log position and digest, number of parts, their size in bytes and their checksum."""
 
     seq: int
     digest: str
@@ -45,10 +44,7 @@ class BadSnapshot(FairlogError):
 
 
 def write(log: EventLog, state: ClusterState, position: Position) -> Snapshot:
-    """The snapshot of `state`, which is what the log tells up to `position`, once it is written.
-
-    Cut short, it leaves nothing but a draft that expires.
-    """
+    """Write `state`, which the log gives at `position`; if interrupted, only a draft is left, which expires."""
     store, keys = log.store, log.keys
     draft = f"{keys.snapshotting}:{uuid4().hex}"
     squeezed, held, checksum = zlib.compressobj(1), bytearray(), blake2b(digest_size=16)
@@ -95,7 +91,7 @@ def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
 
 
 def _agrees(log: EventLog, seq: int) -> bool:
-    """Whether the snapshot at `seq` is of this log, rather than of a tail that it has lost."""
+    """Whether the snapshot at `seq` is of this log, not of a tail that it has lost."""
     head = cast("bytes | None", log.store.lindex(log.keys.snapshot(seq), 0))
     try:
         return head is not None and log.holds(Position(seq, json.loads(head)["digest"]))
@@ -104,20 +100,17 @@ def _agrees(log: EventLog, seq: int) -> bool:
 
 
 def positions(log: EventLog) -> list[int]:
-    """The log positions of the snapshots there are, the one written last first."""
+    """The log positions of all snapshots, the newest first."""
     return [int(seq) for seq in cast("list[bytes]", log.store.lrange(log.keys.snapshots, 0, -1))]
 
 
 def claim(log: EventLog) -> bool:
-    """Whether nobody else is writing a snapshot (or has begun and given up within a minute); if so, the caller is."""
+    """Claim the writing of a snapshot for a minute; False if another process has claimed it."""
     return bool(log.store.set(log.keys.snapshotting, "1", nx=True, ex=CLAIMED_S))
 
 
 def latest(log: EventLog, *, to: int | None = None) -> tuple[ClusterState, Position] | None:
-    """The state of the snapshot written last that can be used, not beyond `to`; None if there is none.
-
-    Says so for each that cannot.
-    """
+    """The state of the newest usable snapshot, not beyond `to`; None if there is none. Logs each unusable one."""
     for seq in positions(log):
         if to is not None and seq > to:
             continue
@@ -144,7 +137,7 @@ def load(log: EventLog, seq: int) -> tuple[ClusterState, Position]:
 
 
 def parts_of(log: EventLog, seq: int) -> tuple[Snapshot, list[bytes]]:
-    """What the snapshot at log position `seq` is, and its parts as they were written.
+    """The header and the parts of the snapshot at log position `seq`.
 
     Raises: BadSnapshot if it is missing or damaged, or not of this log.
     """

@@ -1,4 +1,4 @@
-"""A span of the log, folded while figures are taken of it."""
+"""Folds a log and measures a span of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Meter(Protocol):
-    """What takes figures: `advance` before an event is folded, `observe` behind it."""
+    """Takes figures: `advance` is called before an event is folded, `observe` after."""
 
     def begin(self, at: int) -> None:
         """The span begins at `at` (ms)."""
@@ -32,7 +32,7 @@ class Meter(Protocol):
 
 
 class Span(NamedTuple):
-    """The part of the log that figures were taken of: positions, times in ms, and the digest of the last entry."""
+    """A measured part of the log: positions, times in ms, and the digest of the last entry."""
 
     first: int
     last: int
@@ -41,29 +41,19 @@ class Span(NamedTuple):
     digest: str
 
     def as_json(self) -> dict[str, int | str]:
-        """The span for programs; `digest` is that of entry `to`, as `fairlog log --json` prints it."""
-        return {
-            "from": self.first,
-            "to": self.last,
-            "fromAt": self.first_at,
-            "toAt": self.last_at,
-            "digest": self.digest,
-        }
+        """The span as JSON values; `digest` is that of entry `to`, as `fairlog log --json` prints it."""
+        return dict(zip(("from", "to", "fromAt", "toAt", "digest"), self, strict=True))
 
 
 def measure(
-    facts: Iterable[Fact],
-    meter: Meter,
-    *,
-    first: Bound = OPEN,
-    last: Bound = OPEN,
+    facts: Iterable[Fact], meter: Meter, *, first: Bound = OPEN, last: Bound = OPEN
 ) -> tuple[ClusterState, Span]:
-    """The state at the end of the span, and the span; `meter` has seen every event up to there.
+    """The state at the end of the span, and the span; `meter` observes every event up to there.
 
-    An end given as a time that the log goes beyond counts to that time exactly, else to the log's last entry.
-    The span's positions are those of the entries that lie in it, or the last one before if none does.
+    The span ends exactly at a time given as `last` if the log continues after it, else with the log's last entry. Its
+    positions are those of its entries; if there are none, that of the last entry before it.
 
-    Raises: InvalidCommand if the log holds nothing at or behind the beginning; what `fold` raises.
+    Raises: InvalidCommand if the log has no entry in the span; as `fold`.
     """
     state = ClusterState()
     begun: tuple[int, int] | None = None

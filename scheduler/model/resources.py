@@ -82,7 +82,7 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
         return Resources(self.cores * times, self.memory_mb * times)
 
     def __neg__(self) -> Resources:
-        return NOTHING - self
+        return NOTHING - self if self.others else Resources(-self.cores, -self.memory_mb)
 
     def covers(self, other: Resources) -> bool:
         """Whether `other` fits into this amount in every kind."""
@@ -188,7 +188,10 @@ class Quota(NamedTuple):
 
     def covers(self, held: Resources) -> bool:
         """Whether that amount stays within the quota in every kind (semantics C4)."""
-        return self.amount.covers(held if self.denominator == 1 else held * self.denominator)
+        most, times = self
+        if most.others or held.others:
+            return most.covers(held * times)
+        return held.cores * times <= most.cores and held.memory_mb * times <= most.memory_mb
 
     def in_whole(self) -> Resources:
         """What it is at least in whole amounts, rounded up."""

@@ -275,4 +275,4 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
 
 
 def _sum(held: Collection[Allocation]) -> Resources:
-    return sum((allocation.resources for allocation in held), NOTHING)
+    return sum((allocation.resources for allocation in held), NOTHING) if held else NOTHING

@@ -138,11 +138,11 @@ def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) ->
     if cores == "unlimited":
         if state.settings.admission != "open" or isinstance(sizing, Computed):
             raise InvalidCommand(
-                "cores can be unlimited only where admission is open, and for an app that fixes its executors or has "
-                "one per worker; give a number of cores"
+                "unlimited cores need the setting admission=open, and --executor-cores, --executor-memory or --sizing "
+                "one-per-worker; otherwise give a number of cores"
             )
         if tasks is None and not command.driver:
-            raise InvalidCommand("an app of unlimited cores has to say how many tasks it has")
+            raise InvalidCommand("an app of unlimited cores needs a number of tasks; add --tasks N")
         cores = None
     elif cores is None:
         cores = 0 if command.driver and not tasks else state.settings.default_cores

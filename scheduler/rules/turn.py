@@ -139,7 +139,7 @@ class Turn:
             event = with_request(self.state, event)  # type: ignore[arg-type]  # it is one
         self.fold(event, cause, private)
         if kind in ENTAILING:
-            for consequence in _consequences(self.state, event, self.at):
+            for consequence in entailed(self.state, event, self.at):
                 self.fold(consequence, cause)
 
     def _begin(self) -> None:
@@ -168,19 +168,14 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
 
     The caller folds each event before it asks for the next.
     """
-    apps = state.apps
     for event in events:
         yield event
-        kind = type(event)
-        if kind in MOVE_REQUESTS:
-            app = apps.get(event.app)  # type: ignore[union-attr]  # it names one
-            if app is None or not (app.preferred_hosts or app.wanted):
-                continue
-        if kind in ENTAILING:
-            yield from _consequences(state, event, at)
+        if type(event) in ENTAILING:
+            yield from entailed(state, event, at)
 
 
-def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
+def entailed(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
+    """The events that follow at once from `event`, folded just now at time `at` (ms)."""
     if type(event) is ClusterConfigured:
         return reservations(state, at)
     requested = requests(state, event, at)  # type: ignore[arg-type]  # it is one of those
@@ -290,4 +285,7 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
     The caller folds each event before it asks for the next.
     """
     for stage in STAGES[first:]:
-        yield from consequences(state, stage.decide(state, at), at)
+        for event in stage.decide(state, at):
+            yield event
+            if type(event) in ENTAILING:
+                yield from entailed(state, event, at)

@@ -172,7 +172,7 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
 def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     for name, value in changes.items():
         if name not in known:
-            raise InvalidSetting(f"no setting is named {shorten(name)}; the settings are {', '.join(known)}")
+            raise InvalidSetting(f"no setting is named {shorten(name)}; `fairlog settings` lists the settings")
         try:
             convert([ClusterConfigured.__name__, *{**known, name: value}.values()], ClusterConfigured)
         except ValidationError:

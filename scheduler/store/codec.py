@@ -225,8 +225,8 @@ def _altered(first: int, last: int) -> str:
     return f"{_named(first, last)} {'were' if last > first else 'was'} altered"
 
 
-def facts(records: Iterable[Record], seq: int, digest: str) -> Iterator[Fact]:
-    """What the records tell that follow position `seq`, where the turn with this `digest` ends.
+def facts(records: Iterable[Record], seq: int = 0, digest: str = GENESIS_DIGEST) -> Iterator[Fact]:
+    """The events of the records that follow the turn with this `digest`, which ends at position `seq`.
 
     Raises: UnreadableRecord at a gap, and at a turn that was altered, is misshapen or cannot be understood.
     """
@@ -424,6 +424,11 @@ def read_lines(file: Iterable[bytes], seq: int = 0) -> Iterator[Record]:
                 turn = []
     if turn:
         raise UnreadableRecord(seq + 1, f"the file ends within the turn that begins with entry {turn[0].seq}")
+
+
+def read_export(file: Iterable[bytes]) -> Iterator[Fact]:
+    """The events of a log from position 1, in lines. Raises: UnreadableRecord as `facts` and `read_lines`."""
+    return facts(read_lines(file))
 
 
 def _line(line: bytes, due: int) -> Line:

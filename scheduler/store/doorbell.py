@@ -1,14 +1,11 @@
-"""A ring is an RQ job: RQ's worker loop takes it from its queue and executes it.
+"""Rings: RQ jobs that wake a listener, taken from its queue and executed by RQ's worker loop.
 
-Each listener (the serving master, every agent) has one RQ queue and one RQ job, the bell. A ring pushes
-the bell's id on the queue, and only if the queue is empty: a thousand commands ring once. The job's
-function, `ring`, calls the listener's answer, which works until there is nothing left to do. The listener
-takes the id off the queue before it looks, so whatever arrives later rings again. A ring says that there is
-something to look at, never what: nothing is lost with it.
+Each listener (the active master, every agent) has one RQ queue and one RQ job, the bell. A ring pushes the bell's id
+on the queue if the queue is empty, so a thousand commands ring once. The listener takes the id off the queue before it
+looks, so whatever arrives later rings again. A ring carries no data: nothing is lost with it.
 
-A ring is also scheduled for the next moment at which something is due. RQ's own scheduler is another process,
-which looks once a second and whose times are whole seconds; so the time that the worker waits for a job ends
-at that moment instead, and the bell is then executed like one that was pushed.
+A ring is also due at the next moment for which something is scheduled. RQ's own scheduler is another process that
+looks once a second, so the wait for a job ends at that moment instead, and the bell is executed.
 """
 
 from __future__ import annotations
@@ -33,6 +30,7 @@ from rq.worker import SimpleWorker
 from rq.worker.base import WorkerStatus
 
 from scheduler.store.connection import ANSWER_S
+from scheduler.store.inflight import InFlight, StoreCommand
 from scheduler.store.keys import bell_id, queue_key
 
 if TYPE_CHECKING:
@@ -40,42 +38,22 @@ if TYPE_CHECKING:
     from redis.client import Pipeline
 
 TICK_S = 1.0
-"""How often a listener looks that does not say when something is due."""
+"""How often a listener without a schedule looks."""
 LONGEST_WAIT_S = 5.0
-"""How long a listener waits for a ring at most: a ring that was lost is made up for by then."""
+"""The longest wait for a ring, after which the listener looks in case a ring was lost."""
 HEARTBEAT_S = 10.0
-"""How often a listener renews its record and its bell's record in the store."""
+"""How often a listener renews its record and its bell's record."""
 
 RING_LUA = """
 for i = 1, #KEYS do
   if redis.call('LLEN', KEYS[i]) == 0 then redis.call('RPUSH', KEYS[i], ARGV[i]) end
 end
 """
-"""KEYS: RQ queue keys; ARGV: the job ids to push, one a queue."""
-
-_BEGIN_LUA = """
-redis.call('HSET', KEYS[1], 'state', 'busy', 'current_job', ARGV[1])
-if redis.call('TYPE', KEYS[2]).ok ~= 'hash' or redis.call('HGET', KEYS[2], 'data') ~= ARGV[2] then return 0 end
-redis.call('HSET', KEYS[2], 'status', 'started', 'started_at', ARGV[3], 'worker_name', ARGV[4])
-return 1
-"""
-"""KEYS: the worker's record, the bell's. ARGV: the bell's id and data, the time, the worker's name.
--> whether the bell's record is sound."""
-_END_LUA = """
-redis.call('HSET', KEYS[1], 'state', 'idle')
-redis.call('HDEL', KEYS[1], 'current_job')
-redis.call('HINCRBY', KEYS[1], 'successful_job_count', 1)
-redis.call('HINCRBYFLOAT', KEYS[1], 'total_working_time', ARGV[1])
-redis.call('HSET', KEYS[2], 'status', 'finished', 'ended_at', ARGV[2])
-"""
-"""KEYS: as above. ARGV: for how long (s) the bell was executed, the time.
-
-RQ's own methods write the same fields; in two pipelines they cost the listener 0.4 ms more CPU a ring.
-"""
+"""KEYS: RQ queue keys. ARGV: the job id to push on each."""
 
 _FUNCTION = "scheduler.store.doorbell.ring"
 _SHORTEST_WAIT_S = 0.001
-"""Redis takes 0 for ever."""
+"""To Redis, 0 means forever."""
 _answer: ContextVar[Callable[[], None]] = ContextVar("answer")
 _log = structlog.get_logger()
 
@@ -85,14 +63,21 @@ def ring() -> None:
     _answer.get()()
 
 
+class _Bell(Job):
+    """The job of a ring. Its record never expires, so it is not persisted each time."""
+
+    def perform(self) -> object:
+        return self._execute()
+
+
 class DoorbellWorker(SimpleWorker):
-    """An RQ worker that executes the rings on its queue with `answer`; `leaving` is called when it was told to stop.
+    """An RQ worker that executes the rings on its queue by calling `answer`, and calls `leaving` when told to stop.
 
     `due_in_s` returns the seconds until something is due; a ring is scheduled for that moment.
 
-    It leaves out the parts of RQ that cost a turn several writes and that rings do not need: records of executions and
-    results, their registries and the maintenance of those, the channel for remote commands, and suspension. Any other
-    job on its queue is refused, and counts as a ring, since it may have stood in the way of one.
+    It omits what rings do not need and every turn would pay for: execution and result records, registries and their
+    maintenance, the channel for remote commands, and suspension. Any other job on its queue is refused, and counts as
+    a ring, since it may have kept one off the queue.
     """
 
     def __init__(
@@ -109,7 +94,7 @@ class DoorbellWorker(SimpleWorker):
         self._answer = answer
         self._due_in_s = due_in_s
         self._leaving = leaving
-        self._bell = Job.create(
+        self._bell = _Bell.create(
             _FUNCTION,
             id=bell_id(queue),
             connection=connection,
@@ -119,9 +104,9 @@ class DoorbellWorker(SimpleWorker):
             result_ttl=-1,
             description="doorbell",
         )
-        self._begin = connection.register_script(_BEGIN_LUA)
-        self._end = connection.register_script(_END_LUA)
+        self._data = self._bell.to_dict()["data"]
         self._next_heartbeat = 0.0
+        self._recording: InFlight | None = None
         self._waiting = False
         self._at_once = True
         self._rung = False
@@ -186,7 +171,7 @@ class DoorbellWorker(SimpleWorker):
         return self._bell, queue
 
     def execute_job(self, job: Job, queue: Queue) -> None:  # noqa: ARG002 - RQ's
-        """Execute the bell here. A ring by the time leaves the records alone: it is over before anybody looks."""
+        """Execute the bell in this process, and record it. A timed ring is over too soon to be recorded."""
         with _ReasonKept(self):
             if not self._rung:
                 job.perform()
@@ -206,6 +191,8 @@ class DoorbellWorker(SimpleWorker):
 
     def teardown(self) -> None:
         """Remove its record; one that the store does not take expires by itself."""
+        with suppress(RedisError):
+            self._recorded()
         with suppress(RedisError):
             super().teardown()  # type: ignore[no-untyped-call]
 
@@ -260,17 +247,36 @@ class DoorbellWorker(SimpleWorker):
             self._waiting = False
 
     def _record_begin(self, job: Job) -> None:
-        """Show the worker busy with the bell; a bell's record that somebody has damaged is written anew."""
-        args = [job.id, job.to_dict()["data"], utcformat(now()), self.name]
-        if not self._begin(keys=[self.key, job.key], args=args):
-            _log.warning("the record of a ring was damaged and is written anew", job=job.id, queue=job.origin)
-            self.save_bell()
-        self._state = WorkerStatus.BUSY
+        """Record that the worker is busy with the bell, without waiting for the store."""
+        busy: StoreCommand = ("HSET", self.key, "state", "busy", "current_job", job.id)
+        started = ("started_at", utcformat(now()), "worker_name", self.name)
+        self._record(busy, ("HGET", job.key, "data"), ("HSET", job.key, "status", "started", *started))
 
     def _record_end(self, job: Job, seconds: float) -> None:
-        """Show the worker idle again."""
-        self._end(keys=[self.key, job.key], args=[seconds, utcformat(now())])
-        self._state = WorkerStatus.IDLE
+        """Record that the worker is idle, without waiting for the store. A damaged record of the bell is replaced."""
+        _, data, _ = self._recorded()
+        if data != self._data:
+            _log.warning("the record of a ring was damaged and is written anew", job=job.id, queue=job.origin)
+            self.save_bell()
+        self._record(
+            ("HSET", self.key, "state", "idle"),
+            ("HDEL", self.key, "current_job"),
+            ("HINCRBY", self.key, "successful_job_count", 1),
+            ("HINCRBYFLOAT", self.key, "total_working_time", str(seconds)),
+            ("HSET", job.key, "status", "finished", "ended_at", utcformat(now())),
+        )
+
+    def _record(self, *commands: StoreCommand) -> None:
+        """Send the commands. RQ's own methods write the same fields, but a turn would wait for them."""
+        for answer in self._recorded():
+            if isinstance(answer, RedisError):
+                raise answer
+        self._recording = InFlight(self.connection, commands)
+
+    def _recorded(self) -> list[object]:
+        """The answers to the commands that `_record` sent last."""
+        sent, self._recording = self._recording, None
+        return sent.all() if sent is not None else []
 
     def _refuse(self, job_id: bytes) -> None:
         """Remove a job that is no ring, whatever its record holds: the record is not read, and nothing in it is run."""

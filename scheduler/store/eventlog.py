@@ -1,8 +1,8 @@
-"""The log: one Redis stream, an entry a turn, that is appended to only by a master that has folded all of it.
+"""The log: one Redis stream with an entry per turn. Only a master that has folded all of it can append.
 
-The commit is one Lua script. It compares the stream's last entry with the position and the digest
-that the master folded last, before the first write, because Lua does not roll back; so a master that
-was deposed, paused or partitioned cannot append, and finds out at its next commit.
+The commit is one Lua script. Before its first write it compares the stream's last entry with the position and digest
+that the master folded last. So a master that was deposed, paused or partitioned cannot append, and learns of it at
+its next commit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from scheduler.store.keys import Keys
 
 PAGE = 200
-"""How many entries, turns of some events to some thousand, are read at a time."""
+"""The number of entries read at a time. An entry has from one to some thousand events."""
 _IN_STEP_S = 0.02
-"""How often the replicas are looked at while they get in step with a primary that was started again."""
+"""The interval of checks while replicas synchronize with a restarted primary."""
 REPLICATED_WITHIN_S = 10
-"""How long a commit waits for its replicas before the master gives the turn up, to take it again."""
+"""How long a commit waits for its replicas before the master drops the turn and takes it again."""
 
 COMMIT_LUA = (
     RETURN
@@ -71,7 +71,7 @@ return {1}
 last digest, digest of an empty log, first inbox id to keep (or empty), id of the turn's entry (or empty) and its
 fields, then changes of the grants and heartbeats: what, how many arguments, these."""
 UNPACKED = 1_000
-"""How many arguments a change has at most: Lua's stack holds some thousands."""
+"""The most arguments of a change: Lua's stack holds some thousands."""
 
 
 class Position(NamedTuple):
@@ -82,7 +82,7 @@ class Position(NamedTuple):
 
 
 class Bell(NamedTuple):
-    """A stream whose next entry behind `after` wakes those who wait for something else."""
+    """A stream whose next entry behind `after` ends a wait for the log."""
 
     key: str
     after: str
@@ -96,7 +96,7 @@ Archived = Callable[[int], Sequence[Record]]
 
 
 class CommitInFlight:
-    """A commit that was sent and not answered yet."""
+    """A commit that was sent and not yet answered."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class CommitInFlight:
             raise StaleLog(f"the log ends at {answer[1].decode()}, not at {self._after.seq}-0")
 
     def abandon(self) -> None:
-        """Never mind the answer."""
+        """Ignore the answer."""
         self._sent.abandon()
 
 
@@ -326,7 +326,7 @@ class EventLog:
         return self.at(position.seq) == position
 
     def ends_with(self, position: Position) -> bool:
-        """Whether the log's last entry is `position`: how a commit without an answer is settled.
+        """Whether the log's last entry is `position`, so that a commit without an answer took place.
 
         Raises: NotReplicated if it is, but not on enough replicas; redis-py's errors.
         """

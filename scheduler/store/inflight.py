@@ -1,4 +1,4 @@
-"""Commands that were sent to the store and are not answered yet: while it works on them, the master thinks ahead."""
+"""Commands sent to the store and not yet answered, so that the master can work meanwhile."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ StoreCommand = tuple[str | int | bytes, ...]
 
 
 class InFlight:
-    """`commands`, sent in their order over a connection of their own. No error shows before an answer is read.
+    """`commands`, sent in order over a connection of their own. Errors are raised when an answer is read.
 
-    An error of the connection leaves unknown what became of the commands.
+    After a connection error the commands may have been executed.
     """
 
     def __init__(self, store: Redis, commands: Sequence[StoreCommand]) -> None:
@@ -27,24 +27,32 @@ class InFlight:
         self._connection: Any = None
         try:
             self._connection = self._pool.get_connection()
-            self._connection.send_packed_command([_packed(command) for command in commands])
+            self._connection.send_packed_command([b"".join(map(_packed, commands))])
         except RedisError as error:
             self._error = error
 
     def answers(self) -> list[Any]:
         """Wait for all answers and release the connection.
 
-        Raises: redis-py's errors, also one that the store answered with.
+        Raises: redis-py's errors, including the first one that the store answered with.
         """
-        found = [self.read() for _ in range(self._count)]
-        self.release()
+        found = self.all()
         for answer in found:
             if isinstance(answer, RedisError):
                 raise answer
         return found
 
+    def all(self) -> list[Any]:
+        """Wait for all answers, errors of the store among them, and release the connection.
+
+        Raises: as `read`.
+        """
+        found = [self.read() for _ in range(self._count)]
+        self.release()
+        return found
+
     def read(self) -> Any:  # noqa: ANN401 - what the store says
-        """Wait for the next answer; an error that the store answers with is returned.
+        """Wait for the next answer; an error of the store is returned.
 
         Raises: redis-py's errors of the connection, which is given up then.
         """
@@ -77,7 +85,7 @@ class InFlight:
         self._pool.release(self._connection)
 
     def abandon(self) -> None:
-        """Never mind the answers."""
+        """Ignore the answers and close the connection."""
         if self._connection is not None:
             self._connection.disconnect()
             self.release()

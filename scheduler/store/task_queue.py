@@ -18,11 +18,12 @@ from rq import Queue
 from rq.job import Job
 
 from scheduler.store import task_queue_lua
-from scheduler.store.inflight import InFlight, StoreCommand
 from scheduler.store.keys import Keys
 
 if TYPE_CHECKING:
     from redis import Redis
+
+    from scheduler.store.inflight import StoreCommand
 
 Outcome = Literal["succeeded", "failed", "hopeless"]
 """How a task ended. A failed task may be retried; a hopeless task is not."""
@@ -198,9 +199,7 @@ class Worklist:
 
         Returns their number.
         """
-        queue, tasks, begun, *arguments = self.returned(app, gone)
-        command: StoreCommand = ("EVAL", task_queue_lua.PUT_BACK, 3, queue, tasks, begun, *arguments)
-        return cast("int", InFlight(self._store, [command]).answers()[0])
+        return cast("int", self._store.eval(task_queue_lua.PUT_BACK, 3, *self.returned(app, gone)))
 
     def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
         """Arguments with which a commit returns the running tasks of the `gone` executors to the queue."""
@@ -220,7 +219,8 @@ class Worklist:
         `open_apps`.
         """
         if apps:
-            made = cast("list[int]", InFlight(self._store, [self.close_command(apps)]).answers()[0])
+            _, script, count, *places = self.close_command(apps)
+            made = cast("list[int]", self._store.eval(str(script), int(count), *map(str, places)))
             self.sweep(apps, made, keep_output_s)
 
     def close_command(self, apps: Sequence[str]) -> StoreCommand:

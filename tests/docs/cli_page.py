@@ -13,14 +13,14 @@ from pathlib import Path
 import click
 
 from fairlog.cli.main import cli
-from fairlog.cli.target import place_options
+from fairlog.cli.target import target_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 COMMON = "Cluster options"
 _BY_HAND = re.compile(r"^(?:```console|<!-- run: )", re.MULTILINE)
 
 
-@place_options()
+@target_options()
 def _none() -> None:
     """No verb."""
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from fairlog.cli.main import cli
-from recovery.replay.chain import read_export
+from scheduler.store.codec import read_export
 from tests.golden.record import HISTORIES
 from witness.audit.audit import Audit
 

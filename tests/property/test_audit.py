@@ -9,10 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from recovery.replay.chain import read_export
 from scheduler.model.events import Fixed
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import Fact
+from scheduler.store.codec import Fact, read_export
 from tests.property.histories import DENSE, HISTORIES, RULES, History, played
 from tests.unit.recorded import exported, facts, rechained, said
 from witness.audit.audit import audit

@@ -243,23 +243,19 @@ def patch_machines(  # noqa: C901 - a double after the other
         takes_ms = loom.random.randrange(nature.takes_ms) + 1
         return Underway(begun, loom.now_ms + takes_ms, fails=fails)
 
-    def select(waiting: list[int], _: object, __: object, timeout_s: float) -> tuple[list[int], list[int], list[int]]:
+    def wait(timeout_s: float) -> None:
         actor = loom.current
         loom.wait(timeout_s * SECONDS, lambda: actor.poked)
-        poked, actor.poked = actor.poked, False
-        return (waiting if poked else []), [], []
+        actor.poked = False
 
-    def handle(number: int, handler: Callable[[], None]) -> None:
-        if number == signal.SIGTERM:
-            loom.current.on_signal = handler
+    def wakeup(on_term: Callable[[], None]) -> Any:
+        loom.current.on_signal = on_term
+        return SimpleNamespace(wait=wait)
 
     def starter(grant: Grant, *_: object) -> Any:
         return SimpleNamespace(start=lambda begun: start(grant, begun))
 
-    signals = SimpleNamespace(
-        SIGTERM=signal.SIGTERM, SIGINT=signal.SIGINT, SIGCHLD=signal.SIGCHLD, SIG_IGN=None, signal=handle
-    )
-    system = SimpleNamespace(getpid=lambda: loom.current.pid, close=lambda _: None, read=lambda *_: b"")
+    system = SimpleNamespace(getpid=lambda: loom.current.pid, close=lambda _: None)
     doubles: dict[str, dict[str, Any]] = {
         "workers.agent": {
             "os": system,
@@ -275,13 +271,10 @@ def patch_machines(  # noqa: C901 - a double after the other
         },
         **{
             module: {
-                "os": system,
-                "signal": signals,
-                "select": SimpleNamespace(select=select),
                 "RunDir": lambda _, worker: machines[worker],
                 "TaskGroup": lambda grant, _: TaskGroup(loom, ran, grant),
                 "TaskStarter": starter,
-                "wakeup_pipe": lambda: -1,
+                "Wakeup": wakeup,
             }
             for module in ("workers.executor", "workers.driver")
         },
@@ -289,4 +282,5 @@ def patch_machines(  # noqa: C901 - a double after the other
     for module, names in doubles.items():
         for name, double in names.items():
             patch.setattr(f"{module}.{name}", double)
+    patch.setattr("workers.executor.os", system)
     patch.setattr("workers.executor.become_subreaper", lambda: None)

@@ -207,7 +207,8 @@ class Link:
             if isinstance(part, bytes):
                 reader = hiredis.Reader()
                 reader.feed(part)
-                batch.append(reader.gets())
+                while (command := reader.gets()) is not False:
+                    batch.append(command)
             else:
                 batch.append(part)
         if batch:

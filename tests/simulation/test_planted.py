@@ -12,7 +12,7 @@ from scheduler.model.grants import diff
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_records import restored
 from scheduler.rules.state import ClusterState
-from scheduler.service.scheduler import Scheduler
+from scheduler.service.commit import Commits, Decided
 from scheduler.store import eventlog
 from scheduler.store import task_queue_lua as worklist_lua
 from scheduler.store.eventlog import EventLog
@@ -25,13 +25,13 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def answers_come_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    begin = Scheduler._begin
+    begin = Commits.begin
 
-    def hasty(master: Scheduler, decided: Any) -> None:
-        master._tell(decided)
-        begin(master, decided)
+    def hasty(commits: Commits, decided: Decided) -> None:
+        commits._tell(decided)
+        begin(commits, decided)
 
-    patch.setattr(Scheduler, "_begin", hasty)
+    patch.setattr(Commits, "begin", hasty)
 
 
 def nobody_waits_for_the_replicas(patch: pytest.MonkeyPatch) -> None:
@@ -48,16 +48,16 @@ def a_snapshot_forgets_which_commands_were_carried_out(patch: pytest.MonkeyPatch
 
 
 def grants_are_given_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    begin = Scheduler._begin
+    begin = Commits.begin
 
-    def hasty(master: Scheduler, decided: Any) -> None:
+    def hasty(commits: Commits, decided: Decided) -> None:
         for worker, grants in decided.changes.by_worker.items():
             for executor, grant in grants.items():
                 if grant:
-                    master.store.hset(master.keys.grants(worker), executor, grant)
-        begin(master, decided)
+                    commits._store.hset(commits._keys.grants(worker), executor, grant)
+        begin(commits, decided)
 
-    patch.setattr(Scheduler, "_begin", hasty)
+    patch.setattr(Commits, "begin", hasty)
 
 
 def a_commit_appends_wherever_the_log_ends(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Whether each entry of a log is what the rules make of the entries before it.
+"""Checks that each entry of a log follows from the entries before it by the rules.
 
 It may import `scheduler` and `recovery`, and nothing of `witness` outside. Figures and explanations do not belong here.
 """

@@ -1,9 +1,8 @@
-"""What would have come of a log had it done what was due: a second state beside the one that the log tells.
+"""A second state that does what is due from the first deviation of a log on.
 
-It begins where the log first departs from its rules, takes the log's commands and decides by itself. As long as the log
-decides as this state does, its deviations from the rules follow from that departure alone. What is granted only here
-may end at any time, because the log does not tell of it: where the log decides otherwise, the audit tries whether it
-decides as if some of these grants had ended, or all of them.
+It takes the log's commands and decides by itself. As long as the log decides as this state does, its deviations follow
+from the first one alone. The log does not say when a grant ends that exists only here. So where the log decides
+otherwise, the audit tries whether it decides as if some of these grants, or all of them, had ended.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ if TYPE_CHECKING:
 
 
 _JOURNAL = 1_000
-"""How many events are folded again at most to go back."""
+"""The most events that are folded again to go back."""
 _TRIES = 1_000
-"""How often it is tried in all whether some grants have ended; a tenth of that for one turn."""
+"""The most combinations of ended grants that are tried in all; a tenth of that for one turn."""
 
 
 class AsDue:
-    """The second state; `log` is the one that the log tells, which the caller folds."""
+    """The second state; `log` is the first one, which the caller folds."""
 
     def __init__(self, log: ClusterState) -> None:
         self.log = log
@@ -42,14 +41,14 @@ class AsDue:
         self._tries = _TRIES
         self._base: list[str] = []
         self._journal: list[tuple[Event, int]] = []
-        """What was folded since `_base` was written."""
+        """Folded since `_base` was written."""
         self._write(log)
 
     def depart(self, at: int, rest: Iterable[Event], behind: Sequence[Fact], stage: int) -> None:
-        """Finish the turn at `at` (ms) in which the log departed.
+        """Finish the turn at `at` (ms) of the first deviation.
 
-        `rest` are the events of one command that were still due, `behind` the entries behind that command, `stage` the
-        number of the stage from which decisions are still to come.
+        `rest` are the events still due of one command, `behind` the entries of the next ones; decisions are due from
+        the stage of number `stage`.
         """
         self._take(consequences(self.state, rest, at), at)
         for fact in behind:
@@ -58,10 +57,9 @@ class AsDue:
         self._take(decisions(self.state, at, stage), at)
 
     def departure(self, inputs: Sequence[Fact], decided: Sequence[Fact], *, rests: bool) -> Deviation | None:
-        """Take a turn that the log's state has taken; its first entry that is not what is due here, None if all are.
+        """Take a turn that the first state has taken; its first entry that is not due here, None if all are.
 
-        `inputs` are the entries that commands and the master brought, `decided` those that the turn decided, unless it
-        `rests`.
+        The turn has the entries `inputs` and then `decided`; if it `rests`, it decides nothing.
         """
         found: Deviation | None = None
         first, begun, end = (inputs or decided)[0], False, 0
@@ -86,7 +84,7 @@ class AsDue:
         return self._decided(decided, first.at, first.seq + len(inputs) + len(decided))
 
     def _differs(self, logged: Sequence[Fact], due: Sequence[Event]) -> Deviation | None:
-        """The first entry of a command that is not what is due."""
+        """The first entry of a command that is not due."""
         for seq, (fact, event) in enumerate(zip_longest(logged, due), start=logged[0].seq):
             done = None if fact is None else fact.event
             if done != event:
@@ -94,9 +92,9 @@ class AsDue:
         return None
 
     def _decided(self, logged: Sequence[Fact], at: int, end: int) -> Deviation | None:
-        """Decide by what is due; the first of these entries that is not that. Behind them comes position `end`.
+        """The first of these decisions that is not due, where as few as possible of the grants only here have ended.
 
-        Where one is not, as few as possible of the grants that there are only here have ended before that.
+        `end` is the position behind them.
         """
         if len(self._journal) > _JOURNAL:
             self._write(self.state)
@@ -118,7 +116,7 @@ class AsDue:
         return self._compared(logged, at, end)
 
     def _compared(self, logged: Sequence[Fact], at: int, end: int) -> Deviation | None:
-        """Take what is due to be decided; the first of these entries that is not that."""
+        """Take the decisions due; the first of the logged ones that is not due."""
         left, found = list(logged), None
         for event in decisions(self.state, at):
             only_here = self._only_here(event)
@@ -136,13 +134,13 @@ class AsDue:
         return found
 
     def _only_here(self, event: Event) -> bool:
-        """Whether the event is about an app that is admitted here and not in the log."""
+        """Whether the event is about an app that is admitted only here."""
         name = "" if isinstance(event, AppAdmitted) else getattr(event, "app", "")
         here, there = self.state.apps.get(name), self.log.apps.get(name)
         return here is not None and there is not None and here.admitted > 0 == there.admitted
 
     def _only_granted_here(self) -> tuple[list[Command], list[Command]]:
-        """The ends of the executors and drivers, and those of the apps, that are granted and admitted only here."""
+        """Commands that end the executors and drivers granted only here, and the apps admitted only here."""
         log, state = self.log, self.state
         ends: list[Command] = [
             EndedExecutor(executor=name, reason="exited", exit_code=0, done=True)
@@ -167,7 +165,7 @@ class AsDue:
             self.state.apply(event, at=at)
 
     def _take(self, events: Iterable[Event], at: int) -> list[Event]:
-        """Fold these events, each before the next one is asked for."""
+        """Fold these events, each before the next one is generated."""
         taken = []
         for event in events:
             self.state.apply(event, at=at)

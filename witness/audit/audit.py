@@ -1,27 +1,25 @@
 """Every turn of a log worked out again, and each entry named that is not what the rules say.
 
-The commands of a log are given. The audit decides each one on the state before it and compares what comes of that with
-the log's entries of the command, field by field: its events, or its refusal. What a turn decides by itself it compares
-with what is due on the state at that point (`scheduler.rules.turn`). Behind a deviation it goes on from what the log
-says was done.
+The commands of a log are given. The audit decides each one on the state before it and compares the result with the
+log's entries of the command, field by field: its events, or its refusal. A refusal is compared by the class of its
+error: its sentence may be worded differently by another version. Decisions are compared with those that are due on the
+state at that point (`scheduler.rules.turn`). Behind a deviation the audit continues from what the log says.
 
 What the audit cannot know it believes: that a command was sent, the first settings and elections, and what workers and
-executors report in their commands (an executor started or ended, an app ended, tasks wait). A refusal that is due to
-the private part of a command is believed where that part is withheld.
+executors report in their commands (an executor started or ended, an app ended, tasks wait). A refusal of a submission
+whose private part is withheld is believed, because that part may be the reason.
 
-Deviations are grouped into verdicts by their cause. A later deviation has the same cause as an earlier one if the app
-passed over is the one that was passed over there, or if the log decides just as it would have to, had it done what was
-due there (`as_due`). Within one turn all have one cause.
+Deviations are grouped into verdicts by their cause. A later deviation has the cause of an earlier one if both pass over
+the same app, or if the log decides as it would have to, had it done what was due earlier (`as_due`). All deviations of
+one turn have one cause.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 
-from recovery.replay.chain import Fault, verified
 from scheduler.model.commands import DecommissionWorker
-from scheduler.model.errors import InvariantViolated
+from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import (
     AppAdmitted,
     ClusterConfigured,
@@ -34,7 +32,7 @@ from scheduler.model.events import (
 )
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import ENTAILING, consequences, decision_of, decisions, reservations, stage_of
+from scheduler.rules.turn import ENTAILING, decision_of, decisions, entailed, reservations, stage_of
 from scheduler.store.codec import Fact
 from witness.audit.as_due import AsDue
 from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
@@ -45,9 +43,9 @@ _SUMS = "ledgers that are the sums of their apps"
 
 
 class Audit:
-    """An audit under way: `events` and `decisions` count what was checked, `verdicts` say what was found.
+    """An audit in progress. `events` and `decisions` count what was checked; `verdicts` are its findings so far.
 
-    Turns are checked from position `first` to `last`; what comes before is folded only.
+    Turns are checked from position `first` to `last`; earlier ones are only folded.
     """
 
     def __init__(self, first: int = 1, last: int | None = None) -> None:
@@ -56,75 +54,70 @@ class Audit:
         self.events = self.decisions = 0
         self.verdicts: list[Verdict] = []
         self.companies: dict[str, None] = {}
-        """Every company that there ever was."""
+        """Every company that was ever registered."""
         self.blind_from: int | None = None
-        """The position from which on nothing could be checked, because the chain is broken there."""
+        """The position where the chain is broken; nothing can be checked from there on."""
+        self.ends_at, self.digest = 0, ""
+        """The position and the digest of the last turn that was read."""
         self._ledger: ShadowLedger | None = ShadowLedger()
-        """Until it differs from the state's: whatever comes behind follows from that."""
+        """None once it has differed from the state's: later differences follow from the first."""
+        self._found: list[Deviation] = []
+        """The deviations of the current turn."""
         self._explained = False
-        """Whether the second state would have decided this turn just as the log does."""
+        """Whether the second state decides the current turn as the log does."""
         self._as_due: AsDue | None = None
-        """Since the log departed from its rules, until it is known not to be what the log follows."""
-        self._turn: list[Fact] = []
-        self._latest: Fact | None = None
-
-    @property
-    def ends_at(self) -> int:
-        """The position of the last entry that was read."""
-        return 0 if self._latest is None else self._latest.seq
-
-    @property
-    def digest(self) -> str:
-        """The digest of the last turn that was read."""
-        return "" if self._latest is None else self._latest.digest
+        """The second state, from the first deviation until the log no longer follows it."""
 
     def deviations(self, facts: Iterable[Fact]) -> Iterator[Deviation]:
-        """Each deviation of the log, in the order of its turns."""
-        for fact in verified(facts):
-            if isinstance(fact, Fault):
-                self.blind_from = fact.seq
-                yield from self._report(
-                    [Deviation(fact.seq, CHAIN, fact.done, "an entry that follows from the one before")]
-                )
-                return
-            if self.last is not None and fact.turn > self.last:
-                break
-            yield from self.hear(fact)
+        """Each deviation of the log, turn by turn."""
+        turn: list[Fact] = []
+        try:
+            for fact in facts:
+                turn.append(fact)
+                if fact.digest:
+                    if self.last is not None and fact.turn > self.last:
+                        break
+                    yield from self.hear(turn)
+                    turn = []
+        except UnreadableRecord as error:
+            self.blind_from = error.seq
+            yield from self._report(
+                [Deviation(error.seq, CHAIN, error.why, "an entry that follows from the one before")]
+            )
+            return
         if not self.verdicts:
-            yield from self._report(list(self._violations()))
+            yield from self._report(self._violations())
 
-    def hear(self, fact: Fact) -> list[Deviation]:
-        """Take the next entry of a log whose chain is whole; with the last one of a turn, all of it that deviates."""
-        self._turn.append(fact)
-        if not fact.digest:
-            return []
-        turn, self._turn = self._turn, []
+    def hear(self, turn: Sequence[Fact]) -> list[Deviation]:
+        """The deviations of the next turn of a log whose chain is intact."""
+        last = turn[-1]
         self.events += len(turn)
-        self._latest = fact
-        if fact.seq < self.first:
+        self.ends_at, self.digest = last.seq, last.digest
+        self._found = []
+        if last.seq < self.first:
             for each in turn:
                 self._fold(each)
             return []
-        commands = [each for each in turn if each.command is not None]
         number = _inputs(turn)
         inputs, decided = turn[:number], turn[number:]
+        commands = [each for each in inputs if each.command is not None]
         rests = not decided and bool(commands) and all(map(_settles_nothing, commands))
         second = self._as_due
-        found = list(self._take(turn, inputs))
+        self._take(turn, inputs)
         if not rests:
-            found += self._hold(decided, fact)
-        self._explained = False
+            self._hold(decided, last)
+        found, self._explained = self._found, False
         if second is not None:
             found = self._compare(found, second.departure(inputs, decided, rests=rests))
         every = 20 * (1000 + len(self.state.apps) + len(self.state.executors) + len(self.state.workers))
-        if not self.verdicts and not found and fact.seq // every != (turn[0].seq - 1) // every:
-            found += self._violations()
+        if not self.verdicts and not found and last.seq // every != (turn[0].seq - 1) // every:
+            found = self._violations()
         return self._report(found)
 
     def _compare(self, found: list[Deviation], departed: Deviation | None) -> list[Deviation]:
-        """What deviates in a turn, with what of it is not as due in the second state either.
+        """The deviations of a turn, with the one from the second state first.
 
-        Where the log follows its own state and not the second one, it does not go on from what was due.
+        Where the log follows its own state and not the second one, the second one is dropped.
         """
         self._explained = departed is None
         if departed is None:
@@ -135,7 +128,7 @@ class Audit:
         return [departed, *(each for each in found if each.seq != departed.seq)]
 
     def _report(self, found: list[Deviation]) -> list[Deviation]:
-        """Those within the span, each under the verdict that it belongs to."""
+        """Those within the span, each added to its verdict."""
         found = [each for each in found if each.seq >= self.first and (self.last is None or each.seq <= self.last)]
         if not found:
             return found
@@ -150,144 +143,158 @@ class Audit:
             self.verdicts.append(Verdict(new[0], new[1:]))
         return found
 
-    def _violations(self) -> Iterator[Deviation]:
-        """What of the ledgers does not follow from the apps and executors (semantics O2)."""
-        for violation in violations(self.state):
-            yield Deviation(self.state.head, "O2", violation, _SUMS)
+    def _violations(self) -> list[Deviation]:
+        """The ledgers and indexes that do not follow from the apps and executors (semantics O2)."""
+        return [Deviation(self.state.head, "O2", violation, _SUMS) for violation in violations(self.state)]
 
-    def _take(self, turn: Sequence[Fact], inputs: Sequence[Fact]) -> Iterator[Deviation]:
-        """Fold what came into the turn: an election, the reservations that were due, and what commands caused."""
-        end = int(type(turn[0].event) is MasterElected)
-        if end:
-            yield from self._against(turn[0], inputs[:1], [turn[0].event], inputs[1:])
-        number, end = end, end + _run(inputs[end:], RoomReserved)
-        due: Sequence[Event] = reservations(self.state, turn[0].at)
-        yield from self._against(turn[min(number, len(turn) - 1)], inputs[number:end], due, inputs[end:])
+    def _take(self, turn: Sequence[Fact], inputs: Sequence[Fact]) -> None:
+        """Fold the inputs of a turn: an election, the reservations that were due, and what commands caused."""
+        first, begun = turn[0], int(type(turn[0].event) is MasterElected)
+        if begun:
+            self._against(first, inputs, 0, 1, [first.event])
+        end = _reserved(inputs, begun)
+        self._against(turn[min(begun, len(turn) - 1)], inputs, begun, end, reservations(self.state, first.at))
         while end < len(inputs):
-            number, fact = end, inputs[end]
-            believed = fact.command is None and self._believes(fact.event)
-            due = [fact.event] if believed else caused(self.state, fact)
-            end += fact.caused or 1 + _run(inputs[end + 1 :], RoomReserved)
-            if fact.caused == 1 and due == [fact.event] and type(fact.event) not in ENTAILING:
-                if (wrong := self._fold(fact)) is not None:
-                    yield wrong
-            else:
-                yield from self._against(fact, inputs[number:end], due, inputs[end:])
+            begin, fact = end, inputs[end]
+            event, count = fact.event, fact.caused
+            believed = fact.command is None and self._believes(event)
+            due = [event] if believed else caused(self.state, fact)
+            end += count or _reserved(inputs, begin + 1) - begin
+            if count != 1 or len(due) != 1 or due[0] != event:
+                self._against(fact, inputs, begin, end, due)
+                continue
+            if (wrong := self._fold(fact)) is not None:
+                self._found.append(wrong)
+            if type(event) in ENTAILING and (more := entailed(self.state, event, fact.at)):
+                self._departed(fact, 1, None, [event, *more], inputs[end:])
 
     def _believes(self, event: Event) -> bool:
-        """Whether a master states it of its own accord: the first settings, or the refusals not logged (T3)."""
+        """Whether the master states it without a command: the first settings, or the refusals not logged (T3)."""
         first = type(event) is ClusterConfigured and not self.state.configured
         return first or type(event) is RefusalsOmitted
 
-    def _against(
-        self, first: Fact, logged: Sequence[Fact], due: Iterable[Event], behind: Sequence[Fact]
-    ) -> Iterator[Deviation]:
-        """Fold entries, held against these events and what they entail; `behind` are the inputs that come next.
+    def _against(self, first: Fact, inputs: Sequence[Fact], begin: int, end: int, due: Sequence[Event]) -> None:
+        """Fold `inputs[begin:end]` and compare them with `due` and what those events entail.
 
-        `first` is the first of them, or the entry where they would stand.
+        `first` is the first of them, or the entry in whose place they would stand.
         """
-        left, departed = iter(due), False
-        course = consequences(self.state, left, first.at)
-        for seq, fact in enumerate((*logged, None), start=first.seq):
-            event = None if departed else next(course, None)
-            done = None if fact is None else fact.event
-            if not departed and event != done:
+        due, departed = list(due), False
+        for number, fact in enumerate(inputs[begin:end]):
+            done = fact.event
+            if not departed and (number >= len(due) or due[number] != done):
                 departed = True
-                yield deviation(self.state, seq, done, event, rule_of_input(first.command, done, event))
-                self._depart(first.at, chain(() if event is None else [event], left), behind, 0)
-            if fact is not None and (wrong := self._fold(fact)) is not None and not departed:
-                yield wrong
+                self._departed(first, number, done, due, inputs[end:])
+            wrong = self._fold(fact)
+            if not departed:
+                if wrong is not None:
+                    self._found.append(wrong)
+                if type(done) in ENTAILING and (more := entailed(self.state, done, fact.at)):
+                    due[number + 1 : number + 1] = more
+        if not departed and len(due) > end - begin:
+            self._departed(first, end - begin, None, due, inputs[end:])
+
+    def _departed(
+        self, first: Fact, number: int, done: Event | None, due: Sequence[Event], behind: Sequence[Fact]
+    ) -> None:
+        """Report `done`, which stands in the place of number `number` of the events that are due."""
+        event = due[number] if number < len(due) else None
+        rule = rule_of_input(first.command, done, event)
+        self._found.append(deviation(self.state, first.seq + number, done, event, rule))
+        self._depart(first.at, due[number:], behind, 0)
 
     def _depart(self, at: int, rest: Iterable[Event], behind: Sequence[Fact], stage: int) -> None:
-        """The log departs from what is due: from here on, follow what would have come of that, too."""
+        """Keep a second state from the first deviation on, which does what was due."""
         if self._as_due is None:
             self._as_due = AsDue(self.state)
             self._as_due.depart(at, rest, behind, stage)
 
-    def _hold(self, decided: Sequence[Fact], last: Fact) -> Iterator[Deviation]:
-        """Fold the decisions of a turn, each held against the one that is due."""
+    def _hold(self, decided: Sequence[Fact], last: Fact) -> None:
+        """Fold the decisions of a turn, each compared with the one that is due."""
         course = _Course(self.state, last.at)
         for logged in decided:
-            event, seq = logged.event, logged.seq
+            event = logged.event
             as_due = event == course.due
             if not as_due:
-                as_due = yield from self._held_against(course, seq, event)
-            elif type(event) is AppAdmitted and not self._within_cap(event):
-                yield deviation(self.state, seq, event, None, "C4")
-            self.decisions += 1
+                as_due = self._held_against(course, logged.seq, event)
+            elif type(event) is AppAdmitted and not self._within_quota(event):
+                self._found.append(deviation(self.state, logged.seq, event, None, "C4"))
             if (wrong := self._fold(logged)) is not None:
-                yield wrong
-            course.go_on(event, as_due=as_due)
+                self._found.append(wrong)
+            if as_due:
+                course.due = next(course.rest, None)
+            else:
+                course.depart(event)
+        self.decisions += len(decided)
         if course.due is not None and course.departed:
             course.work_out_again(stage_of(course.due))
         if course.due is not None:
-            yield self._wrong(course, last.seq + 1, None)
+            self._wrong(course, last.seq + 1, None)
 
-    def _held_against(self, course: _Course, seq: int, event: Event) -> Generator[Deviation, None, bool]:
-        """Whether the decision is one that was due after all, once what is due was worked out again."""
+    def _held_against(self, course: _Course, seq: int, event: Event) -> bool:
+        """Whether the decision is due after all, once the decisions due are worked out again."""
         if course.departed:
             course.work_out_again(stage_of(event))
         if course.due is not None and stage_of(course.due) < stage_of(event):
-            yield self._wrong(course, seq, event)
+            self._wrong(course, seq, event)
             course.work_out_again(stage_of(event))
         as_due = event == course.due
         if not as_due:
-            yield self._wrong(course, seq, event)
+            self._wrong(course, seq, event)
         return as_due
 
-    def _wrong(self, course: _Course, seq: int, done: Event | None) -> Deviation:
+    def _wrong(self, course: _Course, seq: int, done: Event | None) -> None:
         due = course.due
         event = done if due is None else due
         if event is not None:
             self._depart(course.at, (), (), stage_of(event))
-        return deviation(self.state, seq, done, due, broken(self.state, done, due))
+        self._found.append(deviation(self.state, seq, done, due, broken(self.state, done, due)))
 
-    def _within_cap(self, event: AppAdmitted) -> bool:
-        """Whether the admission respects its company's quota by what the events alone make of it (semantics C4, A6)."""
+    def _within_quota(self, event: AppAdmitted) -> bool:
+        """Whether the admission respects its company's quota by the shadow ledger (semantics C4, A6)."""
         return self._ledger is None or self.state.settings.admission == "open" or self._ledger.passes_cap(event)
 
     def _fold(self, logged: Fact) -> Deviation | None:
-        """Fold an entry as the log has it; one that cannot be so is named and passed over (semantics O2)."""
-        event, state = logged.event, self.state
+        """Fold an entry as logged; one that cannot be folded is reported and skipped (semantics O2)."""
+        _, at, _, cause, event, _, _, _, private, _ = logged
+        try:
+            self.state.apply(event, at=at, cause=cause, private=private)
+        except InvariantViolated as error:
+            self.state.head = logged.seq
+            return deviation(self.state, logged.seq, event, f"nothing: {error.why}", error.rule)
         if type(event) is CompanyRegistered:
             self.companies[event.company] = None
-        try:
-            state.apply(event, at=logged.at, cause=logged.cause, private=logged.private)
-        except InvariantViolated as error:
-            state.head = logged.seq
-            return deviation(state, logged.seq, event, f"nothing: {error.why}", error.rule)
-        if self._ledger is not None and (differs := self._ledger.post(event, state)) is not None:
+        if self._ledger is not None and (differs := self._ledger.post(event, self.state)) is not None:
             self._ledger = None
             return Deviation(logged.seq, "O2", differs, _SUMS)
         return None
 
 
 class _Course:
-    """What a turn decides at time `at` (ms) on `state`, which the caller folds as the log has it; `due` comes next.
+    """The decisions of a turn at time `at` (ms) on `state`, which the caller folds as logged; `due` comes next.
 
     Placement works out the executors of an app together. Once the log has `departed` from them, both are right:
-    what was worked out for the rest, and what is worked out again.
+    the `rest` of what was worked out, and what is worked out again.
     """
 
     def __init__(self, state: ClusterState, at: int) -> None:
         self.state, self.at = state, at
-        self.due: Event | None = None
-        self.departed = False
+        self.due: Event | None
+        self.rest: Iterator[Event]
         self.work_out_again(0)
 
-    def go_on(self, done: Event, *, as_due: bool) -> None:
-        """What is due once `done` was folded."""
-        if as_due or type(done) is type(self.due):
-            self.departed = self.departed or not as_due
-            self.due = next(self._course, None)
+    def depart(self, done: Event) -> None:
+        """Continue behind `done`, which was not due and was folded."""
+        if type(done) is type(self.due):
+            self.departed = True
+            self.due = next(self.rest, None)
         else:
             self.work_out_again(stage_of(done))
 
     def work_out_again(self, first: int) -> None:
-        """What is due from that stage of the turn on, as the state is now."""
+        """Decide from stage `first` on, on the state as it is now."""
         self.departed = False
-        self._course = decisions(self.state, self.at, first)
-        self.due = next(self._course, None)
+        self.rest = decisions(self.state, self.at, first)
+        self.due = next(self.rest, None)
 
 
 def audit(facts: Iterable[Fact]) -> list[Deviation]:
@@ -296,18 +303,22 @@ def audit(facts: Iterable[Fact]) -> list[Deviation]:
 
 
 class Audited:
-    """The entries of a log, audited as they are read, up to where the first of them deviates."""
+    """The entries of a log, audited as they are read, up to the first deviation."""
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self._facts = facts
         self.verdict: str | None = None
-        """What is wrong with the entries read so far, in a sentence; None if they follow the rules."""
+        """The first verdict on the entries read so far, in words; None if they follow the rules."""
 
     def __iter__(self) -> Iterator[Fact]:
         audited = Audit()
+        turn: list[Fact] = []
         for fact in self._facts:
-            if self.verdict is None and audited.hear(fact):
-                self.verdict = str(audited.verdicts[0])
+            turn.append(fact)
+            if fact.digest and self.verdict is None:
+                if audited.hear(turn):
+                    self.verdict = str(audited.verdicts[0])
+                turn = []
             yield fact
 
 
@@ -316,15 +327,15 @@ def _settles_nothing(first: Fact) -> bool:
     return type(first.command) is DecommissionWorker or type(first.event) is CommandRefused
 
 
-def _run(facts: Sequence[Fact], kind: type[Event]) -> int:
-    """How many entries at the beginning are of that type and of no command."""
-    return next(
-        (n for n, fact in enumerate(facts) if type(fact.event) is not kind or fact.command is not None), len(facts)
-    )
+def _reserved(inputs: Sequence[Fact], begin: int) -> int:
+    """Where the reservations end that begin there and that no command caused."""
+    while begin < len(inputs) and type(inputs[begin].event) is RoomReserved and inputs[begin].command is None:
+        begin += 1
+    return begin
 
 
 def _inputs(turn: Sequence[Fact]) -> int:
-    """How many entries of the turn came into it; behind them it decides by itself (semantics T2)."""
+    """How many entries are inputs of the turn; its decisions follow (semantics T2)."""
     end = 0
     for number, fact in enumerate(turn):
         if fact.command is not None:

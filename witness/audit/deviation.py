@@ -1,4 +1,4 @@
-"""What an audit finds: entries that are not what the rules say, and the verdicts that group them by their cause."""
+"""The findings of an audit: entries that do not follow the rules, and verdicts that group them by cause."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 CHAIN = "chain"
-"""Stands for a rule's number where the chain of digests is broken, or an entry cannot be read."""
+"""The rule of a deviation where the chain of digests is broken, or an entry cannot be read."""
 
 
 class Deviation(NamedTuple):
-    """At position `seq` the log has `done` where by the rule `due` had to come; app `entitled` was passed over."""
+    """At position `seq` the log has `done` where `due` was due under `rule`; app `entitled` was passed over."""
 
     seq: int
     rule: str
@@ -25,9 +25,9 @@ class Deviation(NamedTuple):
     due: str
     entitled: str | None = None
     companies: tuple[str, ...] = ()
-    """Whom it concerns; empty = everybody."""
+    """The companies that it concerns; empty = all."""
     whose: str = ""
-    """The user and the company of an app that was to be admitted and was not."""
+    """User and company of an app whose admission was due and is missing, "USER, COMPANY"."""
 
     def as_json(self) -> dict[str, object]:
         """The deviation as `fairlog audit --json` prints it."""
@@ -57,16 +57,16 @@ class Verdict:
         return f"{sentence} {len(self.later)} later {have} the same cause."
 
     def concerns(self, company: str) -> bool:
-        """Whether one of its deviations concerns the company, or everybody."""
+        """Whether one of its deviations concerns the company."""
         return any(not each.companies or company in each.companies for each in (self.first, *self.later))
 
     def as_json(self) -> dict[str, object]:
-        """The verdict as `fairlog audit --json` prints it: its first deviation, its sentence, and the later ones."""
+        """The verdict as `fairlog audit --json` prints it."""
         return {**self.first.as_json(), "verdict": str(self), "later": [each.as_json() for each in self.later]}
 
 
 def deviation(state: ClusterState, seq: int, done: Event | None, due: Event | str | None, rule: str) -> Deviation:
-    """What deviates at position `seq`, on the state before it; `due` in words where it is no event."""
+    """The deviation at position `seq`, on the state before it; `due` may be given in words."""
     entitled = None if isinstance(due, str) else getattr(due, "app", None)
     apps = [getattr(event, "app", None) for event in (done, due)]
     known = [state.apps[app].spec.company for app in apps if app in state.apps]
@@ -78,7 +78,7 @@ def deviation(state: ClusterState, seq: int, done: Event | None, due: Event | st
 
 
 def words(event: Event | None) -> str:
-    """An event in one line: its type and what is not empty of it."""
+    """An event in one line: its type, and its fields that are not the default."""
     if event is None:
         return "nothing"
     usual = {each.name: each.default for each in structs.fields(event)}

@@ -1,45 +1,12 @@
-"""Which rule a decision breaks that is not the one that was due."""
+"""What a command causes on a state, and the rule that a log breaks where it decides otherwise."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scheduler.model.commands import (
-    ChangeCompany,
-    Command,
-    DecommissionWorker,
-    DrainWorker,
-    EndApp,
-    EndedDriver,
-    EndedExecutor,
-    KillApp,
-    KillExecutors,
-    LoseWorker,
-    RegisterCompany,
-    RegisterWorker,
-    RemoveCompany,
-    RemoveWorker,
-    ReportBacklog,
-    ScaleApp,
-    StartedExecutor,
-    SubmitApp,
-    UndrainWorker,
-)
+from scheduler.model import commands, events
 from scheduler.model.errors import CommandRejected
-from scheduler.model.events import (
-    AppAdmitted,
-    AppChanged,
-    AppRemoved,
-    CommandRefused,
-    Computed,
-    DriverAllocated,
-    Event,
-    ExecutorAllocated,
-    ExecutorRemoved,
-    ExecutorsRequested,
-    RoomReserved,
-    WorkerRemoved,
-)
+from scheduler.model.events import AppAdmitted, CommandRefused, Computed, DriverAllocated, Event, ExecutorAllocated
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -54,11 +21,41 @@ if TYPE_CHECKING:
     from scheduler.store.codec import Fact
 
 
-def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
-    """The number of the rule by which `due`, or nothing, had to come where `done`, or nothing, did.
+def caused(state: ClusterState, first: Fact) -> list[Event]:
+    """The events that the command of this entry causes on `state` by itself, or its refusal (semantics T3).
 
-    `state` is that before the decision.
+    A logged refusal of the same class is taken as logged, whatever its sentence. It is believed where the private part
+    of the command, which may be the reason, is withheld. Beyond the refusals of a minute nothing is logged.
     """
+    command = first.command
+    if command is None or first.cause in state.commands:
+        return []  # a command that is sent again causes nothing
+    refusal = first.event if type(first.event) is CommandRefused else None
+    if refusal is None or first.private is not None or not isinstance(command, commands.SubmitApp):
+        try:
+            if first.private is not None:
+                check_private(first.private)
+            return decide(state, command)
+        except CommandRejected as error:
+            if refusal is None or refusal.error != type(error).__name__:
+                refusal = CommandRefused(error=type(error).__name__, message=str(error))
+    return [refusal] if state.may_log_refusal(first.at) else []
+
+
+def rule_of_input(command: commands.Command | None, done: Event | None, due: Event | None) -> str:
+    """The rule by which the command causes `due`, or nothing, where the log has `done`, or nothing."""
+    kind = type(done if due is None else due)
+    if CommandRefused in (type(done), type(due)):
+        return "T3"
+    if kind in _ENTAILED:
+        return _ENTAILED[kind]
+    if isinstance(command, commands.EndedExecutor):
+        return _OF_AN_END.get(kind, "A5")
+    return next((rule for rule, kinds in _OF_COMMANDS.items() if isinstance(command, kinds)), "T2")
+
+
+def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
+    """The rule by which the decision `due`, or none, comes on `state` where the log has `done`, or none."""
     if isinstance(done, AppAdmitted):
         return _admission(state, done, due)
     if isinstance(due, AppAdmitted):
@@ -78,7 +75,7 @@ def _rule(event: Event | None) -> str:
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
-    """Another share (C3), full (A3), capped (C4), reserved (C7), or another one's turn (C3, C5, U, F, A6)."""
+    """Wrong share (C3), cluster full (A3), beyond the quota (C4), reserved (C7), or out of turn (C3, C5, U, F, A6)."""
     settings, queue = state.settings, state.queue.companies.get(done.company)
     app = state.apps.get(done.app)
     if isinstance(due, AppAdmitted) and due.app == done.app and due.company == done.company:
@@ -106,7 +103,7 @@ def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
 
 
 def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
-    """Another worker (D2), beyond what drivers may hold (D4), or out of order (D1)."""
+    """Wrong worker (D2), beyond the drivers' share (D4), or out of order (D1)."""
     if isinstance(done, DriverAllocated) and isinstance(due, DriverAllocated) and done.app == due.app:
         return "D2" if done.worker != due.worker else "D1"
     waits = isinstance(done, DriverAllocated) and done.app in state.waiting and state.apps[done.app].driver is None
@@ -114,7 +111,7 @@ def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
 
 
 def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str:
-    """Another app (P6), size (S2, S3, S5) or worker (P1, P2, P3, P7, L5)."""
+    """Wrong app (P6), size (S2, S3, S5) or worker (P1, P2, P3, P7, L5)."""
     if not isinstance(done, ExecutorAllocated) or not isinstance(due, ExecutorAllocated) or done.app != due.app:
         return "P6"
     app = state.apps[due.app]
@@ -128,7 +125,7 @@ def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str
 
 
 def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
-    """No candidate at all (P1), else not the one whose turn it was (P2, P3, P7, L5)."""
+    """Not a candidate (P1), or not the one whose turn it was (P2, P3, P7, L5)."""
     worker = state.workers.get(done.worker)
     if worker is None or worker.status != "alive" or not worker.free.covers(done.resources):
         return "P1"
@@ -136,55 +133,19 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
     return "L5" if app.wanted and not placement.one_a_worker else placement.rule
 
 
-def rule_of_input(command: Command | None, done: Event | None, due: Event | None) -> str:
-    """The number of the rule by which the command causes `due`, or nothing, where `done`, or nothing, stands."""
-    kind = type(done if due is None else due)
-    if CommandRefused in (type(done), type(due)):
-        return "T3"
-    if kind in _ENTAILED:
-        return _ENTAILED[kind]
-    if isinstance(command, EndedExecutor):
-        return _OF_AN_END.get(kind, "A5")
-    return "T2" if command is None else _OF_A_COMMAND.get(type(command), "T2")
-
-
-def caused(state: ClusterState, first: Fact) -> list[Event]:
-    """What the command that stands at this entry causes on `state` by itself: events, or its refusal (semantics T3).
-
-    A refusal is believed where the private part of the command is withheld, which may be the reason.
-    """
-    command = first.command
-    if command is None or first.cause in state.commands:
-        return []  # a command that is sent again causes nothing
-    if type(first.event) is CommandRefused and isinstance(command, SubmitApp) and first.private is None:
-        return [first.event]
-    try:
-        if first.private is not None:
-            check_private(first.private)
-        return decide(state, command)
-    except CommandRejected as error:
-        return [CommandRefused(error=type(error).__name__, message=str(error))]
-
-
-_OF_A_COMMAND: dict[type[Any], str] = {
-    RegisterCompany: "C2",
-    ChangeCompany: "C2",
-    RemoveCompany: "C2",
-    RegisterWorker: "W1",
-    LoseWorker: "W2",
-    DrainWorker: "W3",
-    UndrainWorker: "W3",
-    RemoveWorker: "W3",
-    DecommissionWorker: "W6",
-    SubmitApp: "A1",
-    KillApp: "A5",
-    EndApp: "A5",
-    KillExecutors: "P6",
-    StartedExecutor: "A5",
-    ScaleApp: "L1",
-    ReportBacklog: "L6",
-    EndedDriver: "D3",
+_OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
+    "A1": (commands.SubmitApp,),
+    "A5": (commands.KillApp, commands.EndApp, commands.StartedExecutor),
+    "C2": (commands.RegisterCompany, commands.ChangeCompany, commands.RemoveCompany),
+    "D3": (commands.EndedDriver,),
+    "L1": (commands.ScaleApp,),
+    "L6": (commands.ReportBacklog,),
+    "P6": (commands.KillExecutors,),
+    "W1": (commands.RegisterWorker,),
+    "W2": (commands.LoseWorker,),
+    "W3": (commands.DrainWorker, commands.UndrainWorker, commands.RemoveWorker),
+    "W6": (commands.DecommissionWorker,),
 }
-_OF_AN_END: dict[Any, str] = {ExecutorRemoved: "A5", AppChanged: "S6", AppRemoved: "W5", WorkerRemoved: "W3"}
-_ENTAILED: dict[Any, str] = {RoomReserved: "C7", ExecutorsRequested: "L1"}
-"""What stands behind another event, or at the beginning of a turn, because it follows at once."""
+_OF_AN_END: dict[Any, str] = {events.AppChanged: "S6", events.AppRemoved: "W5", events.WorkerRemoved: "W3"}
+_ENTAILED: dict[Any, str] = {events.RoomReserved: "C7", events.ExecutorsRequested: "L1"}
+"""Events that follow another event, or the beginning of a turn, at once."""

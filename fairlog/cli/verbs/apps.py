@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,11 @@ from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.follow import appended, follow, patiently
 from fairlog.cli.params import (
     as_json,
+    flag,
     merge_counts,
+    names_argument,
+    number_option,
+    range_option,
     read_bounds,
     read_cores,
     read_counts,
@@ -25,12 +29,13 @@ from fairlog.cli.params import (
     read_folder,
     read_limit,
     read_pair,
-    read_size,
     read_text,
+    size_option,
+    text_option,
 )
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import Command, KillApp, KillExecutors, ScaleApp, SubmitApp
-from scheduler.model.errors import CommandRejected
+from scheduler.model.errors import CommandRejected, UnknownExecutor
 from scheduler.model.events import AppRemoved
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
@@ -47,32 +52,21 @@ _OVER = ("succeeded", "failed", "stopped")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--company", required=True, metavar="C", type=read_text, help="Company that the app belongs to.")
-@click.option(
-    "--user", required=True, metavar="U", type=read_text, help="User who submits. Each user of a company has one queue."
-)
-@click.option(
+@text_option("--company", required=True, metavar="C", help="Company that the app belongs to.")
+@text_option("--user", required=True, metavar="U", help="User who submits. Each user of a company has one queue.")
+@number_option(
     "--cores",
     type=read_cores,
-    metavar="N",
-    help=(
-        'Number of tasks that may run at once, or "unlimited" if the setting admission is open.  '
-        "[default: the setting default_cores]"
-    ),
+    help='Number of tasks that may run at once, or "unlimited" if the setting admission is open.  '
+    "[default: the setting default_cores]",
 )
-@click.option(
+@size_option(
     "--memory-per-task",
-    type=read_size,
-    metavar="SIZE",
+    "memory_per_task_mb",
     help="Memory per task: 512M, 2G or plain MiB.  [default: the scheduler chooses]",
 )
-@click.option(
-    "--tasks",
-    type=int,
-    metavar="N",
-    help="How many times to run CMD, in parallel where possible.  [default: as many as --cores]",
-)
-@click.option("--name", type=read_text, metavar="S", help="Display name of the app.  [default: the command's name]")
+@number_option("--tasks", help="How many times to run CMD, in parallel where possible.  [default: as many as --cores]")
+@text_option("--name", metavar="S", help="Display name of the app.  [default: the command's name]")
 @click.option(
     "--kind",
     type=click.Choice(["batch", "sql"]),
@@ -80,34 +74,29 @@ _OVER = ("succeeded", "failed", "stopped")
     show_default=True,
     help="Kind of app. With the setting app_policy=sql-first, sql apps go first.",
 )
+@number_option("--retries", default=0, show_default=True, help="Number of retries for a failed task.")
 @click.option(
-    "--retries", type=int, default=0, metavar="N", show_default=True, help="Number of retries for a failed task."
+    "--time-limit", "time_limit_s", type=read_duration, metavar="TIME", help="Time limit for each task: 90s, 10m or 2h."
 )
-@click.option("--time-limit", type=read_duration, metavar="TIME", help="Time limit for each task: 90s, 10m or 2h.")
 @click.option(
     "--sizing",
     type=click.Choice(["computed", "fixed", "one-per-worker"]),
-    help=(
-        "How executors are sized.  [default: fixed with --executor-cores, one-per-worker with --executor-"
-        "memory alone, else computed]"
-    ),
+    help="How executors are sized.  [default: fixed with --executor-cores, one-per-worker with --executor-memory "
+    "alone, else computed]",
 )
-@click.option("--executor-cores", type=int, metavar="N", help="Cores of each executor, which makes its size fixed.")
-@click.option(
+@number_option("--executor-cores", help="Cores of each executor, for executors of fixed size.")
+@size_option(
     "--executor-memory",
-    type=read_size,
-    metavar="SIZE",
-    help="Memory of each executor that the app sizes itself.  [default: 1G]",
+    "executor_memory_mb",
+    help="Memory of each executor, unless the scheduler sizes them.  [default: 1G]",
 )
-@click.option(
-    "--max-executors", type=int, metavar="N", help="Maximum number of executors at once. `fairlog scale` changes it."
+@number_option(
+    "--max-executors", "executor_limit", help="Maximum number of executors at once. `fairlog scale` changes it."
 )
-@click.option(
-    "--driver", is_flag=True, help="Run CMD once, on a worker, as the app's driver. The app ends when it ends."
-)
-@click.option("--driver-cores", type=int, metavar="N", help="Cores of the driver.  [default: 1]")
-@click.option("--driver-memory", type=read_size, metavar="SIZE", help="Memory of the driver.  [default: 1G]")
-@click.option("--supervise", is_flag=True, help="Restart the driver when it fails or is lost.")
+@flag("--driver", help="Run CMD once, on a worker, as the app's driver. The app ends with its driver.")
+@number_option("--driver-cores", help="Cores of the driver.  [default: 1]")
+@size_option("--driver-memory", "driver_memory_mb", help="Memory of the driver.  [default: 1G]")
+@flag("--supervise", help="Restart the driver when it fails or is lost.")
 @click.option(
     "--env", type=read_pair, multiple=True, metavar="K=V", help="Environment variable for the tasks. Can be repeated."
 )
@@ -117,10 +106,19 @@ _OVER = ("succeeded", "failed", "stopped")
     metavar="MIN:MAX",
     help="Adjust the number of executors to the remaining tasks, within these bounds.",
 )
-@click.option("--wait", is_flag=True, help="Wait until the app ends, and exit with its result.")
+@flag("--wait", help="Wait until the app ends, and exit with its result.")
 @click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
 @on_cluster
-def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 (the options as click gives them)
+def submit(
+    session: Session,
+    /,
+    *,
+    wait: bool,
+    name: str | None,
+    env: tuple[tuple[str, str], ...],
+    command: tuple[str, ...],
+    **asked: Any,  # noqa: ANN401 (the other options are fields of `SubmitApp`)
+) -> int:
     """Submit an app, which runs CMD one or more times.
 
     CMD runs in a folder of the same path as the current one, on the worker it is assigned to. The app's id is printed
@@ -128,35 +126,11 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
     """
-    app = f"app-{uuid4().hex[:12]}"
-    name = asked["name"]
-    secrets = dict(asked["env"])
-    request = SubmitApp(
-        app=app,
-        company=asked["company"],
-        user=asked["user"],
-        name=_name_of(command[0]) if name is None else name,
-        kind=asked["kind"],
-        cores=asked["cores"],
-        memory_per_task_mb=asked["memory_per_task"],
-        tasks=asked["tasks"],
-        command=command,
-        env=tuple(sorted(secrets)),
-        cwd=read_folder(),
-        retries=asked["retries"],
-        time_limit_s=asked["time_limit"],
-        sizing=asked["sizing"],
-        executor_cores=asked["executor_cores"],
-        executor_memory_mb=asked["executor_memory"],
-        executor_limit=asked["max_executors"],
-        driver=asked["driver"],
-        driver_cores=asked["driver_cores"],
-        driver_memory_mb=asked["driver_memory"],
-        supervise=asked["supervise"],
-        elastic=asked["elastic"],
-    )
     if name == "":
         raise click.BadParameter("a name must not be empty", param_hint="--name")
+    app, secrets = f"app-{uuid4().hex[:12]}", dict(env)
+    name = _name_of(command[0]) if name is None else name
+    request = SubmitApp(app=app, name=name, command=command, env=tuple(sorted(secrets)), cwd=read_folder(), **asked)
     receipt = session.submit(request, secrets)
     click.echo(app)
     sys.stdout.flush()
@@ -168,8 +142,8 @@ def submit(session: Session, /, *, wait: bool, command: tuple[str, ...], **asked
 
 
 @click.command()
-@click.option("--executor", is_flag=True, help="Kill executors, named by id. Their apps continue and get replacements.")
-@click.argument("app", nargs=-1, required=True, type=read_text)
+@flag("--executor", help="Kill executors, named by id. Their apps continue and get replacements.")
+@names_argument("app")
 @on_cluster
 def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
     """Kill apps, or single executors.
@@ -182,13 +156,13 @@ def kill(session: Session, *, app: tuple[str, ...], executor: bool) -> int:
 
 
 def _kill_executor(name: str) -> KillExecutors:
-    return KillExecutors(app=app_of(name) or name, executors=(name,))
+    if not app_of(name):
+        raise UnknownExecutor(name)
+    return KillExecutors(app=app_of(name), executors=(name,))
 
 
 @click.command()
-@click.option(
-    "--executors", required=True, type=read_limit, metavar="N", help='Number of executors, or "none" for no limit.'
-)
+@number_option("--executors", required=True, type=read_limit, help='Number of executors, or "none" for no limit.')
 @click.option(
     "--prefer",
     type=read_counts,
@@ -196,16 +170,12 @@ def _kill_executor(name: str) -> KillExecutors:
     metavar="HOST=TASKS...",
     help="Number of tasks that prefer a host. List several pairs, or repeat the option.",
 )
-@click.option(
+@number_option(
     "--preferring-tasks",
-    type=int,
-    metavar="N",
-    help=(
-        "Number of tasks that prefer some host, if a task prefers several hosts.  [default: the sum of "
-        "--prefer, at most all tasks]"
-    ),
+    help="Number of tasks that prefer some host, if a task prefers several hosts.  [default: the sum of --prefer, at "
+    "most all tasks]",
 )
-@click.argument("app", nargs=-1, required=True, type=read_text)
+@names_argument("app")
 @on_cluster
 def scale(
     session: Session,
@@ -233,9 +203,7 @@ def scale(
 
 
 @click.command()
-@click.option(
-    "--all", "everything", is_flag=True, help="Include ended apps, as many as the setting retained_apps keeps."
-)
+@flag("--all", "everything", help="Include ended apps, as many as the setting retained_apps keeps.")
 @in_the_past
 @as_json
 @on_log
@@ -245,21 +213,15 @@ def apps(source: Source, *, everything: bool, as_json: bool) -> None:
     if as_json:
         render.print_json(found)
         return
+    rows = []
+    for each in found:
+        cores = f"{each['grantedCores']} of {each['requestedCores']}"
+        memory = f"{size_text(each['grantedMemory'])} of {size_text(each['requestedMemory'])}"
+        who = (each[name] for name in ("app", "company", "user", "name", "state"))
+        rows.append((*who, cores, memory, render.second(each["submittedAt"])))
     render.print_table(
         ("APP", "COMPANY", "USER", "NAME", "STATE", "CORES", "MEMORY", "SUBMITTED"),
-        [
-            (
-                app["app"],
-                app["company"],
-                app["user"],
-                app["name"],
-                app["state"],
-                f"{app['grantedCores']} of {app['requestedCores']}",
-                f"{size_text(app['grantedMemory'])} of {size_text(app['requestedMemory'])}",
-                render.second(app["submittedAt"]),
-            )
-            for app in found
-        ],
+        rows,
         empty="No app is known." if everything else "No app is pending, waiting or running.",
     )
 
@@ -286,39 +248,22 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         where = found["driver"]
         click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
     click.echo()
-    render.print_table(
-        ("EXECUTOR", "WORKER", "CORES", "MEMORY", "STATUS", "LOCALITY"),
-        [
-            (each["executor"], each["worker"], each["cores"], size_text(each["memory"]), each["status"], near)
-            for each in found["executors"]
-            for near in [each["locality"] or ""]
-        ],
-        empty="It has no executor now.",
-    )
+    columns, none = "executor worker cores memory status locality", "It has no executor now."
+    render.print_records(found["executors"], columns, empty=none, as_json=False)
     if source.past:
         return
     click.echo()
-    render.print_table(
-        ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE"),
-        [
-            (
-                task.task,
-                task.state,
-                task.exit_code,
-                task.attempts,
-                task.executor,
-                render.second(task.started_at),
-                render.duration(task.ended_at - task.started_at if task.ended_at and task.started_at else None),
-                task.message,
-            )
-            for task in tasks
-        ],
-        empty="None of its tasks has started yet.",
-    )
+    rows = []
+    for task in tasks:
+        began, took = render.second(task.started_at), (task.ended_at or 0) - (task.started_at or 0)
+        tried = (task.task, task.state, task.exit_code, task.attempts, task.executor, began)
+        rows.append((*tried, render.duration(took if task.ended_at and task.started_at else None), task.message))
+    headings = ("TASK", "STATE", "EXIT", "TRIES", "EXECUTOR", "STARTED", "TOOK", "MESSAGE")
+    render.print_table(headings, rows, empty="None of its tasks has started yet.")
 
 
 def _label(name: str) -> str:
-    """A name of the JSON as people write it: `requested cores`."""
+    """A name from the JSON in words: `requestedCores` -> `requested cores`."""
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
@@ -334,11 +279,9 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
 
 @click.command()
 @click.argument("app", type=read_text)
-@click.option(
-    "--task", type=click.IntRange(min=0), metavar="I", help="Print the output of this task only, counted from 0."
-)
-@click.option("--driver", is_flag=True, help="Print the output of the driver instead.")
-@click.option("--follow", "following", is_flag=True, help="Keep printing new output until the app ends.")
+@range_option("--task", 0, metavar="I", help="Print the output of this task only, counted from 0.")
+@flag("--driver", help="Print the output of the driver instead.")
+@flag("--follow", "following", help="Keep printing new output until the app ends.")
 @on_cluster
 def logs(session: Session, *, app: str, task: int | None, driver: bool, following: bool) -> None:
     """Print the output of an app's tasks.
@@ -348,21 +291,20 @@ def logs(session: Session, *, app: str, task: int | None, driver: bool, followin
     if driver and task is not None:
         raise click.UsageError("--driver and --task cannot be combined; give one of them")
     found = session.ask("app", app=app)
-    if driver:
-        if not found["hasDriver"]:
-            raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
-        _print_driver_output(session, app, following=following)
-        return
+    if driver and not found["hasDriver"]:
+        raise click.ClickException(f"app {app!r} has no driver; leave out --driver to see its tasks")
     if task is not None and task >= found["tasks"]:
         raise click.ClickException(f"app {app!r} has no task {task}; its tasks are 0 to {found['tasks'] - 1}")
     work = _worklist(session)
-    chosen = range(found["tasks"]) if task is None else [task]
+    outputs: dict[int | None, Callable[[], bytes]] = {None: partial(work.driver_output, app)}
+    if not driver:
+        outputs = {index: partial(work.output, app, index) for index in range(found["tasks"]) if task in {None, index}}
     if following:
-        _follow_output(session, work, app, chosen)
+        _follow_output(session, work, app, outputs)
         return
     before = b""
-    for index in chosen:
-        output = work.output(app, index)
+    for read in outputs.values():
+        output = read()
         if output:
             _write(b"\n" + output if before and not before.endswith(b"\n") else output)
             before = output
@@ -371,9 +313,9 @@ def logs(session: Session, *, app: str, task: int | None, driver: bool, followin
 def send_each(
     session: Session, names: Sequence[str], command: Callable[[str], Command], done: str, *, nothing: str = ""
 ) -> int:
-    """Send one command for each name and say what became of it, `nothing` (if given) where it changed nothing.
+    """Send a command for each name and print its result: `done`, or `nothing` (if given) if it changed nothing.
 
-    1 if any was refused, else 0.
+    Returns 1 if any was refused, else 0.
     """
     code = 0
     for name in names:
@@ -381,37 +323,24 @@ def send_each(
             receipt = session.send(command(name))
             click.echo(f"{name} {done if receipt.seq or not nothing else nothing}")
         except CommandRejected as refusal:
-            click.echo(f"Error: {refusal}", err=True)
+            render.say(f"Error: {refusal}")
             code = 1
     return code
 
 
-def _print_driver_output(session: Session, app: str, *, following: bool) -> None:
-    """Print the output of the app's driver; with `following` as it comes, until the app has ended."""
-    from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
-
-    work, shown = _worklist(session), b""
-    while True:
-        over = not following or session.ask("app", app=app)["endedAt"] is not None
-        output = patiently(partial(work.driver_output, app))
-        _write(appended(shown, output, kept=OUTPUT_BYTES))
-        shown = output
-        if over:
-            return
-        time.sleep(_LOOK_S)
-
-
-def _follow_output(session: Session, work: Worklist, app: str, tasks: Sequence[int]) -> None:
-    """Print each task's output as it comes, task by task, until each has ended or the app has."""
+def _follow_output(
+    session: Session, work: Worklist, app: str, outputs: Mapping[int | None, Callable[[], bytes]]
+) -> None:
+    """Print each output as it is written until its task, or the app, has ended; the driver (None) ends with the app."""
     from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
 
     ticks = follow(session.log, session.log.head(), wait_s=_LOOK_S)
     ended = session.ask("app", app=app)["endedAt"] is not None
-    for index in tasks:
+    for index, read in outputs.items():
         shown = b""
         while True:
-            over = ended or _is_over(patiently(partial(work.states, app)), index)
-            output = patiently(partial(work.output, app, index))
+            over = ended or (index is not None and _is_over(patiently(partial(work.states, app)), index))
+            output = patiently(read)
             _write(appended(shown, output, kept=OUTPUT_BYTES))
             shown = output
             if over:
@@ -433,7 +362,7 @@ def _is_over(states: Sequence[TaskState], index: int) -> bool:
 
 
 def _name_of(program: str) -> str:
-    """A name for the app that the rules accept, from the command's; empty where nothing is left of it."""
+    """The command's name without characters that the rules refuse in an app's name; may be empty."""
     name = "".join(character for character in PurePath(program).name if character.isprintable())
     return name[:MAX_NAME].strip()
 
@@ -443,16 +372,8 @@ def _amount(cores: int, memory_mb: int) -> str:
 
 
 def _task_json(task: TaskState) -> dict[str, object]:
-    return {
-        "task": task.task,
-        "state": task.state,
-        "exitCode": task.exit_code,
-        "executor": task.executor,
-        "attempts": task.attempts,
-        "startedAt": task.started_at,
-        "endedAt": task.ended_at,
-        "message": task.message,
-    }
+    """The task, its fields in camel case."""
+    return {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in task._asdict().items()}
 
 
 def _write(output: bytes) -> None:

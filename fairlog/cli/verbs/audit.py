@@ -1,22 +1,22 @@
-"""The verbs by which the log bears witness: explain, audit, checkpoint."""
+"""The verbs that explain and check the log: explain, audit, checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import EXPORT, as_json, read_point, read_text, span_options
-from fairlog.cli.target import Place, in_the_past, place_options
+from fairlog.cli.params import EXPORT, as_json, flag, read_point, read_text, span_options, text_option
+from fairlog.cli.target import in_the_past, target_options
 from recovery.replay.bounds import OPEN, Bound
-from recovery.replay.chain import read_export, read_store
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
+from scheduler.store.codec import read_export
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.explain import explain as tell
@@ -86,7 +86,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
     rows = []
     for user in admission["users"]:
         company = next(each for each in admission["companies"] if each["company"] == user["company"])
-        part = "yes" if company["takesPart"] and user["passes"] else "no, capped"
+        part = "yes" if company["takesPart"] and user["passes"] else "no, quota"
         last = (company["lastSelected"], user["user"], user["lastSelected"], user["app"])
         rows.append((company["company"], render.percent(company["share"]), part, *last))
     columns = ("COMPANY", "SHARE", "TAKES PART", "LAST TURN", "USER", "LAST TURN", "NEXT APP")
@@ -96,8 +96,8 @@ def _print_admission(admission: dict[str, Any]) -> None:
 @click.command()
 @click.argument("file", type=EXPORT, required=False)
 @span_options
-@click.option("--company", type=read_text, metavar="C", help="Report only what concerns this company or all companies.")
-@click.option("--all", "everything", is_flag=True, help="List every deviation, not only the first of each cause.")
+@text_option("--company", metavar="C", help="Report only what concerns this company or all companies.")
+@flag("--all", "everything", help="List every deviation, not only the first of each cause.")
 @click.option(
     "--expect",
     type=read_point,
@@ -111,7 +111,7 @@ def _print_admission(admission: dict[str, Any]) -> None:
     help="Audit every *.jsonl file in DIR instead, and report what this version would decide differently.",
 )
 @as_json
-@place_options()
+@target_options()
 def audit(
     *,
     file: IO[bytes] | None,
@@ -125,9 +125,9 @@ def audit(
 ) -> int:
     """Check every decision in the log against the rules.
 
-    Each command is decided again on the state before it, and each turn's decisions are made again; the log must contain
-    exactly the events, or the refusal, that follow. The commands themselves are inputs and are believed, among them the
-    reports of workers: an executor started or ended, an app ended, tasks are waiting.
+    The audit makes every decision of the log again, from the state before it, and compares the result with the log.
+    Commands are inputs and are believed, including the reports of workers: an executor started or ended, an app ended,
+    tasks are waiting.
 
     The verdict is one sentence for each cause; --all lists all deviations. With --json, each verdict contains its later
     deviations. --expect detects a log whose end was cut off.
@@ -140,15 +140,15 @@ def audit(
     if expect is not None and last != OPEN:
         raise click.UsageError("--expect needs the whole log; leave out --to")
     found: list[tuple[str, Verdict]] = []
-    for log in _logs(file, golden):
+    for name, entries in _logs(file, golden):
         audited = Audit()
-        entries = log.entries if expect is None else _expected(log.entries, expect)
-        verdicts = _verdicts(audited, _Log(log.name, _spanned(audited, entries, first, last)), company)
+        proven = entries if expect is None else _expected(entries, expect)
+        verdicts = _verdicts(audited, name, _spanned(audited, proven, first, last), company)
         if audited.ends_at < audited.first and first != OPEN:
             raise InvalidCommand(f"the log ends at {audited.ends_at}, before --from {first}")
         if not as_json:
-            _print_verdicts(f"{log.name}: " if golden else "", audited, verdicts, everything=everything)
-        found += [(log.name, each) for each in verdicts]
+            _print_verdicts(f"{name}: " if golden else "", audited, verdicts, everything=everything)
+        found += [(name, each) for each in verdicts]
     if as_json:
         render.print_json([{**({"file": name} if golden else {}), **each.as_json()} for name, each in found])
     return 1 if found else 0
@@ -165,35 +165,25 @@ def checkpoint(source: Source) -> None:
     click.echo(f"{seq}:{digest}")
 
 
-class _Log(NamedTuple):
-    """A log by its name."""
-
-    name: str
-    entries: Iterable[Fact]
-
-
-def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[_Log]:
-    """Each log that is meant."""
+def _logs(file: IO[bytes] | None, golden: Path | None) -> Iterator[tuple[str, Iterable[Fact]]]:
+    """The logs to audit, with their names: every file of the folder `golden`, `file`, or the selected cluster's log."""
     if golden is not None:
         files = sorted(golden.glob("*.jsonl"))
         if not files:
             raise InvalidCommand(f"{golden} contains no log; logs are files whose names end with .jsonl")
         for path in files:
             with path.open("rb") as lines:
-                yield _Log(path.name, read_export(lines))
+                yield path.name, read_export(lines)
     elif file is not None:
-        yield _Log(getattr(file, "name", "the file"), read_export(file))
+        yield getattr(file, "name", "the file"), read_export(file)
     else:
-        from fairlog.cli.session import Session  # noqa: PLC0415 (a file needs no store)
+        from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
-        ctx = click.get_current_context()
-        session = Session(ctx.ensure_object(Place))
-        ctx.call_on_close(session.close)
-        yield _Log("the log", read_store(session.log))
+        yield "the log", Source(click.get_current_context(), None).session.log.facts()
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:
-    """The entries. Raises: InvalidCommand where they show that the log does not contain the point."""
+    """The entries. Raises: InvalidCommand once they show that the log does not contain the point."""
     seq, digest = point
     missing = f"this log does not contain {seq}:{digest}"
     latest: Fact | None = None
@@ -209,11 +199,11 @@ def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]
         yield latest
     ended_at = 0 if latest is None else latest.seq
     if ended_at < seq:
-        raise InvalidCommand(f"{missing}: it ends at position {ended_at}, its end was cut off")
+        raise InvalidCommand(f"{missing}: it ends at position {ended_at}, so its end was cut off")
 
 
 def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterable[Fact]:
-    """The entries; the audit is told the positions of the span as they are known, before the entries that decide it."""
+    """The entries. Sets the audit's span by position before its first and after its last entry is yielded."""
     audited.first, audited.last = first.seq or 1, last.seq
     if first.at is None and last.at is None:
         return entries
@@ -223,7 +213,7 @@ def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound)
 
 
 def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterator[Fact]:
-    """The entries; one that was altered lies where the time that it states puts it."""
+    """The entries. An altered entry belongs to the span or not by the time that it states."""
     try:
         for entry in entries:
             if audited.first == _NOWHERE and first.reached(entry):
@@ -237,16 +227,16 @@ def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -
         raise
 
 
-def _verdicts(audited: Audit, log: _Log, company: str | None) -> list[Verdict]:
-    """The verdicts on the log, those that concern the company or all of them.
+def _verdicts(audited: Audit, name: str, entries: Iterable[Fact], company: str | None) -> list[Verdict]:
+    """The verdicts on the log; with `company`, only those that concern it.
 
     Raises: InvalidCommand for a log without entries, UnknownCompany.
     """
     with unhindered():
-        for _ in audited.deviations(render.counted(log.entries)):
+        for _ in audited.deviations(render.counted(entries)):
             pass
     if not audited.events and not audited.verdicts:
-        raise InvalidCommand(f"{log.name} holds no entry")
+        raise InvalidCommand(f"{name} has no entry")
     if company is None:
         return audited.verdicts
     if company not in audited.companies and audited.blind_from is None:

@@ -1,20 +1,21 @@
-"""The verbs that take the log out of its store, all of it or what is old, and back: backup, restore, archive."""
+"""The verbs that copy or move the log: backup, restore, import, archive."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.params import as_json, read_text
-from fairlog.cli.target import Place, place_options
+from fairlog.cli.params import EXPORT, as_json, flag, range_option, read_text
+from fairlog.cli.target import Target, target_options
 from fairlog.local import running
 from fairlog.local.running import default_data, find_running
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("url", type=read_text)
-@click.option("--whole", is_flag=True, help="Copy archived entries too, so that restoring needs no archive.")
+@flag("--whole", help="Copy archived entries too, so that restoring needs no archive.")
 @as_json
 @on_cluster
 def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
@@ -39,7 +40,7 @@ def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
     """
     from recovery.archive.backup import backup as write  # noqa: PLC0415 (help needs none of it)
 
-    elsewhere = session.place.archive
+    elsewhere = session.target.archive
     copied = write(session.log, url, whole=whole, elsewhere=elsewhere, watched=render.counted)
     _print_copied(copied, url, "backed up to", as_json=as_json)
 
@@ -47,33 +48,63 @@ def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("url", type=read_text)
 @as_json
-@place_options()
+@target_options()
 @click.pass_obj
-def restore(place: Place, *, url: str, as_json: bool) -> None:
+def restore(target: Target, *, url: str, as_json: bool) -> None:
     """Restore a backup into a cluster that has no log.
 
     URL is the backup file. Restore before the first master starts. Without --store, the backup becomes the data of
-    the next `up`. Every entry is verified, archived entries included; --archive names an archive that has moved.
-    Tasks of apps that had not ended run again.
+    the next `up`. Every entry is verified and folded, archived entries included; --archive names an archive that has
+    moved. Tasks of apps that had not ended run again.
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
-    with empty_place(place) as log:
+    with _empty_target(target) as log:
         of_archive = partial(render.counted, of="segments of the archive")
-        copied = read(log, url, elsewhere=place.archive, watched=render.counted, counted=of_archive)
-    _print_copied(copied, url, "restored from", as_json=as_json)
+        copied = read(log, url, elsewhere=target.archive, watched=render.counted, counted=of_archive)
+    _print_copied(copied, url, "restored from", as_json=as_json, more={"withheld": copied.withheld})
+    _warn_of_withheld(copied.withheld)
+
+
+@click.command("import")
+@click.argument("file", type=EXPORT, default="-")
+@as_json
+@target_options()
+@click.pass_obj
+def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
+    """Import an exported log into a cluster that has no log.
+
+    FILE (stdin by default) is a complete log written by `fairlog log --json`. Every entry is verified and folded
+    before any becomes visible, so an interrupted import changes nothing and can be repeated. Import before the first
+    master starts. Without --store, the log becomes the data of the next `up`. Tasks of apps that had not ended run
+    again.
+    """
+    if file.isatty():
+        raise click.UsageError("name a FILE, or pipe a log to standard input")
+    from fairlog.cli.sources import exported  # noqa: PLC0415 (help needs none of it)
+    from recovery.archive.publish import Draft, left_behind  # noqa: PLC0415 (likewise)
+
+    with _empty_target(target) as log:
+        if (reached := left_behind(log)) is not None:
+            render.say(f"An earlier import stopped at position {reached}; this one starts from the beginning.")
+        with Draft(log) as draft:
+            draft.add(render.counted(exported(file)))
+            draft.publish()
+        cluster, end = log.keys.cluster, draft.end
+    if as_json:
+        render.print_json({"cluster": cluster, **end._asdict(), "withheld": draft.withheld})
+    else:
+        click.echo(f"{end.seq} log entries imported into the cluster {cluster}, digest {end.digest}")
+    _warn_of_withheld(draft.withheld)
 
 
 @click.command()
 @click.argument("url", type=read_text, required=False)
-@click.option(
-    "--retain",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Number of events that stay in the store.  [default: the setting archive_retain_events]",
+@range_option(
+    "--retain", 0, help="Number of events that stay in the store.  [default: the setting archive_retain_events]"
 )
-@click.option("--list", "listing", is_flag=True, help="List the archived segments, and change nothing.")
-@click.option("--check", "checking", is_flag=True, help="Read and verify every archived entry, and change nothing.")
+@flag("--list", "listing", help="List the archived segments, and change nothing.")
+@flag("--check", "checking", help="Read and verify every archived entry, and change nothing.")
 @as_json
 @on_cluster
 def archive(
@@ -91,14 +122,16 @@ def archive(
     from recovery.archive.archive import archive as move  # noqa: PLC0415 (help needs none of it)
 
     settings = session.ask("settings")
-    place = _as_url(url) or session.place.archive or settings["archive_url"]
+    if url and "://" not in url:
+        url = Path(url).absolute().as_uri()
+    folder = url or session.target.archive or settings["archive_url"]
     kept = settings["archive_retain_events"] if retain is None else retain
-    folded = lambda seq: render.tell(f"folded {seq} entries for a snapshot")  # noqa: E731
-    moved = list(move(session.log, place, retain=kept, watched=render.counted, folded=folded))
+    folded = lambda seq: render.progress(f"folded {seq} entries for a snapshot")  # noqa: E731
+    moved = list(move(session.log, folder, retain=kept, watched=render.counted, folded=folded))
     if as_json:
         render.print_json([_segment(each) for each in moved])
     elif moved:
-        click.echo(f"entries {moved[0].first} to {moved[-1].last} moved to {place}, in {len(moved)} segments")
+        click.echo(f"entries {moved[0].first} to {moved[-1].last} moved to {folder}, in {len(moved)} segments")
     else:
         head = session.log.head().seq
         click.echo(f"nothing to archive: the log has {head} entries, and the last {kept} stay in the store")
@@ -108,7 +141,7 @@ def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
     from recovery.archive.archive import listed  # noqa: PLC0415 (help needs none of it)
     from recovery.archive.segment import check  # noqa: PLC0415 (likewise)
 
-    segments = [segment.under(session.place.archive) for segment in listed(session.store, session.keys)]
+    segments = [segment.under(session.target.archive) for segment in listed(session.store, session.keys)]
     for segment in render.counted(segments, of="segments") if checking else ():
         check(segment)
     if as_json:
@@ -124,38 +157,44 @@ def _segment(segment: Segment) -> dict[str, Any]:
     return {"from": segment.first, "to": segment.last, "digest": segment.digest, "segment": segment.url}
 
 
-def _as_url(place: str | None) -> str | None:
-    """The URL of a folder that may have been given by its path."""
-    return place if not place or "://" in place else Path(place).absolute().as_uri()
-
-
 @contextmanager
-def empty_place(place: Place) -> Iterator[EventLog]:
-    """The log of the cluster that is meant; that of an `up` which does not run is reached by a store of our own."""
+def _empty_target(target: Target) -> Iterator[EventLog]:
+    """The log of the cluster; without --store and a running `up`, in a store started on the data of the next `up`."""
     from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
     from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)
     from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
     from scheduler.store.eventlog import EventLog  # noqa: PLC0415 (likewise)
     from scheduler.store.keys import Keys  # noqa: PLC0415 (likewise)
 
-    if place.store is not None or find_running(place.data) is not None:
-        with closing(Session(place)) as session:
-            check_store(session.store, unsafe=place.unsafe_store)
+    if target.store is not None or find_running(target.data) is not None:
+        with closing(Session(target)) as session:
+            check_store(session.store, unsafe=target.unsafe_store)
             yield session.log
         return
-    data = place.data or default_data()
+    data = target.data or default_data()
     lock = running.lock(data)
     try:
         with EmbeddedStore(data / "store") as store, connect(store.url) as connection:
-            yield EventLog(connection, Keys(place.cluster or "default"))
+            yield EventLog(connection, Keys(target.cluster or "default"))
     finally:
         os.close(lock)
 
 
-def _print_copied(copied: Copied, url: str, done: str, *, as_json: bool) -> None:
+def _warn_of_withheld(withheld: int) -> None:
+    """Say that apps of an imported or restored log cannot run."""
+    if withheld:
+        render.say(
+            f"The commands of {withheld} apps that have not ended are not in this public log. Their tasks cannot run; "
+            "`fairlog kill APP` ends an app."
+        )
+
+
+def _print_copied(
+    copied: Copied, url: str, done: str, *, as_json: bool, more: Mapping[str, int] = MappingProxyType({})
+) -> None:
     said = copied.as_json()
     if as_json:
-        render.print_json({"url": url, **said})
+        render.print_json({"url": url, **said, **more})
         return
     click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}")
     if said["archived"]:

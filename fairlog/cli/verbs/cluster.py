@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.health import live, ready
-from fairlog.cli.params import as_json, read_pair, read_size, read_text
-from fairlog.cli.session import without_password
-from fairlog.cli.target import in_the_past, place_options
+from fairlog.cli.params import (
+    as_json,
+    flag,
+    names_argument,
+    number_option,
+    range_option,
+    read_pair,
+    read_size,
+    read_text,
+    size_option,
+    text_option,
+)
+from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.verbs.apps import send_each
 from scheduler.model.commands import (
     ChangeCompany,
@@ -26,6 +35,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.resources import size_text
+from scheduler.service.program_log import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +45,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
+@range_option(
     "--warn-at",
-    type=click.IntRange(0, 100),
+    *(0, 100),
     default=50,
     show_default=True,
     metavar="PERCENT",
@@ -61,7 +71,7 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
     """
     if check is not None:
         if session.at is not None:
-            raise click.UsageError(f"--{check} checks the present: leave out --at")
+            raise click.UsageError(f"--{check} checks the present; leave out --at")
         return _print_health(session, check, as_json=as_json)
     if session.at is not None:
         return _past_status(session, as_json=as_json)
@@ -70,8 +80,7 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
     if seen is None:
         serving = None
         seen = _cluster_without_master(session)
-    stored = cast("dict[bytes, bytes]", session.store.hgetall(session.keys.agents))
-    agents = {name.decode(): json.loads(text) for name, text in stored.items()}
+    agents = session.agents()
     said = {
         "cluster": session.cluster,
         "head": seen["head"],
@@ -86,7 +95,7 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
             }
             for worker in seen["workers"]
         ],
-        "store": {"url": without_password(session.url), "pid": session.up.store_pid if session.up else None},
+        "store": {"url": masked(session.url), "pid": session.up.store_pid if session.up else None},
     }
     if as_json:
         render.print_json(said)
@@ -97,7 +106,7 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
 
 
 def _past_status(session: Session, *, as_json: bool) -> int:
-    """Print what the log knows of the cluster as it was: who had been elected, and the workers."""
+    """Print the elected master and the workers of a past state."""
     state = session.folded()
     workers = [
         {"worker": name, "pid": None, "host": worker.host, "status": worker.status}
@@ -136,18 +145,15 @@ def _warn_of_log(session: Session, percent: int) -> None:
     limit = int(memory.get("maxmemory") or memory.get("total_system_memory") or 0)
     if limit and taken * 100 > limit * percent:
         sizes = f"{size_text(taken >> 20)} of {size_text(limit >> 20)}"
-        click.echo(
-            f"Warning: the log takes {sizes}, more than {percent}% of the store's memory; see `fairlog archive`",
-            err=True,
-        )
+        render.say(f"Warning: the log takes {sizes}, over {percent}% of the store's memory; see `fairlog archive`")
 
 
 def _cluster_without_master(session: Session) -> dict[str, Any]:
-    """The cluster's view from the log; where that cannot be read, no more than where it ends."""
+    """The view `cluster` from the log; if that cannot be read, only the position of its end."""
     try:
         found = session.ask("cluster")
     except (UnreadableRecord, InvariantViolated) as error:
-        click.echo(f"Error: {error}", err=True)
+        render.say(f"Error: {error}")
         return {"head": session.log.head().seq, "workers": []}
     return dict(found)
 
@@ -170,27 +176,16 @@ def _member(member: dict[str, Any]) -> str:
 
 
 @click.group()
-@place_options()
+@target_options()
 def company() -> None:
     """Add, change, remove or list companies and their quotas."""
 
 
 def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.option("--cores", type=int, metavar="N", help="Cores of the quota. Requires --memory."),
-        click.option(
-            "--memory",
-            type=read_size,
-            metavar="SIZE",
-            help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores.",
-        ),
-        click.option(
-            "--part", type=read_text, metavar="PART", help="Quota as a part of the live cluster, such as 25% or 1/4."
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    cores = number_option("--cores", help="Cores of the quota. Requires --memory.")
+    memory = size_option("--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores.")
+    part = text_option("--part", metavar="PART", help="Quota as a part of the live cluster, such as 25% or 1/4.")
+    return cores(memory(part(function)))
 
 
 _BORROW = "Allow the company to exceed its quota while no other company has an app that can be admitted."
@@ -201,32 +196,31 @@ _BORROW = "Allow the company to exceed its quota while no other company has an a
 @_quota
 @click.option("--borrow/--no-borrow", default=None, help=_BORROW)
 @on_cluster
-def company_add(
-    session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool | None
-) -> None:
+def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noqa: ANN401 (fields of the command)
     """Register a company.
 
     Without a quota, the company gets an equal part of the live cluster.
     """
-    session.send(RegisterCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
+    session.send(RegisterCompany(company=name, **quota))
     click.echo(f"company {name} added")
 
 
 @company.command("set")
 @click.argument("name", type=read_text)
 @_quota
-@click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} If given alone, the quota stays.")
+@click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Given alone, it leaves the quota as it is.")
 @on_cluster
-def company_set(
-    session: Session, *, name: str, cores: int | None, memory: int | None, part: str | None, borrow: bool | None
-) -> None:
-    """Replace a company's quota."""
-    session.send(ChangeCompany(company=name, cores=cores, memory_mb=memory, part=part, borrow=borrow))
+def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noqa: ANN401 (fields of the command)
+    """Replace a company's quota.
+
+    Without --cores, --memory or --part, the company gets an equal part of the live cluster.
+    """
+    session.send(ChangeCompany(company=name, **quota))
     click.echo(f"company {name} changed")
 
 
 @company.command("remove")
-@click.argument("name", nargs=-1, required=True, type=read_text)
+@names_argument("name")
 @on_cluster
 def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove companies that have no app left."""
@@ -238,31 +232,18 @@ def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
 @on_cluster
 def company_list(session: Session, *, as_json: bool) -> None:
     """List the companies with their quotas, in force and as given."""
-    found = session.ask("companies")
-    if as_json:
-        render.print_json(found)
-        return
-    render.print_table(
-        ("COMPANY", "QUOTA", "CORES", "MEMORY", "BORROWS", "USERS", "APPS"),
-        [
-            (
-                each["company"],
-                each["quota"],
-                each["quotaCores"],
-                size_text(each["quotaMemory"]),
-                "yes" if each["borrow"] else "no",
-                each["users"],
-                each["apps"],
-            )
-            for each in found
-        ],
+    render.print_records(
+        session.ask("companies"),
+        "company quota quotaCores quotaMemory borrow users apps",
+        headings=("COMPANY", "QUOTA", "CORES", "MEMORY", "BORROWS", "USERS", "APPS"),
         empty="No company is registered; `fairlog company add NAME` adds one.",
+        as_json=as_json,
     )
 
 
 @click.group(invoke_without_command=True)
 @as_json
-@place_options()
+@target_options()
 @click.pass_context
 def settings(ctx: click.Context, *, as_json: bool) -> None:
     """Show or change the cluster's settings."""
@@ -289,21 +270,21 @@ _WORDS = {"true": True, "false": False, "none": None}
 @click.argument("change", nargs=-1, required=True, type=read_pair, metavar="NAME=VALUE...")
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
-    """Change settings, all of them or none, from the next turn on."""
+    """Change settings, all of them or none, with the next turn."""
     changes = {read_text(name): read_value(name, text) for name, text in change}
     receipt = session.send(ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
 
 
 def _shown(value: object) -> str:
-    """The value as `settings set` reads it."""
+    """The value in the form that `settings set` accepts."""
     if value == "":
         return "none"
     return next((word for word, meant in _WORDS.items() if meant is value), str(value))
 
 
 def read_value(name: str, text: str) -> int | str | None:
-    """The value as its setting is likely to want it; whether it does is the rules' to say."""
+    """The value of a setting, typed by its look and the setting's name; the rules check it."""
     if name.endswith("_url") and text == "none":
         return ""
     if text in _WORDS:
@@ -322,32 +303,17 @@ def read_value(name: str, text: str) -> int | str | None:
 @on_log
 def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources."""
-    found = source.ask("workers")
-    if as_json:
-        render.print_json(found)
-        return
-    render.print_table(
-        ("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED", "EXECUTORS"),
-        [
-            (
-                each["worker"],
-                each["host"],
-                each["rack"],
-                each["status"],
-                each["cores"],
-                each["grantedCores"],
-                size_text(each["memory"]),
-                size_text(each["grantedMemory"]),
-                each["executors"],
-            )
-            for each in found
-        ],
+    render.print_records(
+        source.ask("workers"),
+        "worker host rack status cores grantedCores memory grantedMemory executors",
+        headings=("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED", "EXECUTORS"),
         empty="No worker is registered; `fairlog worker` offers this machine.",
+        as_json=as_json,
     )
 
 
 @click.command()
-@click.argument("worker", nargs=-1, required=True, type=read_text)
+@names_argument("worker")
 @on_cluster
 def drain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Stop granting resources on workers; running executors continue."""
@@ -355,7 +321,7 @@ def drain(session: Session, *, worker: tuple[str, ...]) -> int:
 
 
 @click.command()
-@click.argument("worker", nargs=-1, required=True, type=read_text)
+@names_argument("worker")
 @on_cluster
 def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     """Stop the executors of workers, and never grant on these workers again.
@@ -367,7 +333,7 @@ def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
 
 
 @click.command()
-@click.argument("worker", nargs=-1, required=True, type=read_text)
+@names_argument("worker")
 @on_cluster
 def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Return drained workers to service."""
@@ -375,12 +341,8 @@ def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
 
 
 @click.command()
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Remove at once. Executors on the worker are lost, and their tasks run again elsewhere.",
-)
-@click.argument("worker", nargs=-1, required=True, type=read_text)
+@flag("--force", help="Remove at once. Executors on the worker are lost, and their tasks run again elsewhere.")
+@names_argument("worker")
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
     """Remove workers once they are empty, or at once with --force."""
@@ -403,14 +365,10 @@ def shares(source: Source, *, as_json: bool) -> None:
     for each in found["companies"]:
         amounts = (_amounts(each, name) for name in ("quota", "part", "claim", "beyond"))
         rows.append((each["company"], "", *_held(each), *amounts, render.percent(each["share"])))
-        users = (user for user in found["users"] if _same_company(user, each))
+        users = (user for user in found["users"] if user["company"] == each["company"])
         rows += [("", user["user"], *_held(user), "", "", "", "", "") for user in users]
     columns = ("COMPANY", "USER", "REQUESTED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
     render.print_table(columns, rows, empty="")
-
-
-def _same_company(user: dict[str, Any], company: dict[str, Any]) -> bool:
-    return bool(user["company"] == company["company"])
 
 
 def _held(balance: dict[str, Any]) -> tuple[str, str]:

@@ -1,11 +1,10 @@
-"""The verbs that take figures of the log: fairness, statement."""
+"""The verbs that measure the log: fairness, statement."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, read_text, span_options
+from fairlog.cli.params import as_json, check_extra, file_option, flag, matched, read_bound, span_options, text_option
 from recovery.archive.files import whole_file
 from recovery.replay.bounds import Bound
 from recovery.replay.window import measure
@@ -26,25 +25,14 @@ from witness.statement import statement as stated
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
 
-_MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])", re.ASCII)
+_MONTH = re.compile(r"(?!9999)([1-9]\d{3})-(0[1-9]|1[0-2])", re.ASCII)
 
 
 def read_month(text: str) -> tuple[Bound, Bound]:
-    """The first and the last ms of a month in UTC, written `YYYY-MM`.
-
-    Raises: click.BadParameter naming the right form.
-    """
-    found = _MONTH.fullmatch(text)
-    if found is None or found[1] == "0000":
-        raise click.BadParameter(f"{text[:40]!r} is not a month; write it like 2026-03")
+    """The begin and the end (ms) of a month in UTC, written `YYYY-MM`. Raises: click.BadParameter."""
+    found = matched(_MONTH, text, "a month", "2026-03")
     year, month = int(found[1]), int(found[2])
-    begins = round(datetime(year, month, 1, tzinfo=UTC).timestamp() * 1000)
-    year, month = (year, month + 1) if month < 12 else (year + 1, 1)
-    try:
-        ends = round(datetime(year, month, 1, tzinfo=UTC).timestamp() * 1000)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is outside the calendar; write a month such as 2026-03") from None
-    return Bound(at=begins), Bound(at=ends)
+    return read_bound(f"{text}-01"), read_bound(f"{year + month // 12:04}-{month % 12 + 1:02}-01")
 
 
 @click.command()
@@ -56,26 +44,24 @@ def read_month(text: str) -> tuple[Bound, Bound]:
     show_default=True,
     help="Report per company or per user.",
 )
-@click.option(
-    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page of charts to FILE."
-)
+@file_option("--html", help="Write a page of charts to FILE.")
 @as_json
 @on_log
 def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | None, as_json: bool) -> None:
     """Report how fair the log was to companies and users.
 
-    Entitlement is the max-min fair share of cores and memory, by water-filling over quotas and capped by demand
+    Entitlement is the max-min fair share of cores and memory, by water-filling over quotas and limited by demand
     (Dominant Resource Fairness, Ghodsi 2011). Shortfall is the entitlement that was not granted, in core-seconds;
     fairness error (as in Armada) is its mean as a part of the cluster. Jain's index is computed over occupied /
     entitled. Finish-time fairness (Themis, Mahajan 2020) is the time taken divided by the time on a dedicated 1/N of
-    the cluster. Out of turn is the longest time that somebody with a pending app stayed below entitlement.
+    the cluster. Out of turn is the longest time that a company or user with a pending app stayed below entitlement.
 
     --html writes one page that needs no network.
     """
     if html is not None:
-        from fairlog.cli import fairness_page  # noqa: PLC0415 (plotly takes a second, and is an extra)
+        from fairlog.cli import fairness_page  # noqa: PLC0415 (only --html needs it)
 
-        fairness_page.check_extra()
+        check_extra("--html", "plotly", "report")
     meter = Fairness(by=by)
     audited = Audited(source)
     state, span = measure(render.counted(audited), meter, first=first, last=last)
@@ -138,12 +124,12 @@ def _number(value: float | None) -> str:
 
 
 @click.command()
-@click.option("--company", required=True, type=read_text, metavar="C", help="Company to report on.")
-@click.option("--month", required=True, metavar="YYYY-MM", help="Month to report on, in UTC.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, with the log's span and digest on every line.")
+@text_option("--company", required=True, metavar="C", help="Company to report on.")
+@click.option("--month", "span", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
+@flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line.")
 @as_json
 @on_log
-def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json: bool) -> None:
+def statement(source: Source, *, company: str, span: tuple[Bound, Bound], as_csv: bool, as_json: bool) -> None:
     """Report a company's resource use in one month, by user and app.
 
     Figures are core-hours and GiB-hours. Requested is what apps requested, from admission to removal; granted is what
@@ -152,15 +138,15 @@ def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
-    first, last = read_month(month)
+    (first, last), month = span, str(span[0])[:7]
     usages, audited = Usages(), Audited(source)
     try:
-        _, span = measure(render.counted(audited), usages, first=first, last=last)
+        _, held = measure(render.counted(audited), usages, first=first, last=last)
     except InvalidCommand:
         raise InvalidCommand(f"the log has no entry in {month}") from None
     if company not in usages.companies:
         raise UnknownCompany(company)
-    said = {"verdict": audited.verdict, **stated(usages, span, company=company, month=month)}
+    said = {"verdict": audited.verdict, **stated(usages, held, company=company, month=month)}
     if as_json:
         render.print_json(said)
     elif as_csv:
@@ -172,7 +158,7 @@ def statement(source: Source, *, company: str, month: str, as_csv: bool, as_json
 
 
 def _lines(said: dict[str, Any]) -> list[tuple[str, str, str, dict[str, Any]]]:
-    """(level, user, app, amounts) of every app, of every user behind theirs, and of the company."""
+    """(level, user, app, amounts): each user's apps, then the user; last the company."""
     lines = []
     for user in said["users"]:
         lines += [("app", user["user"], app["app"], app) for app in user["apps"]]

@@ -1,4 +1,4 @@
-"""The verbs about what was decided, or would be: log, simulate."""
+"""The verbs log and simulate."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.follow import follow, position_of
-from fairlog.cli.params import as_json, read_text, span_options
+from fairlog.cli.follow import follow
+from fairlog.cli.params import as_json, check_extra, file_option, flag, span_options, text_option
 from fairlog.cli.target import in_the_past
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
@@ -28,15 +28,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @span_options
-@click.option("--app", type=read_text, metavar="A", help="Print only events of this app.")
-@click.option("--follow", "following", is_flag=True, help="Keep printing new events.")
-@click.option("--public", is_flag=True, help="Leave out names, commands, variables and folders of apps, and salts.")
-@click.option(
-    "--parquet",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write a Parquet file instead, one row per event.",
-)
+@text_option("--app", metavar="A", help="Print only events of this app.")
+@flag("--follow", "following", help="Keep printing new events.")
+@flag("--public", help="Leave out apps' private parts: names, commands, names of variables, folders and salts.")
+@file_option("--parquet", help="Write a Parquet file instead, one row per event.")
 @in_the_past
 @as_json
 @on_log
@@ -53,11 +48,11 @@ def log(
 ) -> None:
     """Print the log, one line per event, and verify its chain of digests.
 
-    With --json each line is an object with seq, type, at, turn, cause and data; the first event that a command caused
-    also has command, events (how many it caused), by, commit and private, the last one of a turn the turn's digest.
-    `fairlog import` takes the whole of it.
-    With --parquet FILE has these columns, and one for each fact that an event may state, in its type; FILE is there,
-    or written over, only once it is whole.
+    With --json, each line is an object; `fairlog import` and every verb with a FILE argument read the whole log in
+    this form. With --parquet, FILE has one typed column for each field of an event; it appears, or is replaced, only
+    when it is complete.
+
+    --public exports a log that can be audited without showing the apps' private parts.
     """
     if parquet is not None and (as_json or following):
         raise click.UsageError(
@@ -72,16 +67,16 @@ def log(
         for line in chosen:
             click.echo(show(line))
         return
-    from fairlog.cli.parquet import check_extra, write  # noqa: PLC0415 (its library is an extra)
+    check_extra("--parquet", "pyarrow", "parquet")
+    from fairlog.cli.parquet import write  # noqa: PLC0415 (its library is an extra)
 
-    check_extra()
     click.echo(f"{write(parquet, render.counted(chosen))} log entries written to {parquet}")
 
 
 def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public: bool) -> Iterator[Line]:
     records = source.records(first, last)
     if following:
-        grown = follow(source.session.log, position_of(source.session.log, (first.seq or 1) - 1))
+        grown = follow(source.session.log, source.session.log.before((first.seq or 1) - 1))
         records = (record for record in grown if record is not None)
     lines = (line for record in records for line in lines_of(record, public=public))
     within = up_to(lines, last) if following else source.until(up_to(lines, last))
@@ -89,7 +84,7 @@ def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public
 
 
 def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:
-    """Those of the lines that are about the app. Raises: UnknownApp if none is and it is not `known` elsewhere."""
+    """The lines about the app. Raises: UnknownApp if there is none, unless the app is `known` to exist."""
     for line in lines:
         if app is None or _is_about(line, app):
             known = True

@@ -1,4 +1,4 @@
-"""The verb that plays the log: replay."""
+"""The verb replay: plays the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, span_options
+from fairlog.cli.params import as_json, matched, span_options
 from recovery.replay.bounds import Bound
 from witness.playback import Playback, pending_apps, told
 
@@ -28,24 +28,18 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE_S = 2.0
 SHOWN_EVERY_S = 0.1
-"""A frame that comes sooner behind one that was shown is left out of a live view."""
+"""A live view leaves out a frame that follows a shown one sooner than this."""
 _LAST = 8
-"""How many of the last events a live view shows."""
+"""Number of latest events in a live view."""
 _NAMED = 6
-"""How many companies a line names."""
+"""Number of companies in a line."""
 _BAR = 24
-_SPEED = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)x?", re.ASCII)
+_SPEED = re.compile(r"(?=.*[1-9])(\d{1,9}(?:\.\d{1,6})?)x?", re.ASCII)
 
 
 def read_speed(text: str) -> float:
-    """How many times as fast as it was, written `60`, `0.5` or `60x`.
-
-    Raises: click.BadParameter naming the right form.
-    """
-    found = _SPEED.fullmatch(text)
-    if found is None or not float(found[1]):
-        raise click.BadParameter(f"{text[:40]!r} is not a speed above 0; write it like 60, 0.5 or 60x")
-    return float(found[1])
+    """The speed as a multiple of real time, written `60`, `0.5` or `60x`. Raises: click.BadParameter."""
+    return float(matched(_SPEED, text, "a speed above 0", "60, 0.5 or 60x")[1])
 
 
 @click.command()
@@ -74,7 +68,7 @@ def replay(source: Source, *, first: Bound, last: Bound, speed: float | None, as
 
 
 class Pace:
-    """When frames are due at that speed; time without any is cut to `LONGEST_PAUSE_S`."""
+    """Waits between frames at a speed; pauses are at most `LONGEST_PAUSE_S`."""
 
     def __init__(
         self,
@@ -97,7 +91,7 @@ class Pace:
             self.pause(early)
 
     def is_worth_showing(self, frame: Frame) -> bool:
-        """Whether the frame stands for a while, or nothing was shown for that long; the last one always is."""
+        """Whether the frame or the one shown before lasts `SHOWN_EVERY_S`, or the frame is the last."""
         now = self.now()
         shown = frame.next_at is None or self._next_in >= SHOWN_EVERY_S or now - self._shown >= SHOWN_EVERY_S
         self._shown = now if shown else self._shown
@@ -109,7 +103,7 @@ def _json(frame: Frame) -> str:
 
 
 def _line(frame: Frame) -> str:
-    """The frame in one line: position, time, queue, cores, the companies that hold most, and what happened."""
+    """The frame in one line: position, time, queue, cores, largest shares, events."""
     state = frame.state
     held = [f"{name} {render.percent(share)}" for name, share in _shares(state)[:_NAMED] if _part(share)]
     words = [text for fact in frame.happened if (text := told(fact.event))]
@@ -123,7 +117,7 @@ def _queue(state: ClusterState) -> str:
 
 
 def _shares(state: ClusterState) -> list[tuple[str, str]]:
-    """(company, share "n/d"), the largest first."""
+    """(company, share "n/d"), largest share first."""
     shares = [(name, str(state.queue.share(name))) for name in state.companies]
     return sorted(shares, key=lambda each: (-_part(each[1]), each[0]))
 
@@ -134,7 +128,7 @@ def _part(share: str) -> float:
 
 
 def _live(frames: Iterator[Frame], speed: float) -> None:
-    """Draw the frames on the terminal, each in the place of the one before; the last one stays."""
+    """Draw the frames on the terminal, each over the one before; the last one stays."""
     from rich.console import Console  # noqa: PLC0415 (only terminals need it)
     from rich.live import Live  # noqa: PLC0415 (likewise)
 
@@ -150,7 +144,7 @@ def _live(frames: Iterator[Frame], speed: float) -> None:
 
 
 def _picture(frame: Frame, last: Iterable[str], speed: float, height: int) -> RenderableType:
-    """What a terminal of so many lines shows of a frame: the companies that hold most, the busiest workers."""
+    """The frame for a terminal of `height` lines: largest companies, busiest workers, latest events."""
     from rich.console import Group  # noqa: PLC0415 (only terminals need it)
     from rich.text import Text  # noqa: PLC0415 (likewise)
 
@@ -182,16 +176,9 @@ def _picture(frame: Frame, last: Iterable[str], speed: float, height: int) -> Re
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], room: int, of: str) -> RenderableType:
-    from rich.table import Table  # noqa: PLC0415 (only terminals need it)
-
-    more = len(rows) - room
-    caption = f"and {more} more {of}" if more > 0 else None
-    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left")
-    for number, name in enumerate(columns):
-        right = bool(rows) and isinstance(rows[0][number], int)
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    for row in rows[:room]:
-        table.add_row(*(str(cell) for cell in row))
+    table = render.table_of(columns, rows[:room])
+    if len(rows) > room:
+        table.caption, table.caption_justify = f"and {len(rows) - room} more {of}", "left"
     return table
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from fairlog.cli.params import Seconds, read_size, read_text
-from fairlog.cli.target import Place, place_options
+from fairlog.cli import render
+from fairlog.cli.params import Seconds, flag, range_option, read_size, size_option, text_option
+from fairlog.cli.target import Target, target_options
 from fairlog.local.running import default_data, find_running
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
 from scheduler.service.program_log import FORMAT_VARIABLE, LogFormat, log_to_stderr
 
-_CORES = click.IntRange(1, MAX_CORES)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _SMALLEST_CORES = 4
 _SMALLEST_MB = 2048
@@ -24,9 +24,6 @@ _SMALLEST_MB = 2048
 
 class NotRunning(FairlogError):
     """There is no `up` to stop."""
-
-    def __init__(self, data: Path | None) -> None:
-        super().__init__(f"no `fairlog up` is running{f' on the data in {data}' if data else ''}")
 
 
 def _memory(text: str) -> int:
@@ -54,39 +51,28 @@ _logs = click.option(
 
 
 @click.command()
-@click.option(
-    "--detach", is_flag=True, help="Run in the background; return once a master is active. `fairlog down` stops it."
-)
-@click.option(
-    "--workers", type=click.IntRange(0, 100), default=2, show_default=True, metavar="N", help="Number of workers."
-)
-@click.option(
+@flag("--detach", help="Run in the background; return once a master is active. `fairlog down` stops it.")
+@range_option("--workers", 0, 100, default=2, show_default=True, help="Number of workers.")
+@range_option(
     "--cores",
-    type=_CORES,
-    metavar="N",
+    *(1, MAX_CORES),
     help="Cores of each worker.  [default: the machine's cores, divided among the workers]",
 )
-@click.option(
+@size_option(
     "--memory",
     type=_memory,
-    metavar="SIZE",
     help="Memory of each worker.  [default: the machine's memory, divided among the workers]",
 )
-@click.option(
-    "--masters",
-    type=click.IntRange(1, 9),
-    default=2,
-    show_default=True,
-    metavar="N",
-    help="Number of masters. One is active, the others are standbys.",
+@range_option(
+    "--masters", 1, 9, default=2, show_default=True, help="Number of masters. One is active, the others are standbys."
 )
 @click.option(
     "--data", type=_FOLDER, metavar="DIR", help="Folder for all data.  [default: fairlog in the user's data folder]"
 )
-@click.option("--cluster", type=read_text, metavar="NAME", help='Name of the cluster.  [default: "default"]')
+@text_option("--cluster", metavar="NAME", help='Name of the cluster.  [default: "default"]')
 @_logs
 @click.pass_obj
-def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None, **asked: Any) -> None:  # noqa: ANN401
+def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | None, **asked: Any) -> None:  # noqa: ANN401
     """Run a whole cluster on this machine: store, masters and workers.
 
     A process that dies is restarted. All acknowledged commands are kept in the data folder, and the next `up`
@@ -95,12 +81,12 @@ def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None,
     from fairlog.local.up import Plan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
     from workers.offer import default_cores, default_memory_mb  # noqa: PLC0415 (likewise)
 
-    if place.store is not None:
+    if target.store is not None:
         raise click.UsageError("`up` runs its own store: leave out --store, and unset FAIRLOG_STORE")
     each = max(1, asked["workers"])
     plan = Plan(
-        data=data or place.data or default_data(),
-        cluster=cluster or place.cluster or "default",
+        data=data or target.data or default_data(),
+        cluster=cluster or target.cluster or "default",
         masters=asked["masters"],
         workers=asked["workers"],
         cores=asked["cores"] or max(_SMALLEST_CORES, default_cores() // each // 2 * 2),
@@ -114,18 +100,18 @@ def up(place: Place, /, *, detach: bool, data: Path | None, cluster: str | None,
 
 
 @click.command()
-@place_options()
+@target_options()
 @click.pass_obj
-def down(place: Place) -> None:
+def down(target: Target) -> None:
     """Stop the running `up` and its executors.
 
     Stops the `up` started last, or the one that uses --data.
     """
     from fairlog.local.up import stop_running  # noqa: PLC0415 (the other verbs need none of it)
 
-    found = find_running(place.data)
+    found = find_running(target.data)
     if found is None:
-        raise NotRunning(place.data)
+        raise NotRunning(f"no `fairlog up` is running{f' on the data in {target.data}' if target.data else ''}")
     stop_running(found)
     click.echo(f"stopped; the data stays in {found.data}")
 
@@ -145,20 +131,17 @@ def _until_the_parent_ends(ctx: click.Context, _param: click.Parameter, parent: 
         die_with_parent(parent)
 
 
-def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
-    """How `up` starts it: it ends with the process of that number."""
-    option = click.option("--end-with", type=int, hidden=True, expose_value=False, callback=_until_the_parent_ends)
-    return option(function)
+_is_child = click.option("--end-with", type=int, hidden=True, expose_value=False, callback=_until_the_parent_ends)
+"""The pid of the `up` that starts the process, which ends with it."""
 
 
 @click.command()
 @_is_child
-@click.option(
+@range_option(
     "--replicas",
-    type=click.IntRange(0, 9),
+    *(0, 9),
     default=0,
     show_default=True,
-    metavar="N",
     envvar="FAIRLOG_REPLICAS",
     show_envvar=True,
     help="Acknowledge a command only when N replicas of the store have it on disk.",
@@ -175,9 +158,9 @@ def _is_child(function: Callable[..., Any]) -> Callable[..., Any]:
     help="Time without a sign of the active master after which a standby takes over.",
 )
 @_logs
-@place_options()
+@target_options()
 @click.pass_obj
-def master(place: Place, replicas: int, lease_s: float) -> None:
+def master(target: Target, replicas: int, lease_s: float) -> None:
     """Run a master, active or standby.
 
     A standby follows the log and keeps the state ready. On SIGTERM a master hands over and stops.
@@ -185,39 +168,31 @@ def master(place: Place, replicas: int, lease_s: float) -> None:
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from recovery.failover.master import run_master  # noqa: PLC0415 (likewise)
 
-    url, cluster, _ = locate(place)
+    url, cluster, _ = locate(target)
     log_to_stderr()
-    run_master(
-        url,
-        cluster,
-        unsafe=place.unsafe_store,
-        replicas=replicas,
-        lease_s=lease_s,
-        archive_url=place.archive,
-    )
+    unsafe, archive_url = target.unsafe_store, target.archive
+    run_master(url, cluster, unsafe=unsafe, replicas=replicas, lease_s=lease_s, archive_url=archive_url)
 
 
 @click.command()
-@click.option("--cores", type=_CORES, metavar="N", help="Cores to offer.  [default: the machine's]")
-@click.option("--memory", type=_memory, metavar="SIZE", help="Memory to offer.  [default: the machine's]")
-@click.option("--id", "worker", type=read_text, metavar="ID", help="Id of the worker.  [default: the host's name]")
-@click.option("--rack", type=read_text, default="", metavar="RACK", help="Rack of the machine.")
-@click.option(
-    "--instances", type=click.IntRange(1, 1000), default=1, show_default=True, metavar="N", help="Number of workers."
-)
+@range_option("--cores", 1, MAX_CORES, help="Cores to offer.  [default: the machine's]")
+@size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
+@text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")
+@text_option("--rack", default="", metavar="RACK", help="Rack of the machine.")
+@range_option("--instances", 1, 1000, default=1, show_default=True, help="Number of workers.")
 @click.option(
     "--run-dir",
     type=_FOLDER,
     metavar="DIR",
     help="Folder for executors' files, including the complete output of tasks.",
 )
-@click.option("--drain", is_flag=True, help="On SIGTERM, let running executors end, then leave the cluster.")
-@click.option("--no-outlive", is_flag=True, hidden=True)
+@flag("--drain", help="On SIGTERM, let running executors end, then leave the cluster.")
+@flag("--no-outlive", hidden=True)
 @_is_child
 @_logs
-@place_options()
+@target_options()
 @click.pass_obj
-def worker(place: Place, /, *, no_outlive: bool, drain: bool, memory: int | None, **asked: Any) -> None:  # noqa: ANN401 (the options as click gives them)
+def worker(target: Target, /, *, no_outlive: bool, drain: bool, memory: int | None, **asked: Any) -> None:  # noqa: ANN401 (the options as click gives them)
     """Offer this machine's cores and memory to the cluster.
 
     On SIGTERM the worker's agent stops and its executors continue; the next agent with the same id finds them. With
@@ -229,7 +204,7 @@ def worker(place: Place, /, *, no_outlive: bool, drain: bool, memory: int | None
     from workers.agent import run_agent  # noqa: PLC0415 (likewise)
     from workers.offer import make_offers  # noqa: PLC0415 (likewise)
 
-    url, cluster, _ = locate(place)
+    url, cluster, _ = locate(target)
     log_to_stderr()
     offers = [
         offer.model_copy(update={"drain": drain})
@@ -238,23 +213,19 @@ def worker(place: Place, /, *, no_outlive: bool, drain: bool, memory: int | None
     for offer in offers:
         check_identifier("the worker id", offer.worker)
     with connect(url) as store:
-        check_store(store, unsafe=place.unsafe_store)
+        check_store(store, unsafe=target.unsafe_store)
     if offers[0].cores < _SMALLEST_CORES or offers[0].memory_mb < _SMALLEST_MB:
-        _say(
-            f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the smallest executor takes by "
-            f"default ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); --cores and --memory offer more"
+        render.say(
+            f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the default size of the "
+            f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
         )
     run_agent(url, cluster, offers)
 
 
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)
-
-
 def _reporter() -> Callable[[str], None]:
-    """What says what happens to the processes of `up`: sentences, or entries of its log where programs read it."""
+    """What reports on the processes of `up`: sentences, or log lines with --log-format json."""
     if os.environ[FORMAT_VARIABLE] == "console":
-        return _say
+        return render.say
     import structlog  # noqa: PLC0415 (takes long to load)
 
     log_to_stderr()

@@ -1,4 +1,4 @@
-"""The verb about what would have been: whatif."""
+"""The verb whatif: the same inputs under other rules."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, read_pair, read_size, read_text
+from fairlog.cli.params import as_json, matched, range_option, read_pair, read_size, read_text, text_option
 from fairlog.cli.verbs.cluster import read_value
-from recovery.replay.inputs import LoggedTurn, turns
 from recovery.replay.rebuild import unhindered
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import InvalidCommand
 from witness.swf import read_trace
-from witness.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, work_of
+from witness.whatif import LoggedTurn, OtherWorld, Rules, World, as_logged, check_rules, compared, turns, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,38 +24,27 @@ if TYPE_CHECKING:
     from fairlog.cli.sources import Source
     from witness.whatif import Work
 
-_WORKERS = re.compile(r"(\d{1,5})x(\d{1,7})x(\S+)", re.ASCII)
-_QUOTA = re.compile(r"(\d{1,12}),(\S+)", re.ASCII)
+_WORKERS = re.compile(r"(?!0+x)(\d{1,5})x(?!0+x)(\d{1,7})x(\S+)", re.ASCII)
+_QUOTA = re.compile(r"([^=]+)=(\d{1,12}),(\S+)", re.ASCII)
 
 
 def read_workers(text: str) -> tuple[int, int, int]:
-    """How many workers, their cores and MiB, written `4x16x64G`.
-
-    Raises: click.BadParameter naming the right form.
-    """
-    found = _WORKERS.fullmatch(text)
-    if found is None or not int(found[1]) or not int(found[2]):
-        raise click.BadParameter(f"{text[:40]!r} is not of the form NUMBERxCORESxMEMORY; write it like 4x16x64G")
+    """The number of workers, cores and MiB of each, written `4x16x64G`. Raises: click.BadParameter."""
+    found = matched(_WORKERS, text, "of the form NUMBERxCORESxMEMORY", "4x16x64G")
     return int(found[1]), int(found[2]), read_size(found[3])
 
 
 def read_quota(text: str) -> tuple[str, tuple[int, int]]:
-    """A company with cores and MiB, written `c1=512,1T`.
-
-    Raises: click.BadParameter naming the right form.
-    """
-    company, amounts = read_pair(text)
-    found = _QUOTA.fullmatch(amounts)
-    if found is None:
-        raise click.BadParameter(f"{text[:40]!r} is not of the form COMPANY=CORES,MEMORY; write it like c1=512,1T")
-    return read_text(company), (int(found[1]), read_size(found[2]))
+    """A company, cores and MiB, written `acme=512,1T`. Raises: click.BadParameter."""
+    found = matched(_QUOTA, text, "of the form COMPANY=CORES,MEMORY", "acme=512,1T")
+    return read_text(found[1]), (int(found[2]), read_size(found[3]))
 
 
 @click.command()
 @click.option(
     "--set", "changes", multiple=True, type=read_pair, metavar="NAME=VALUE", help="Setting to change. Can be repeated."
 )
-@click.option("--placement", type=read_text, metavar="P", help="Short for --set placement=P.")
+@text_option("--placement", metavar="P", help="Short for --set placement=P.")
 @click.option(
     "--quota",
     "quotas",
@@ -75,13 +63,13 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
 @click.option(
     "--trace", type=click.File("r", errors="replace"), metavar="FILE.swf", help="Trace to use instead of the log."
 )
-@click.option(
+@range_option(
     "--companies",
-    type=click.IntRange(1, 1000),
-    metavar="N",
+    1,
+    1000,
     default=4,
     show_default=True,
-    help="Number of companies to divide the users of a trace among.",
+    help="Number of companies that share a trace's users.",
 )
 @as_json
 @on_log
@@ -190,7 +178,7 @@ _WORDS = {
     "waitP99Ms": "wait P99",
     "waitLongestMs": "longest wait",
 }
-"""What people read where programs read the names in the JSON."""
+"""The names of figures in the table, by their names in the JSON."""
 
 
 def _get(side: dict[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON values

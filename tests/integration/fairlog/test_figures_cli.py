@@ -60,8 +60,8 @@ def test_a_span_can_be_given_by_times_and_by_positions(store: EmbeddedStore) -> 
 @pytest.mark.parametrize(
     ("file", "why"),
     [
-        ("", "a place without a name cannot be written: it is not a file"),
-        ("/nowhere/p.html", "there is no folder /nowhere"),
+        ("", "an empty file name cannot be written: it has no file name"),
+        ("/nowhere/p.html", "folder /nowhere does not exist"),
     ],
 )
 def test_a_page_that_cannot_be_written_is_one_sentence(store: EmbeddedStore, file: str, why: str) -> None:
@@ -152,7 +152,7 @@ def test_whatif_takes_a_trace_without_any_store(tmp_path: Path) -> None:
     [
         (["whatif", "--placement", "sideways"], 1, "placement cannot be 'sideways'"),
         (["whatif", "--quota", "nobody=8,8G"], 1, "no company 'nobody'"),
-        (["whatif", "--quota", "acme=8"], 2, "write it like c1=512,1T"),
+        (["whatif", "--quota", "acme=8"], 2, "write it like acme=512,1T"),
         (["whatif", "--add-workers", "4x16"], 2, "write it like 4x16x64G"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

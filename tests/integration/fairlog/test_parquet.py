@@ -124,7 +124,7 @@ def test_a_damaged_log_leaves_the_file_that_was_there(
 def test_without_its_library_one_sentence_says_what_to_install(
     written: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlog.cli.parquet.find_spec", lambda _: None)
+    monkeypatch.setattr("fairlog.cli.params.find_spec", lambda _: None)
     answer = run(written, "--parquet", tmp_path / "p")
     assert answer.output == "Error: --parquet needs pyarrow: pip install 'fairlog[parquet]'\n"
     assert not (tmp_path / "p").exists()

@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from fairlog.cli.session import Session, Unconfirmed
-from fairlog.cli.target import Place
+from fairlog.cli.target import Target
 from fairlog.local.store import EmbeddedStore
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
@@ -26,7 +26,7 @@ APP = SubmitApp(app="a", company="acme", user="ann", command=("true",))
 @pytest.fixture
 def session(store: EmbeddedStore) -> Iterator[Session]:
     """A cluster that no master serves, and little patience."""
-    session = Session(Place(store=store.url))
+    session = Session(Target(store=store.url))
     session.client.timeout_s = 0.3
     yield session
     session.close()
@@ -58,7 +58,7 @@ def test_a_command_that_a_lost_store_has_not_answered_is_unconfirmed(
 ) -> None:
     monkeypatch.setattr("scheduler.service.client.RECONNECT_S", HOPELESS_S)
     port = servers.start("--no-appendfsync-on-rewrite", "no")
-    session = Session(Place(store=f"redis://127.0.0.1:{port}/0"))
+    session = Session(Target(store=f"redis://127.0.0.1:{port}/0"))
     servers.stack.callback(session.close)
     session.client.timeout_s = HOPELESS_S
     with Redis(port=port) as other, ThreadPoolExecutor() as threads:

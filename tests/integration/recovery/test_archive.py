@@ -126,7 +126,7 @@ def test_a_damaged_segment_is_named_with_its_positions_in_one_sentence(
         for verb in (["log"], ["audit"], ["archive", "--check"], ["apps", "--at", "3"], ["fairness"]):
             answer = said(store, *verb, code=1)
             begins = "From 1 on this log cannot be trusted" if verb == ["audit"] else "Error: log position 1"
-            assert answer.startswith(f"{begins}: entries 1 to {last} lie in a segment that cannot")
+            assert answer.startswith(f"{begins}: entries 1 to {last} are in an unusable segment")
             assert str(file) in answer
             assert answer.count("\n") == 1
 

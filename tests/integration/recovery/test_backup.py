@@ -15,19 +15,24 @@ from pathlib import Path
 import fsspec
 import psutil
 import pytest
+from click.testing import CliRunner
 from redis import Redis
 
+from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
 from recovery.archive.archive import archive, open_log
-from recovery.archive.backup import BadBackup, backup, restore
+from recovery.archive.backup import FORMAT, BadBackup, Header, backup, restore
 from recovery.archive.files import Unreachable
+from recovery.archive.publish import NotPublished
+from recovery.archive.segment import put, segment_of
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
 from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.model.errors import UnreadableRecord
+from scheduler.model.errors import InvariantViolated, UnreadableRecord
+from scheduler.model.events import MasterElected, WorkerRemoved
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.store.codec import Record, encode_turn
+from scheduler.store.codec import Record, encode_turn, entry_line
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Shell, tree_of
@@ -136,11 +141,66 @@ def test_a_backup_that_was_cut_off_is_refused(written: EventLog, store: Embedded
         restore(_log(store, "second"), str(file))
 
 
+def test_a_backup_whose_log_breaks_a_precondition_is_never_published(
+    written: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.gz"
+    end = written.head()
+    gone = encode_turn(
+        [(WorkerRemoved(worker="x", reason="removed"), "")], first=end.seq + 1, at=2_000, previous=end.digest
+    )
+    written.commit(end, gone)
+    backup(written, str(file))
+    before = written.store.dbsize()
+    with pytest.raises(
+        InvariantViolated, match=f"log position {gone.last}: WorkerRemoved: worker 'x' is not registered"
+    ):
+        restore(_log(store, "second"), str(file))
+    assert written.store.dbsize() == before
+
+
+def test_an_archived_entry_that_breaks_a_precondition_is_never_published(
+    written: EventLog, store: EmbeddedStore
+) -> None:
+    end = written.head()
+    gone = encode_turn(
+        [(WorkerRemoved(worker="x", reason="removed"), "")], first=end.seq + 1, at=2_000, previous=end.digest
+    )
+    segment, lines = segment_of([*written.read(), gone], GENESIS.digest, "memory://archive/first")
+    put(segment, lines)
+    last = encode_turn([(MasterElected(master="m"), "")], first=gone.last + 1, at=2_000, previous=gone.digest)
+    header = Header("first", last.last, last.digest, [segment])._asdict() | {"archive": [segment._asdict()]}
+    content = json.dumps({"format": FORMAT, **header}).encode() + b"\n" + entry_line(last)
+    fsspec.filesystem("memory").pipe("/b.gz", gzip.compress(content))
+    copy = _log(store, "second")
+    with pytest.raises(
+        InvariantViolated, match=f"log position {gone.last}: WorkerRemoved: worker 'x' is not registered"
+    ):
+        restore(copy, "memory://b.gz")
+    assert not list(copy.store.scan_iter(f"{copy.keys.prefix}*"))
+    forget_files()
+
+
+def test_a_restore_says_how_many_apps_cannot_run_because_commands_are_withheld(
+    written: EventLog, store: EmbeddedStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "b.gz"
+    backup(written, str(file))
+    assert restore(_log(store, "second"), str(file)).withheld == 0
+    lines = gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+    public = [record._replace(private=b"") for record in written.read()]
+    file.write_bytes(gzip.compress(b"".join([lines[0], *map(entry_line, public)])))
+    answer = CliRunner().invoke(cli, ["--store", store.url, "--cluster", "third", "restore", str(file)])
+    assert answer.exit_code == 0, answer.output
+    assert "The commands of 1 apps that have not ended are not in this public log." in answer.stderr
+    assert restore(_log(store, "fourth"), str(file)).withheld == 1
+
+
 def test_a_cluster_that_has_a_log_is_not_overwritten_and_an_empty_one_not_backed_up(
     written: EventLog, store: EmbeddedStore, tmp_path: Path
 ) -> None:
     backup(written, str(tmp_path / "b.gz"))
-    with pytest.raises(BadBackup, match="the cluster first has a log already"):
+    with pytest.raises(NotPublished, match="the cluster first has a log already"):
         restore(written, str(tmp_path / "b.gz"))
     with pytest.raises(BadBackup, match="the log of the cluster second is empty"):
         backup(_log(store, "second"), str(tmp_path / "c.gz"))
@@ -244,7 +304,7 @@ def test_a_backup_lists_what_was_archived_and_holds_the_rest_and_the_snapshot(
     assert in_stream(copy) == in_stream(archived) == staying(40)
     assert positions(copy) == [RECORDS[-1].last]
     assert copy.store.ttl(copy.keys.log) == copy.store.ttl(copy.keys.snapshot(RECORDS[-1].last)) == -1
-    assert list(copy.store.scan_iter("*restoring*")) == []
+    assert list(copy.store.scan_iter("*draft*")) == []
 
 
 def test_a_whole_backup_needs_no_archive(archived: EventLog, store: EmbeddedStore, tmp_path: Path) -> None:
@@ -282,9 +342,7 @@ def test_a_damaged_archive_is_found_out_before_anything_is_restored(archived: Ev
     whole = memory.cat(segment)
     memory.pipe(segment, whole[:-20])
     copy = open_log(_log(store, "second").store, Keys("second"))
-    with pytest.raises(
-        UnreadableRecord, match=r"in a segment that cannot be used: memory://archive/first/.* is damaged"
-    ):
+    with pytest.raises(UnreadableRecord, match=r"in an unusable segment: memory://archive/first/.* is damaged"):
         restore(copy, "memory://b.gz")
     assert not copy.store.exists(copy.keys.log, copy.keys.archive)
     memory.pipe(segment, whole)
@@ -335,9 +393,9 @@ def test_a_backup_of_a_log_of_schema_1_is_refused(store: EmbeddedStore, tmp_path
     ("url", "sentence"),
     [
         ("/nowhere/b.gz", "/nowhere/b.gz cannot be {}: "),
-        ("", "a place without a name cannot be {}: "),
+        ("", "an empty file name cannot be {}: "),
         ("nowhere://x/b.gz", "nowhere://x/b.gz cannot be reached: Protocol not known: nowhere"),
-        ("file://b.gz", "file://b.gz does not name a file of this machine; write it like file:///FOLDER/FILE"),
+        ("file://b.gz", "file://b.gz does not name a file on this machine; write file:///FOLDER/FILE"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_one_sentence(

@@ -23,6 +23,7 @@ from scheduler.model.commands import RegisterCompany
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import AppAdmitted
 from scheduler.service.client import Client
+from scheduler.service.reconcile import stored_grants
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog
@@ -243,16 +244,15 @@ def test_a_master_folds_only_the_new_tail_when_the_log_has_grown(
     other = Master(log, Member("other", 2, "there"))
     other.follower.follow(1)
     monkeypatch.setattr("recovery.failover.follower.rebuild", None)
-    reads = other.scheduler._stored_grants
 
-    def read_late() -> Any:
+    def read_late(*of: Any) -> Any:
         """The first time, the one in office commits a turn meanwhile."""
-        monkeypatch.setattr(other.scheduler, "_stored_grants", reads)
+        monkeypatch.setattr("scheduler.service.scheduler.stored_grants", stored_grants)
         client.notify(RegisterCompany(company="late"))
         scheduler.turn()
-        return reads()
+        return stored_grants(*of)
 
-    monkeypatch.setattr(other.scheduler, "_stored_grants", read_late)
+    monkeypatch.setattr("scheduler.service.scheduler.stored_grants", read_late)
     other.scheduler.take_over()
     assert "late" in other.scheduler.state.companies
     assert (other.scheduler.position, other.scheduler.state.master) == (log.head(), "other")

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,15 +18,14 @@ from fairlog.cli.main import cli
 from fairlog.cli.sources import BadExport
 from fairlog.cli.sources import exported as read_whole
 from fairlog.local.store import EmbeddedStore
-from recovery.archive.import_log import PAGE, NotAdopted, adopt, left_behind
-from recovery.replay.chain import read_store
+from recovery.archive.publish import PAGE, Draft, NotPublished, left_behind
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.events import CompanyRegistered, Event, ExecutorRemoved, MasterElected, WorkerRemoved
 from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import Fact, Record
-from scheduler.store.eventlog import EventLog
+from scheduler.store.eventlog import EventLog, Position
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import ROOT
 from tests.property.given import Cluster
@@ -52,6 +51,13 @@ def run(store: EmbeddedStore, *arguments: object, text: str | None = None) -> Re
 def chained(events: list[Event]) -> list[Record]:
     """The log of these events, a turn each."""
     return stored([Fact(seq, seq, seq, "", event) for seq, event in enumerate(events, start=1)])
+
+
+def adopt(log: EventLog, records: Iterable[Record]) -> Position:
+    with Draft(log) as draft:
+        draft.add(records)
+        draft.publish()
+    return draft.end
 
 
 LONG = exported(chained([MasterElected(master=f"m{number}") for number in range(2 * PAGE + 7)]))
@@ -90,7 +96,7 @@ def test_a_master_takes_over_an_imported_log_and_goes_on(
     master.turn()
     assert log.head().seq > before.seq
     assert "newcomer" in rebuild(log)[0].companies
-    assert audit(read_store(log)) == []
+    assert audit(log.facts()) == []
 
 
 LINES = FAILOVER.read_text().splitlines(keepends=True)
@@ -199,7 +205,7 @@ def test_an_import_that_was_killed_left_no_log_and_is_noticed_by_the_next(
     killed.stdin.close()
     assert not connection.exists(log.keys.log)
     answer = run(store, "import", "-", text=LONG)
-    assert f"An earlier import stopped at position {PAGE}; this one starts again from the beginning." in answer.stderr
+    assert f"An earlier import stopped at position {PAGE}; this one starts from the beginning." in answer.stderr
     assert answer.exit_code == 0
     assert run(store, "log", "--json").output == LONG
     assert connection.keys("*draft*") == []
@@ -212,10 +218,10 @@ def test_of_two_imports_the_last_wins_and_the_other_is_told(log: EventLog, conne
     def interrupted() -> Iterator[Record]:
         for number, record in enumerate(records):
             if number == PAGE + 1:
-                assert adopt(log, records[:5]).end.seq == 5
+                assert adopt(log, records[:5]).seq == 5
             yield record
 
-    with pytest.raises(NotAdopted, match="another import or restore into this cluster has started"):
+    with pytest.raises(NotPublished, match="another import or restore into this cluster has started"):
         adopt(log, interrupted())
     assert log.head().seq == 5
     assert connection.keys("*draft*") == []

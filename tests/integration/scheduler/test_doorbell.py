@@ -169,7 +169,7 @@ def test_rq_runs_the_loop_that_takes_and_executes_rings(
         performed.append(job.id)
         worker.stop()
 
-    monkeypatch.setattr(Job, "perform", perform)
+    monkeypatch.setattr(Job, "_execute", perform)
     worker.work_until_stopped()
     assert performed == [bell_id(keys.master_queue)]
     assert DoorbellWorker.work is SimpleWorker.work
@@ -251,7 +251,9 @@ def test_a_damaged_record_of_a_ring_is_named_and_written_anew(
         damage(connection, f"rq:job:{bell}", mark)
         listener.ring()
         listener.wait_for_answer()
+        wait_until(lambda: bool(logs), "the end of the answer")
     assert [(said["job"], said["queue"]) for said in logs] == [(bell, listener.queue)]
+    wait_until(lambda: shown(connection, listener.queue).get_state() == "idle", "the record of the end")
     assert not mark.exists()
     assert (
         Job.fetch(bell, connection=connection, serializer=JSONSerializer).func_name == "scheduler.store.doorbell.ring"

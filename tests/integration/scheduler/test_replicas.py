@@ -119,7 +119,7 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(servers: Se
 def test_an_unaware_replaced_primary_is_refused_though_a_replica_follows_it(
     servers: Servers, primary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler.service.scheduler.BACK_OFF_S", (0.01,))
+    monkeypatch.setattr("scheduler.service.commit.BACK_OFF_S", (0.01,))
     with Redis(port=servers.replica_of(primary)) as successor:
         master = _master(servers, primary, replicas=1)
         master.take_over()

@@ -441,16 +441,20 @@ def test_a_new_master_brings_grants_in_line_with_the_log(scheduler: Scheduler, c
     assert not client.store.exists(keys.grants("gone"))
 
 
+def lost(scheduler: Scheduler, now: int, silent: int) -> list[LoseWorker]:
+    return scheduler.heartbeats.lost(now, silent, scheduler.state.settings.worker_timeout_s * 1000)
+
+
 def test_no_worker_is_lost_within_a_full_timeout_after_a_takeover(scheduler: Scheduler, client: Client) -> None:
     client.notify(WORKER, ConfigureCluster(settings={"worker_timeout_s": 1}))
     scheduler.turn()
     now = scheduler._store_time_ms()
     client.store.zadd(client.keys.heartbeats, {"w1": now - 60_000})
-    scheduler._watching_since_ms = now
+    scheduler.heartbeats.watching_since_ms = now
     for later in range(now, now + 1_000, 250):
-        scheduler._looked_at_ms = later - 250
-        assert scheduler._lost_workers(later, 1) == []
-    assert [lost.worker for lost in scheduler._lost_workers(now + 1_000, 1)] == ["w1"]
+        scheduler.heartbeats.looked_at_ms = later - 250
+        assert lost(scheduler, later, 1) == []
+    assert [each.worker for each in lost(scheduler, now + 1_000, 1)] == ["w1"]
 
 
 def test_a_master_that_was_paused_gives_every_worker_a_full_timeout(
@@ -460,8 +464,8 @@ def test_a_master_that_was_paused_gives_every_worker_a_full_timeout(
     scheduler.turn()
     now = scheduler._store_time_ms()
     client.store.zadd(client.keys.heartbeats, {"w1": now - 60_000})
-    scheduler._watching_since_ms = now - 60_000
-    scheduler._looked_at_ms = now - 50_000
+    scheduler.heartbeats.watching_since_ms = now - 60_000
+    scheduler.heartbeats.looked_at_ms = now - 50_000
     scheduler.turn()
     assert "WorkerRemoved" not in types(log)
 
@@ -472,13 +476,13 @@ def test_a_short_pause_restarts_a_short_worker_timeout(scheduler: Scheduler, cli
     scheduler.turn()
     now = scheduler._store_time_ms()
     client.store.zadd(client.keys.heartbeats, {"w1": now - 3_100})
-    scheduler._watching_since_ms = now - 60_000
-    scheduler._looked_at_ms = now - 2_500
-    assert scheduler._lost_workers(now, 1) == []
+    scheduler.heartbeats.watching_since_ms = now - 60_000
+    scheduler.heartbeats.looked_at_ms = now - 2_500
+    assert lost(scheduler, now, 1) == []
     client.store.zadd(client.keys.heartbeats, {"w1": now - 3_100})
-    assert [lost.worker for lost in scheduler._lost_workers(now + 1_000, 1)] == []
-    scheduler._watching_since_ms = now - 60_000
-    assert [lost.worker for lost in scheduler._lost_workers(now + 2_000, 1)] == ["w1"]
+    assert [each.worker for each in lost(scheduler, now + 1_000, 1)] == []
+    scheduler.heartbeats.watching_since_ms = now - 60_000
+    assert [each.worker for each in lost(scheduler, now + 2_000, 1)] == ["w1"]
 
 
 def test_a_heartbeat_ahead_of_the_clock_still_expires_after_one_timeout(scheduler: Scheduler, client: Client) -> None:
@@ -487,20 +491,20 @@ def test_a_heartbeat_ahead_of_the_clock_still_expires_after_one_timeout(schedule
     scheduler.turn()
     now = scheduler._store_time_ms()
     client.store.zadd(client.keys.heartbeats, {"w1": now + 3_600_000})
-    scheduler._looked_at_ms = now + 3_600_000
-    assert scheduler._lost_workers(now, 0) == []
+    scheduler.heartbeats.looked_at_ms = now + 3_600_000
+    assert lost(scheduler, now, 0) == []
     beaten: Any = client.store.zscore(client.keys.heartbeats, "w1")
     assert beaten == now
     for later in range(now, now + 16_000, 1_000):
-        assert scheduler._lost_workers(later, 0) == []
-    assert [lost.worker for lost in scheduler._lost_workers(now + 16_000, 1)] == ["w1"]
+        assert lost(scheduler, later, 0) == []
+    assert [each.worker for each in lost(scheduler, now + 16_000, 1)] == ["w1"]
 
 
 def test_a_master_deposed_after_its_commit_answers_nobody(
     scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was committed, but by the time that this one hears of it another master serves."""
-    monkeypatch.setattr("scheduler.service.scheduler.ASLEEP_S", 0)
+    monkeypatch.setattr("scheduler.service.commit.ASLEEP_S", 0)
     client.notify(ACME, WORKER)
     scheduler.turn()
     bell = queue_key(keys.worker_queue("w1"))

@@ -1,4 +1,4 @@
-"""Workers with a real master: they converge on what the log grants, whatever dies on the way."""
+"""Workers with a real master: they converge on what the log grants, whatever dies meanwhile."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Cluster:
 
 
 def ring(cluster: Cluster) -> None:
-    """Ring for the agent of w1 and return when it has taken the ring."""
+    """Ring for the agent of w1 and wait until it has taken the ring."""
     queue = cluster.keys.worker_queue("w1")
     cluster.connection.eval(RING_LUA, 1, queue_key(queue), bell_id(queue))
     wait_until(lambda: not cluster.connection.exists(queue_key(queue)), "the agent to take the ring")
@@ -148,7 +148,7 @@ def test_an_app_goes_from_submit_to_finished(cluster: Cluster) -> None:
     assert [cluster.work.output(app, task) for task in range(20)] == [b"%d\n" % task for task in range(20)]
 
 
-def test_an_ended_app_leaves_nothing_of_rqs_behind_and_no_core_held(cluster: Cluster) -> None:
+def test_an_ended_app_leaves_no_rq_keys_and_holds_no_core(cluster: Cluster) -> None:
     cluster.agent()
     app = cluster.submit(("true",), tasks=30)
     cluster.end_of(app)
@@ -159,13 +159,13 @@ def test_an_ended_app_leaves_nothing_of_rqs_behind_and_no_core_held(cluster: Clu
     wait_until(lambda: not list(files.iterdir()), "the executor to be forgotten")
 
 
-def test_an_app_whose_command_does_not_exist_fails_saying_so(cluster: Cluster) -> None:
+def test_an_app_whose_command_does_not_exist_fails_with_that_reason(cluster: Cluster) -> None:
     cluster.agent()
     ended = cluster.end_of(cluster.submit(("no-such-program",), retries=3))
     assert (ended["state"], ended["detail"]) == ("failed", "command 'no-such-program' does not exist on worker w1")
 
 
-def test_killing_an_app_stops_its_processes_and_then_returns_its_cores(cluster: Cluster) -> None:
+def test_killing_an_app_stops_its_processes_before_it_returns_its_cores(cluster: Cluster) -> None:
     cluster.agent()
     app = cluster.submit(("/bin/sh", "-c", "setsid sleep 600 & sleep 600"))
     wait_until(lambda: len(processes_of(app)) >= 8, "four tasks and what they start")
@@ -174,7 +174,7 @@ def test_killing_an_app_stops_its_processes_and_then_returns_its_cores(cluster: 
     assert not processes_of(app)
 
 
-def test_an_app_killed_before_its_worker_has_seen_it_holds_no_core(cluster: Cluster) -> None:
+def test_an_app_killed_before_its_worker_sees_the_grant_holds_no_core(cluster: Cluster) -> None:
     agent = cluster.agent()
     os.kill(agent.pid, signal.SIGSTOP)
     app = cluster.submit(SLEEP)
@@ -184,7 +184,7 @@ def test_an_app_killed_before_its_worker_has_seen_it_holds_no_core(cluster: Clus
     wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
 
 
-def test_a_killed_executor_is_replaced_and_its_tasks_keep_their_retries(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_executor_is_replaced_and_costs_its_tasks_no_retry(cluster: Cluster, tmp_path: Path) -> None:
     cluster.agent()
     go = tmp_path / "go"
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
@@ -198,7 +198,7 @@ def test_a_killed_executor_is_replaced_and_its_tasks_keep_their_retries(cluster:
     assert {state.attempts for state in cluster.work.states(app)} == {2}
 
 
-def test_executors_outlive_their_agent_and_the_next_agent_reports_their_end(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_next_agent_reports_the_end_of_executors_that_outlived_theirs(cluster: Cluster, tmp_path: Path) -> None:
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
     go = tmp_path / "go"
@@ -228,7 +228,7 @@ def test_the_next_agent_reports_executors_that_ended_without_one(cluster: Cluste
     wait_until(lambda: not cluster.granted_cores(), "the report of the end")
 
 
-def test_executors_that_do_not_outlive_their_agent_end_with_it_and_run_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_executors_that_end_with_their_agent_are_started_again_by_the_next(cluster: Cluster, tmp_path: Path) -> None:
     agent = cluster.agent()
     go = tmp_path / "go"
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {go}; do sleep 0.05; done"))
@@ -241,7 +241,7 @@ def test_executors_that_do_not_outlive_their_agent_end_with_it_and_run_again(clu
     assert cluster.end_of(app)["state"] == "finished"
 
 
-def test_a_worker_declared_lost_stops_what_it_runs_before_it_offers_anything(cluster: Cluster) -> None:
+def test_a_lost_worker_stops_what_it_runs_before_it_registers_again(cluster: Cluster) -> None:
     cluster.agent()
     app = cluster.submit(STUBBORN, tasks=1)
     wait_until(lambda: len(processes_of(app)) == 1, "the task")
@@ -259,18 +259,18 @@ def test_a_worker_declared_lost_stops_what_it_runs_before_it_offers_anything(clu
     assert len(seen) == 2
     wait_until(lambda: cluster.app(app)["executors"], "the executor")
     assert cluster.app(app)["executors"][0]["executor"] == f"{app}.1"
-    assert (cluster.folder / "log").read_text().count("the worker is out of the cluster") == 1
+    assert (cluster.folder / "log").read_text().count("the worker was removed from the cluster") == 1
 
 
 class LateAgent(Agent):
-    """Offers its worker just when the log has lost it."""
+    """Registers its worker just after the log has removed it."""
 
     def _register(self) -> bool:
         self._client.send(LoseWorker(worker=self.offer.worker))
         return super()._register()
 
 
-def test_a_worker_lost_while_registering_starts_nothing_beside_its_old_executor(cluster: Cluster) -> None:
+def test_a_worker_lost_while_registering_starts_nothing_beside_old_executors(cluster: Cluster) -> None:
     first = cluster.agent(cluster.offer(outlive_agent=True))
     app = cluster.submit(STUBBORN, tasks=1)
     wait_until(lambda: len(processes_of(app)) == 1, "the task")
@@ -284,10 +284,8 @@ def test_a_worker_lost_while_registering_starts_nothing_beside_its_old_executor(
     wait_until(lambda: not processes_of(app), "the end of the task")
 
 
-def test_a_silent_workers_task_moves_and_the_worker_stops_its_own_before_it_returns(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """Semantics W2 and W4, with a worker that is really silent."""
+def test_a_silent_workers_task_moves_and_is_stopped_before_the_worker_returns(cluster: Cluster, tmp_path: Path) -> None:
+    """Semantics W2 and W4, with an agent that is stopped."""
     cluster.client.send(ConfigureCluster(settings={"worker_timeout_s": 4}))
     agents = {name: cluster.agent(cluster.offer(name, cores=4)) for name in ("w1", "w2")}
     folder = tmp_path / "said"
@@ -309,7 +307,7 @@ def test_a_silent_workers_task_moves_and_the_worker_stops_its_own_before_it_retu
     assert first["executor"] not in {executor["executor"] for executor in cluster.app(app)["executors"]}
 
 
-def test_a_grant_that_was_never_rung_for_is_started_all_the_same(cluster: Cluster) -> None:
+def test_a_grant_whose_ring_was_lost_is_started(cluster: Cluster) -> None:
     with closing(Agent(cluster.store.url, cluster.name, cluster.offer())) as agent:
         agent.tick()
         app = cluster.submit(("true",))
@@ -318,7 +316,7 @@ def test_a_grant_that_was_never_rung_for_is_started_all_the_same(cluster: Cluste
         assert cluster.end_of(app)["state"] == "finished"
 
 
-def test_a_grant_that_is_revoked_while_its_ring_is_under_way_is_not_started(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_grant_revoked_before_its_agent_looks_is_not_started(cluster: Cluster, tmp_path: Path) -> None:
     agent = cluster.agent()
     os.kill(agent.pid, signal.SIGSTOP)
     app = cluster.submit(("touch", str(tmp_path / "begun")))
@@ -330,9 +328,7 @@ def test_a_grant_that_is_revoked_while_its_ring_is_under_way_is_not_started(clus
     assert cluster.work.states(app) == []
 
 
-def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_heard(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_an_ended_executor_is_not_started_again_before_the_log_has_its_end(cluster: Cluster, tmp_path: Path) -> None:
     cluster.agent()
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
     wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
@@ -348,7 +344,7 @@ def test_an_executor_that_has_ended_is_not_started_again_while_the_log_has_not_h
     assert cluster.end_of(app)["state"] == "finished"
 
 
-def test_the_end_of_an_app_is_said_again_if_the_store_has_lost_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_end_of_an_app_is_reported_again_if_the_store_lost_it(cluster: Cluster, tmp_path: Path) -> None:
     offer = cluster.offer(outlive_agent=True)
     agent = cluster.agent(offer)
     app = cluster.submit(("/bin/sh", "-c", f"while ! test -e {tmp_path}/go; do sleep 0.05; done"))
@@ -405,8 +401,8 @@ def test_a_removed_worker_stops_its_tasks_and_stays_out_until_restarted(
     wait_until(lambda: len(tasks_of(app)) == 4, "the tasks to run again")
 
 
-def test_an_executor_of_another_size_than_the_log_grants_is_stopped_and_replaced(cluster: Cluster) -> None:
-    """A failover lost its grant, and the log has since granted another one of that id."""
+def test_an_executor_whose_size_differs_from_its_grant_is_replaced(cluster: Cluster) -> None:
+    """A failover lost its grant, and the log has granted its id again since."""
     cluster.agent()
     app = cluster.submit(SLEEP)
     wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
@@ -479,7 +475,7 @@ def test_a_second_live_agent_of_a_worker_is_refused_whatever_its_folder(cluster:
     cluster.agent(elsewhere)
 
 
-def test_an_agent_that_drains_lets_everything_end_and_takes_its_worker_out(cluster: Cluster) -> None:
+def test_a_draining_agent_lets_everything_end_and_removes_its_worker(cluster: Cluster) -> None:
     agent = cluster.agent(cluster.offer().model_copy(update={"drain": True, "outlive_agent": True}))
     hold = cluster.folder / "hold"
     hold.touch()
@@ -494,7 +490,7 @@ def test_an_agent_that_drains_lets_everything_end_and_takes_its_worker_out(clust
     assert cluster.client.view("workers") == []
 
 
-def test_an_agent_that_drains_ends_at_once_when_it_is_told_again(cluster: Cluster) -> None:
+def test_a_draining_agent_ends_at_once_on_a_second_sigterm(cluster: Cluster) -> None:
     agent = cluster.agent(cluster.offer().model_copy(update={"drain": True}))
     app = cluster.submit(SLEEP)
     wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
@@ -505,11 +501,11 @@ def test_an_agent_that_drains_ends_at_once_when_it_is_told_again(cluster: Cluste
     wait_until(lambda: not processes_of(app), "the end of the tasks")
 
 
-def test_what_lies_in_the_current_folder_is_not_taken_for_our_modules(cluster: Cluster) -> None:
+def test_modules_in_the_current_folder_are_not_imported_instead_of_fairlogs(cluster: Cluster) -> None:
     trap = cluster.folder / "trap"
     for package in ("workers", "scheduler"):
         (trap / package).mkdir(parents=True)
-        (trap / package / "__init__.py").write_text("raise SystemExit('the wrong one')")
+        (trap / package / "__init__.py").write_text("raise SystemExit('wrong module')")
     offers = [cluster.offer(f"safe-{n}", cores=4) for n in (1, 2)]
     script = (
         f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); os.chdir({str(trap)!r}); "

@@ -1,4 +1,4 @@
-"""Executors as real processes on a real store: what tasks see, how they end, and that nothing is left behind."""
+"""Executors as real processes on a real store: what tasks see, how they end, and that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def outputs(rig: Rig, tasks: int) -> list[str]:
     return [rig.work.output(rig.app, task).decode() for task in range(tasks)]
 
 
-def test_every_task_runs_once_with_its_own_index_and_the_last_one_ends_the_app(rig: Rig) -> None:
+def test_every_task_runs_once_with_its_own_index_and_the_last_ends_the_app(rig: Rig) -> None:
     grant = rig.grant(shell("echo $FAIRLOG_TASK_INDEX/$FAIRLOG_TASK_COUNT"), tasks=7, cores=3)
     note = rig.run(grant)
     assert (note.reason, note.exit_code, note.done) == ("exited", 0, True)
@@ -85,7 +85,7 @@ def test_several_executors_share_the_tasks_of_one_app(rig: Rig, tmp_path: Path) 
     assert all(state.attempts == 1 for state in states)
 
 
-def test_an_executor_of_a_fresh_interpreter_does_the_same_work(rig: Rig) -> None:
+def test_an_executor_in_a_fresh_interpreter_does_the_same_work(rig: Rig) -> None:
     note = rig.run(rig.grant(shell("echo hello")), launcher="fresh")
     assert note.done
     assert outputs(rig, 1) == ["hello\n"]
@@ -107,7 +107,7 @@ def test_a_task_does_not_see_the_environment_of_the_agent(lone_rig: Rig, monkeyp
     assert "PATH=" in printed
 
 
-def test_standard_output_and_errors_are_kept_together_and_whole_at_the_worker(rig: Rig) -> None:
+def test_the_worker_keeps_the_complete_output_and_errors_in_one_file(rig: Rig) -> None:
     rig.run(rig.grant(shell("echo out; echo err >&2; yes | head -c 100000; echo; echo end")))
     whole = rig.files.log_file(rig.app, 0).read_bytes()
     assert whole.startswith(b"out\nerr\n")
@@ -126,9 +126,28 @@ def test_a_task_runs_in_the_apps_directory(rig: Rig, tmp_path: Path) -> None:
     assert outputs(rig, 1) == [f"{tmp_path}\n"]
 
 
-def test_a_missing_directory_fails_the_task_with_a_sentence(rig: Rig) -> None:
-    rig.run(rig.grant(shell("pwd"), cwd="/no/such/place"))
-    assert rig.work.states(rig.app)[0].message == f"directory '/no/such/place' does not exist on worker {WORKER}"
+@pytest.mark.parametrize("cwd", ["/no/such/place", f"/{'x' * 300}"])
+def test_a_missing_directory_fails_the_task_with_a_sentence(rig: Rig, cwd: str) -> None:
+    rig.run(rig.grant(shell("pwd"), cwd=cwd))
+    state = rig.work.states(rig.app)[0]
+    assert state.message == f"directory '{cwd}' does not exist or is not accessible on worker {WORKER}"
+
+
+def test_a_path_with_unusable_folders_still_finds_that_a_command_is_missing(rig: Rig) -> None:
+    rig.connection.hset(rig.keys.secrets(rig.app), "PATH", f"/{'x' * 300}:/dev/null")
+    rig.run(rig.grant(("no-such-program",)))
+    assert rig.work.states(rig.app)[0].message == f"command 'no-such-program' does not exist on worker {WORKER}"
+
+
+def test_a_task_whose_log_file_cannot_be_created_fails_with_a_sentence(rig: Rig) -> None:
+    rig.files.log_file(rig.app, 0).mkdir(parents=True)
+    rig.run(rig.grant(shell("true")))
+    assert rig.work.states(rig.app)[0].message == f"no log file on worker {WORKER}: Is a directory"
+
+
+def test_a_long_command_reaches_the_executor_whole(rig: Rig) -> None:
+    """As JSON it is longer than a socket's buffer."""
+    assert rig.run(rig.grant(shell("\n" * 127_000))).done
 
 
 def test_a_failing_task_fails_the_app_with_its_exit_code(rig: Rig) -> None:
@@ -139,13 +158,13 @@ def test_a_failing_task_fails_the_app_with_its_exit_code(rig: Rig) -> None:
     assert '"reason":"failed","detail":"task 0 ended with exit code 3"' in rig.inbox()[-1]
 
 
-def test_a_task_ended_by_a_signal_has_the_shells_exit_code_for_it(rig: Rig) -> None:
+def test_a_task_ended_by_a_signal_has_the_shells_exit_code(rig: Rig) -> None:
     rig.run(rig.grant(shell("kill -SEGV $$")))
     state = rig.work.states(rig.app)[0]
     assert (state.exit_code, state.message) == (128 + signal.SIGSEGV, "task 0 was ended by SIGSEGV")
 
 
-def test_a_failed_task_is_tried_again_as_often_as_retries_allow(rig: Rig, tmp_path: Path) -> None:
+def test_a_failed_task_is_retried_as_often_as_retries_allow(rig: Rig, tmp_path: Path) -> None:
     counter = tmp_path / "runs"
     rig.run(rig.grant(shell(f"echo x >> {counter}; test $(wc -l < {counter}) = 3"), retries=2))
     state = rig.work.states(rig.app)[0]
@@ -159,7 +178,7 @@ def test_retries_run_out(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("command", ["no-such-program", "/no/such/program", "./nor-this"])
-def test_a_command_that_does_not_exist_fails_at_once_whatever_the_retries(rig: Rig, command: str) -> None:
+def test_a_command_that_does_not_exist_fails_at_once_despite_retries(rig: Rig, command: str) -> None:
     rig.run(rig.grant((command, "-v"), retries=5, tasks=3))
     state = rig.work.states(rig.app)[0]
     assert (state.state, state.attempts, state.exit_code) == ("failed", 1, 127)
@@ -173,7 +192,7 @@ def test_a_command_that_does_not_exist_fails_at_once_whatever_the_retries(rig: R
     [
         ("#!/bin/sh\n", 0o600, "Permission denied"),
         ("neither program nor script\n", 0o700, "Exec format error"),
-        ("#!/no/such/shell\n", 0o700, "the interpreter that it names does not exist"),
+        ("#!/no/such/shell\n", 0o700, "its interpreter does not exist"),
     ],
 )
 def test_a_command_that_cannot_be_executed_fails_saying_why(
@@ -188,10 +207,10 @@ def test_a_command_that_cannot_be_executed_fails_saying_why(
     assert state.message == f"command '{program}' cannot be run on worker {WORKER}: {why}"
 
 
-def test_a_task_over_its_time_limit_is_stopped_even_if_it_ignores_being_asked(rig: Rig) -> None:
+def test_a_task_over_its_time_limit_is_stopped_even_if_it_ignores_sigterm(rig: Rig) -> None:
     rig.run(rig.grant(shell("trap '' TERM; echo begun; while :; do sleep 1; done"), time_limit_s=1))
     state = rig.work.states(rig.app)[0]
-    assert state.message == "task 0 ran longer than its time limit of 1 s"
+    assert state.message == "task 0 exceeded its time limit of 1 s"
     assert outputs(rig, 1)[0].endswith(f"fairlog: {state.message}\n")
     assert not processes_of(rig.app)
 
@@ -204,8 +223,8 @@ def test_tasks_above_the_granted_memory_are_stopped_largest_first(rig: Rig) -> N
     rig.run(rig.grant((sys.executable, "-c", script), tasks=2, memory_mb=256))
     state = rig.work.states(rig.app)[1]
     assert state.state == "failed"
-    assert state.message.startswith("task group used ")
-    assert state.message.endswith(f"MiB, above the 256 MiB granted to executor {rig.app}.0")
+    assert state.message.startswith(f"the tasks of executor {rig.app}.0 used ")
+    assert state.message.endswith("MiB; 256 MiB are granted")
     assert not processes_of(rig.app)
 
 
@@ -229,9 +248,9 @@ else:
     block = bytearray(200 << 20)
     time.sleep(600)
 """
-"""Task 0 shares 110 MiB among four processes until task 1, which takes 200 MiB, was stopped and is tried again.
+"""Task 0 shares 110 MiB among four processes until task 1, which takes 200 MiB, is stopped and retried.
 
-While task 1 still fills its memory, it is the larger one before both together pass 300 MiB.
+Task 1 is the larger one before both together exceed 300 MiB.
 """
 
 
@@ -242,7 +261,7 @@ def test_memory_that_forked_processes_share_counts_once(rig: Rig, tmp_path: Path
     assert [(state.state, state.attempts) for state in rig.work.states(rig.app)] == [("succeeded", 1), ("succeeded", 2)]
 
 
-def test_what_a_task_leaves_running_ends_with_it(rig: Rig) -> None:
+def test_processes_that_a_task_leaves_behind_end_with_it(rig: Rig) -> None:
     leave = "setsid sleep 600 & sleep 600 & echo left"
     rig.launch(rig.grant(shell(f"test $FAIRLOG_TASK_INDEX = 1 && exec sleep 601; {leave}"), tasks=2, cores=1))
     wait_until(lambda: rig.work.progress(rig.app)[2:4] == (1, 1), "the second task to begin")
@@ -250,7 +269,7 @@ def test_what_a_task_leaves_running_ends_with_it(rig: Rig) -> None:
     assert outputs(rig, 1) == ["left\n"]
 
 
-def test_being_stopped_reaches_everything_and_puts_the_tasks_back(rig: Rig) -> None:
+def test_stopping_an_executor_stops_all_processes_and_returns_its_tasks(rig: Rig) -> None:
     grant = rig.grant(shell("trap '' TERM; setsid sleep 600 & while :; do sleep 1; done"), tasks=5)
     pid = rig.launch(grant)
     wait_until(lambda: len(processes_of(rig.app)) >= 4, "two tasks and what they start")
@@ -261,7 +280,7 @@ def test_being_stopped_reaches_everything_and_puts_the_tasks_back(rig: Rig) -> N
     assert rig.work.progress(rig.app)[1:3] == (5, 0)
 
 
-def test_a_stopped_task_gets_the_grace_period_to_end_by_itself(rig: Rig, tmp_path: Path) -> None:
+def test_a_stopped_task_may_end_by_itself_within_the_grace_period(rig: Rig, tmp_path: Path) -> None:
     farewell = tmp_path / "farewell"
     grant = rig.grant(shell(f"trap 'echo bye > {farewell}; exit' TERM; echo ready; while :; do sleep 0.05; done"))
     pid = rig.launch(grant, grace_s=600)
@@ -271,7 +290,7 @@ def test_a_stopped_task_gets_the_grace_period_to_end_by_itself(rig: Rig, tmp_pat
     assert farewell.read_text() == "bye\n"
 
 
-def test_a_killed_executor_leaves_no_process_and_is_said_to_have_failed(rig: Rig) -> None:
+def test_a_killed_executor_leaves_no_process_and_is_reported_failed(rig: Rig) -> None:
     grant = rig.grant(shell("setsid sleep 600 & sleep 600"), tasks=2)
     pid = rig.launch(grant)
     wait_until(lambda: len(processes_of(rig.app)) >= 6, "two tasks and what they start")
@@ -290,7 +309,7 @@ def test_executors_end_with_a_forkserver_that_is_killed(lone_rig: Rig) -> None:
     assert not processes_of(lone_rig.app)
 
 
-def test_an_agent_shows_life_while_its_forkserver_takes_long(lone_rig: Rig) -> None:
+def test_an_agent_sends_heartbeats_while_its_forkserver_takes_long(lone_rig: Rig) -> None:
     first = lone_rig.launch(lone_rig.grant(shell("sleep 600")))
     forkserver = psutil.Process(first).parent()
     assert forkserver is not None
@@ -307,7 +326,7 @@ def test_an_agent_shows_life_while_its_forkserver_takes_long(lone_rig: Rig) -> N
     assert psutil.Process(second).parent() == forkserver
 
 
-def test_executors_end_at_once_when_their_agent_lets_go(lone_rig: Rig) -> None:
+def test_executors_end_at_once_when_their_agent_disconnects(lone_rig: Rig) -> None:
     grant = lone_rig.grant(shell("trap '' TERM; setsid sleep 600 & sleep 600"), tasks=2)
     lone_rig.launch(grant)
     wait_until(lambda: len(processes_of(lone_rig.app)) >= 6, "two tasks and what they start")
@@ -329,7 +348,7 @@ def test_executors_that_outlive_their_agent_finish_their_work(store: EmbeddedSto
     rig.close()
 
 
-def test_an_executor_whose_grant_is_gone_begins_nothing_more(rig: Rig, tmp_path: Path) -> None:
+def test_an_executor_whose_grant_is_revoked_starts_nothing_more(rig: Rig, tmp_path: Path) -> None:
     go = tmp_path / "go"
     grant = rig.grant(shell(f"while ! test -e {go}; do sleep 0.02; done"), tasks=100, cores=1)
     rig.launch(grant)
@@ -341,7 +360,7 @@ def test_an_executor_whose_grant_is_gone_begins_nothing_more(rig: Rig, tmp_path:
     assert [state.attempts for state in rig.work.states(rig.app) if state.attempts] == [1]
 
 
-def test_an_executor_that_was_never_granted_begins_nothing(rig: Rig) -> None:
+def test_an_executor_that_was_never_granted_starts_nothing(rig: Rig) -> None:
     grant = rig.grant(shell("echo hello"))
     rig.connection.hset(rig.keys.grants(WORKER), grant.executor, "")
     assert rig.run(grant).reason == "killed"
@@ -363,7 +382,7 @@ def test_a_foreign_job_in_the_apps_queue_is_refused_and_removed(lone_rig: Rig, t
     assert f"job={foreign.id}" in lone_rig.files.program_log().read_text()
 
 
-def test_an_executor_that_finds_all_tasks_done_says_so_again(rig: Rig) -> None:
+def test_an_executor_that_finds_all_tasks_done_reports_it_again(rig: Rig) -> None:
     rig.run(rig.grant(shell("true"), number=0))
     said = len(rig.inbox())
     rig.run(rig.grant(shell("true"), number=1))
@@ -372,7 +391,7 @@ def test_an_executor_that_finds_all_tasks_done_says_so_again(rig: Rig) -> None:
 
 
 def test_an_executor_of_an_elastic_app_stays_idle_and_reports_the_backlog(rig: Rig, tmp_path: Path) -> None:
-    """Semantics L6."""
+    """The rule is semantics L6."""
     flag = tmp_path / "go"
     said: list[str] = []
     grants = []
@@ -381,7 +400,7 @@ def test_an_executor_of_an_elastic_app_stays_idle_and_reports_the_backlog(rig: R
         rig.launch(grant.model_copy(update={"stays": True, "elastic": True}))
         word = '{"type":"ReportBacklog","executor":"%s","waiting":0,"running":1%s}'
         said.append(word % (grant.executor, idle))
-        wait_until(lambda: rig.inbox() == said, "its word")
+        wait_until(lambda: rig.inbox() == said, "the report")
         grants.append(grant)
     flag.touch()
     for grant in grants:
@@ -389,7 +408,7 @@ def test_an_executor_of_an_elastic_app_stays_idle_and_reports_the_backlog(rig: R
     assert [text for text in rig.inbox() if "EndApp" not in text][:2] == said
 
 
-def test_an_executor_registers_one_rq_worker_and_takes_it_out_again(rig: Rig) -> None:
+def test_an_executor_registers_one_rq_worker_and_removes_it(rig: Rig) -> None:
     grant = rig.grant(shell("sleep 600"), cores=8, tasks=8)
     pid = rig.launch(grant)
     place = f"rq:workers:{rig.keys.app_queue(rig.app)}"

@@ -1,4 +1,4 @@
-"""What the tests of executors and agents share: a worker without an agent, and what processes an app has."""
+"""Shared by the tests of executors and agents: a worker without an agent, and the processes of an app."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def tasks_of(app: str) -> set[int]:
 
 
 class Rig:
-    """One worker without an agent: its executors are granted, launched and revoked by the test.
+    """One worker without an agent: the test grants, launches and revokes its executors.
 
-    Its forkserver is `shared` with other rigs, which is quicker, or its own.
+    Its forkserver is `shared` with other rigs, which is faster, or its own.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Rig:
         retries: int = 0,
         time_limit_s: int | None = None,
     ) -> Grant:
-        """Write down the grant of an executor of the rig's app, as a commit would."""
+        """Write the grant of an executor of the rig's app, as a commit does."""
         grant = Grant(
             executor=f"{self.app}.{number}",
             app=self.app,
@@ -96,13 +96,13 @@ class Rig:
         return grant
 
     def launch(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5) -> int:
-        """The process id of a new executor for `grant`, 0 if it runs already."""
+        """Start an executor for `grant`. Returns its process id, 0 if it is running already."""
         return self.forkserver.launch(self.spec(grant, launcher=launcher, pin=pin, grace_s=grace_s)) or 0
 
     def spec(
         self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False, grace_s: float = 0.5
     ) -> ExecutorSpec:
-        """What the forkserver is told of an executor for `grant`."""
+        """The spec of an executor for `grant`."""
         return ExecutorSpec(
             grant=grant,
             worker=WORKER,
@@ -116,12 +116,12 @@ class Rig:
         )
 
     def run(self, grant: Grant, *, launcher: str = "preloaded", pin: bool = False) -> ExitNote:
-        """How an executor for `grant` ended."""
+        """Run an executor for `grant`. Returns its exit note."""
         assert self.launch(grant, launcher=launcher, pin=pin)
         return self.end_of(grant)
 
     def end_of(self, grant: Grant) -> ExitNote:
-        """How the executor of `grant` ended, waited for."""
+        """Wait for the end of the executor of `grant`. Returns its exit note."""
         executor = grant.executor
         wait_until(
             lambda: self.files.read_exit(executor) and not self.files.is_running(executor),
@@ -132,13 +132,13 @@ class Rig:
         return note
 
     def inbox(self) -> list[str]:
-        """The commands that were sent to the master, as JSON; they come in batches."""
+        """The commands sent to the master, as JSON; they arrive in batches."""
         entries: Any = self.connection.xrange(self.keys.inbox)
         batches = (msgspec.json.decode(fields[b"command"], type=list[msgspec.Raw]) for _, fields in entries)
         return [bytes(command).decode() for batch in batches for command in batch]
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """Stop everything."""
         if self._forkserver_is_shared:
             wait_until(lambda: not any(self._killed_now()), "the end of the executors")
         else:
@@ -146,7 +146,7 @@ class Rig:
         self.connection.close()
 
     def _killed_now(self) -> Iterator[Holder]:
-        """The executors that still run; they are killed."""
+        """Kill the executors that are still running, and return them."""
         for holder in self.files.known():
             if self.files.is_running(holder.executor):
                 send_signal([holder.pid], signal.SIGKILL)

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from fairlog.cli.main import cli
-from fairlog.cli.target import Place
+from fairlog.cli.target import Target
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
@@ -58,7 +58,7 @@ def test_masters_and_workers_are_watched_and_run_a_verb_that_there_is(unit: Path
     assert words[:2] == ["/usr/bin/env", "fairlog"]
     verb = cli.get_command(click.Context(cli), words[2])
     assert verb is not None
-    verb.make_context(words[2], words[3:], obj=Place())
+    verb.make_context(words[2], words[3:], obj=Target())
 
 
 def test_a_worker_that_stops_leaves_its_executors_running() -> None:

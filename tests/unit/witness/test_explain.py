@@ -47,7 +47,7 @@ def test_an_app_waits_for_a_live_worker() -> None:
 def test_an_app_that_is_next_waits_for_the_cluster() -> None:
     cluster = full()
     cluster.submit("b1", 8, company="bolt")
-    text = "the apps in waitingApps ask for 16 of 16 cores and 8192 of 65536 MiB"
+    text = "the apps in waitingApps request 16 of 16 cores and 8192 of 65536 MiB"
     assert waits(cluster, "b1") == ("cluster-full", "A3", text)
 
 
@@ -56,7 +56,7 @@ def test_an_app_waits_for_its_companys_cap_and_both_numbers_are_told() -> None:
     cluster.submit("a2", 24)
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("cap", "C4")
-    assert "has asked for 16 cores" in text
+    assert "has requested 16 cores" in text
     assert "24 cores" in text
     assert "quota of 32 cores" in text
 
@@ -65,7 +65,7 @@ def test_an_app_waits_for_a_company_with_a_smaller_share() -> None:
     cluster = full()
     cluster.submit("a2", 8)
     cluster.submit("b1", 8, company="bolt")
-    text = "company bolt goes first, with a share of 0/1 against 1/2 of acme"
+    text = "company bolt is next, with a share of 0/1; acme has 1/2"
     assert waits(cluster, "a2") == ("company-turn", "C3", text)
 
 
@@ -76,8 +76,8 @@ def test_an_app_waits_for_a_user_who_was_selected_longer_ago() -> None:
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("user-turn", "U1")
     assert text == (
-        "user bob goes first, no turn yet, and apps pending since 1970-01-01 00:00:06.000; "
-        "ann had the last turn at position 5, 1970-01-01 00:00:04.000"
+        "user bob is next, never selected, with an app pending since 1970-01-01 00:00:06.000; "
+        "ann was last selected at position 5, 1970-01-01 00:00:04.000"
     )
 
 
@@ -85,7 +85,7 @@ def test_an_app_waits_for_its_users_earlier_ones() -> None:
     cluster = full()
     for number in (2, 3, 4):
         cluster.submit(f"a{number}", 8)
-    assert waits(cluster, "a4") == ("queue", "F1", "2 of ann's apps go first, a2 next")
+    assert waits(cluster, "a4") == ("queue", "F1", "2 of ann's apps are before it; the next is a2")
     assert [told(cluster, app)["queue"] for app in ("a1", "a2", "a4")] == [
         None,
         {"place": 1, "of": 3},
@@ -142,7 +142,7 @@ def test_every_company_ahead_is_named() -> None:
     cluster.submit("b1", 8, company="bolt")
     cluster.submit("c1", 8, company="cola")
     wait = told(cluster, "a2")["waitsFor"]
-    assert wait["text"] == "company bolt goes first, with a share of 0/1 against 1/2 of acme; then cola (0/1)"
+    assert wait["text"] == "company bolt is next, with a share of 0/1; acme has 1/2; also before it: cola (0/1)"
     assert [each["company"] for each in wait["facts"]["ahead"]] == ["bolt", "cola"]
 
 
@@ -156,8 +156,8 @@ def test_companies_with_the_same_share_are_told_apart_by_their_last_turns() -> N
     cluster.submit("b2", 8, company="bolt", user="bea")
     cluster.submit("a2", 8)
     assert waits(cluster, "b2")[2] == (
-        "company acme goes first, with a share of 1/4 against 1/4 of bolt, the last turn at position 5; "
-        "bolt had the last turn at position 8"
+        "company acme is next, with a share of 1/4; bolt has 1/4; "
+        "acme was last selected at position 5, bolt last selected at position 8"
     )
 
 
@@ -168,7 +168,7 @@ def test_under_pay_as_you_go_it_is_the_use_that_is_told() -> None:
     cluster.submit("b1", 8, company="bolt")
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("company-turn", "C5")
-    assert "with a use of what it bought (core-ms a core) of 0/1 against 1500/1 of acme" in text
+    assert "with a use of what it bought (core-ms a core) of 0/1; acme has 1500/1" in text
 
 
 def test_a_borrower_beyond_its_quota_waits_while_another_company_takes_part() -> None:
@@ -182,9 +182,7 @@ def test_a_borrower_beyond_its_quota_waits_while_another_company_takes_part() ->
     cluster.submit("b2", 8, company="bolt")
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("cap", "C6")
-    assert text.endswith(
-        "would pass its quota of 8 cores and 65536 MiB; it may not borrow, since another company takes part"
-    )
+    assert text.endswith("exceed its quota of 8 cores and 65536 MiB; it cannot borrow while another company takes part")
 
 
 def test_a_user_with_the_smaller_share_goes_first_and_both_are_told() -> None:
@@ -194,7 +192,7 @@ def test_a_user_with_the_smaller_share_goes_first_and_both_are_told() -> None:
     cluster.submit("a3", 8, user="bob")
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("user-turn", "U3")
-    assert text.endswith("; a share of 0/1 against 1/2 decides")
+    assert text.endswith("; bob has a share of 0/1, ann has 1/2")
 
 
 def test_an_app_whose_companys_room_is_reserved_names_who_it_is_for() -> None:
@@ -203,7 +201,7 @@ def test_an_app_whose_companys_room_is_reserved_names_who_it_is_for() -> None:
     cluster.submit("a2", 24)
     cluster.turn(submission("a3", 4, user="bob"), after_s=9)
     since = "1970-01-01 00:00:06.000"
-    text = f"app a2 of the company was held back since {since}, so long that its room is reserved"
+    text = f"the company's room is reserved for app a2, which its quota has held back since {since}"
     assert waits(cluster, "a3") == ("reserved", "C7", text)
 
 
@@ -211,7 +209,7 @@ def test_an_app_whose_companys_room_is_reserved_names_who_it_is_for() -> None:
     ("settings", "rule", "why"),
     [
         ({"max_drivers": 0}, "D4", "its driver waits: 0 drivers run, and max_drivers is 0"),
-        ({"max_driver_share": "1/8"}, "D4", "4 more would pass max_driver_share, 1/8"),
+        ({"max_driver_share": "1/8"}, "D4", "4 more exceed max_driver_share, 1/8"),
         (
             {"max_driver_share": "1/1"},
             "D1",
@@ -239,14 +237,14 @@ def test_an_app_waits_for_a_host_that_its_tasks_prefer() -> None:
     asked = {"executor_memory_mb": 1024, "memory_per_task_mb": None}
     cluster.turn(replace(submission("full", 8), **asked, executor_cores=8))
     cluster.turn(replace(submission("a1", 4), **asked, executor_cores=4, executor_limit=0))
-    assert waits(cluster, "a1") == ("limit", "P5", "it asks for 0 executors")
+    assert waits(cluster, "a1") == ("limit", "P5", "its demand is 0 executors")
     cluster.turn(ScaleApp(app="a1", executors=1, prefer={"w1.example": 1}, preferring_tasks=1))
     assert waits(cluster, "a1") == (
         "locality",
         "L5",
         (
-            "it waits for room on a host that its tasks prefer (w1.example), since 1970-01-01 00:00:07.000, "
-            "for 60000 ms; then 3000 ms in their racks"
+            "it has waited since 1970-01-01 00:00:07.000 for room on a host that its tasks prefer (w1.example): "
+            "up to 60000 ms on these hosts, then up to 3000 ms in their racks"
         ),
     )
 
@@ -320,12 +318,12 @@ def test_an_admission_says_by_which_rules_it_was_the_next() -> None:
     cluster.turn(EndApp(app="a1", reason="finished"))
     why = [(each["rule"], each["text"]) for each in told(cluster, "b1")["admission"]["why"]]
     assert why == [
-        ("A3", "waitingApps asked for 0 of 16 cores and 0 of 65536 MiB, so there was room"),
+        ("A3", "the apps in waitingApps requested 0 of 16 cores and 0 of 65536 MiB, so the cluster was not full"),
         (
             "C3",
             (
                 "bolt had a share of 0/1, the smallest of 2; the next was acme with 0/1, "
-                "selected at position 5 where bolt was never"
+                "last selected at position 5 (bolt: never)"
             ),
         ),
         ("U1", "of bolt's users bea was selected longest ago, or never and has the oldest pending app, before ben"),

@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlog.cli.sources import facts_of
-from recovery.replay.inputs import LoggedTurn, turns
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
 from scheduler.model.events import AppAdmitted
@@ -20,7 +19,18 @@ from tests.property.histories import DENSE, RULES, History, played, seeded
 from tests.unit.recorded import facts
 from tests.unit.witness.test_fairness import two_companies
 from witness.swf import read_trace
-from witness.whatif import OtherWorld, Rules, World, as_logged, check_rules, compared, first_difference, work_of
+from witness.whatif import (
+    LoggedTurn,
+    OtherWorld,
+    Rules,
+    World,
+    as_logged,
+    check_rules,
+    compared,
+    first_difference,
+    turns,
+    work_of,
+)
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 GOLDEN = Path(__file__).parents[2] / "golden"

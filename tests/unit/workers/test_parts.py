@@ -1,10 +1,12 @@
-"""The parts that agents and executors are made of: files, memory, offers, environments, processes."""
+"""Parts of agents and executors: files, memory, offers, environments, processes."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,14 @@ from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from tests.waiting import wait_until
 from workers import memory, tasks
+from workers.executor import ExecutorSpec
+from workers.forkserver import _Server
 from workers.launchers import LAUNCHERS
 from workers.memory import TaskCgroup, excess
 from workers.offer import default_memory_mb, make_offers
-from workers.processes import descendants, in_session, is_zombie, kill_until_gone, proportional_mb, resident_mb
+from workers.processes import descendants, in_session, kill_until_gone, proportional_mb, resident_mb, started_s
 from workers.rundir import ExitNote, Holder, RunDir
+from workers.supervisor import REFUSED
 
 
 @pytest.fixture
@@ -56,14 +61,17 @@ def test_an_executor_runs_as_long_as_its_lock_is_held(files: RunDir) -> None:
     assert files.known() == [Holder("a.0", "a", 4711)]
 
 
-def test_a_lock_without_a_name_in_it_still_tells_the_app(files: RunDir) -> None:
+def test_a_lock_file_that_cannot_be_read_still_tells_the_app(files: RunDir) -> None:
     lock = files.claim_executor("my.app.3")
     assert lock is not None
-    assert files.known() == [Holder("my.app.3", "my.app", 0)]
+    for content in (b"", b"null", b'{"pid": 1', b'{"other": 1}'):
+        os.pwrite(lock, content, 0)
+        os.ftruncate(lock, len(content))
+        assert files.known() == [Holder("my.app.3", "my.app", 0)]
     os.close(lock)
 
 
-def test_the_first_note_of_an_end_counts(files: RunDir) -> None:
+def test_the_first_exit_note_counts(files: RunDir) -> None:
     files.write_exit("a.0", ExitNote(app="a", reason="exited", exit_code=0, done=True))
     files.write_exit("a.0", ExitNote(app="a", reason="failed", exit_code=137))
     note = files.read_exit("a.0")
@@ -76,8 +84,14 @@ def test_a_forgotten_executor_leaves_no_file(files: RunDir) -> None:
     assert lock is not None
     os.close(lock)
     files.write_exit("a.0", ExitNote(app="a", reason="exited"))
+    (files.path / "executors" / "a.0.draft-4711").touch()
+    (files.path / "executors" / "a.0.1.draft-4712").touch()
     files.forget("a.0")
-    assert files.known() == []
+    assert [path.name for path in (files.path / "executors").iterdir()] == ["a.0.1.draft-4712"]
+
+
+def test_a_damaged_exit_note_counts_as_missing(files: RunDir) -> None:
+    (files.path / "executors" / "a.0.exit").touch()
     assert files.read_exit("a.0") is None
 
 
@@ -96,11 +110,11 @@ def test_cpus_are_claimed_all_or_none_and_never_twice(files: RunDir) -> None:
     assert RunDir(files.root, "w2").claim_cpus(1) == []
 
 
-def test_tasks_within_their_memory_are_left_alone() -> None:
+def test_tasks_within_their_memory_limit_do_not_exceed_it() -> None:
     assert excess({0: [os.getpid()]}, limit_mb=1 << 20) is None
 
 
-def test_the_largest_task_is_named_when_all_together_use_too_much() -> None:
+def test_the_largest_task_is_named_if_all_together_exceed_the_limit() -> None:
     small = subprocess.Popen(["sleep", "60"])
     try:
         found = excess({0: [small.pid], 1: [os.getpid()]}, limit_mb=4)
@@ -112,7 +126,7 @@ def test_the_largest_task_is_named_when_all_together_use_too_much() -> None:
     assert found.used_mb > 4
 
 
-def test_processes_that_are_gone_use_no_memory() -> None:
+def test_ended_processes_use_no_memory() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     assert resident_mb([gone.pid]) == 0
@@ -120,7 +134,7 @@ def test_processes_that_are_gone_use_no_memory() -> None:
 
 
 def delegated(root: Path, *, with_memory: bool) -> Path:
-    """A folder that looks like a cgroup file system in which this process may make groups."""
+    """A folder that looks like a cgroup file system in which this process may create groups."""
     (root / "here").mkdir(parents=True)
     (root / "cgroup.controllers").write_text("memory")
     group = root / "here" / "fairlog-a.0"
@@ -131,9 +145,7 @@ def delegated(root: Path, *, with_memory: bool) -> Path:
     return group
 
 
-def test_a_cgroup_holds_the_tasks_to_the_grant_where_one_can_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cgroup_limits_the_tasks_to_the_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = delegated(tmp_path, with_memory=True)
     monkeypatch.setattr(memory, "_parents", lambda root: [root / "here"])
     cgroup = TaskCgroup.make("a.0", 256, root=tmp_path)
@@ -154,7 +166,17 @@ def test_a_cgroup_without_the_memory_controller_is_not_used(tmp_path: Path, monk
     assert not group.exists()
 
 
-def test_cgroups_are_looked_for_where_this_process_is(tmp_path: Path) -> None:
+def test_a_cgroup_that_cannot_be_limited_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = delegated(tmp_path, with_memory=False)
+    monkeypatch.setattr(memory, "_parents", lambda root: [root / "here"])
+    monkeypatch.setattr(Path, "exists", lambda path: path.name == "memory.max")
+    monkeypatch.setattr(Path, "write_text", lambda *_: os.open("/no/such/file", os.O_RDONLY))
+    assert TaskCgroup.make("a.0", 256, root=tmp_path) is None
+    monkeypatch.undo()
+    assert not group.exists()
+
+
+def test_cgroups_are_created_where_this_process_is(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     own = tmp_path / "own"
     own.write_text("1:cpu:/x\n0::/user/app\n")
@@ -165,7 +187,7 @@ def test_cgroups_are_looked_for_where_this_process_is(tmp_path: Path) -> None:
     assert memory._parents(tmp_path, own) == []
 
 
-def test_the_submitters_variables_stand_above_the_machines_and_ours_above_both(
+def test_variables_of_the_submitter_override_the_machines_and_fairlogs_override_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LANG", "C")
@@ -177,11 +199,11 @@ def test_the_submitters_variables_stand_above_the_machines_and_ours_above_both(
 
 
 def test_another_rq_worker_cannot_run_a_task() -> None:
-    with pytest.raises(FairlogError, match="task 3 of 'a' can be run only by executors"):
+    with pytest.raises(FairlogError, match="task 3 of 'a' runs only in fairlog's executors"):
         tasks.run("a", 3)
 
 
-def test_a_machine_offers_its_memory_in_steps_and_shares_it_among_instances() -> None:
+def test_a_machine_offers_its_memory_in_steps_and_divides_it_among_instances() -> None:
     whole = make_offers(host="node")[0]
     assert (whole.worker, whole.memory_mb, whole.cores) == ("node", default_memory_mb(), os.cpu_count())
     assert whole.memory_mb % 512 == 0
@@ -197,15 +219,43 @@ def test_killing_until_gone_reaches_children_of_children() -> None:
     assert sorted([top.pid, *descendants(top.pid)]) == sorted(in_session(top.pid))
     assert kill_until_gone(lambda: [*in_session(top.pid), *descendants(top.pid)])
     assert top.wait() == -signal.SIGKILL
-    assert all(is_zombie(pid) for pid in in_session(top.pid))
+    assert all(started_s(pid) is None for pid in in_session(top.pid))
 
 
 def test_every_launcher_has_a_name() -> None:
     assert set(LAUNCHERS) == {"preloaded", "fresh"}
 
 
-def test_an_offer_that_executors_cannot_use_up_says_so() -> None:
+def test_an_offer_of_which_a_part_may_stay_unused_says_so() -> None:
     assert make_offers(cores=8, memory_mb=4096)[0].oddity is None
     assert make_offers(cores=7, memory_mb=4000)[0].oddity == (
         "7 cores are not an even number and 4000 MiB are not a multiple of 512: part of the offer may stay unused"
     )
+
+
+def test_a_forkserver_survives_a_failed_fork_and_releases_the_lock(
+    files: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fork() -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    ours, theirs = socket.socketpair()
+    spec = ExecutorSpec(grant=GRANT, worker="w1", store="", cluster="", run_dir=files.root)
+    with ours, theirs:
+        server = _Server.__new__(_Server)
+        server._requests = theirs.makefile("rb")
+        ours.sendall(spec.model_dump_json().encode() + b"\n")
+        server._answer(theirs)
+        server._requests.close()
+        assert ours.recv(9) == b"0"
+    assert not files.is_running("a.0")
+
+
+def test_a_supervisor_restarts_an_agent_that_fails_but_not_one_that_is_refused(tmp_path: Path) -> None:
+    """An uncaught exception exits with 1, so a refusal needs another code."""
+    runs = tmp_path / "runs"
+    script = f"echo x >> {runs}; test $(wc -l < {runs}) = 2 && exit {REFUSED}; exit 1"
+    run = f"from workers.supervisor import Supervisor; Supervisor([['/bin/sh', '-c', {script!r}]]).run()"
+    ended = subprocess.run([sys.executable, "-c", run], check=False, cwd=Path(__file__).parents[3], capture_output=True)
+    assert (ended.returncode, runs.read_text()) == (1, "x\nx\n")

@@ -22,11 +22,11 @@ from fairlog.cli.params import (
     read_size,
     read_text,
 )
-from fairlog.cli.session import without_password
 from fairlog.cli.verbs.cluster import read_value
 from scheduler.model.commands import SubmitApp, Taken
 from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyRegistered, Computed, Event
 from scheduler.model.resources import Resources, size_text
+from scheduler.service.program_log import masked
 from scheduler.store.codec import encode_turn, lines_of
 
 
@@ -132,14 +132,14 @@ def test_what_was_appended_to_a_long_output_is_found() -> None:
 
 
 def test_a_password_in_the_stores_url_is_not_shown() -> None:
-    assert without_password("redis://ann:secret@host:1/0") == "redis://ann:***@host:1/0"
-    assert without_password("unix:///run/store.sock") == "unix:///run/store.sock"
+    assert masked("redis://ann:secret@host:1/0") == "redis://ann:***@host:1/0"
+    assert masked("unix:///run/store.sock") == "unix:///run/store.sock"
 
 
 def test_sizes_times_and_shares_are_shown_as_people_write_them() -> None:
     assert [size_text(value) for value in (512, 2048, "8/3")] == ["512M", "2G", "8/3 M"]
     assert [render.duration(value) for value in (None, 300, 252_000, 7_500_000)] == ["-", "0.3s", "4m12s", "2h05m"]
-    assert [render.percent(value) for value in ("1/8", "0/1", "1/0")] == ["12.5%", "0.0%", "none bought"]
+    assert [render.percent(value) for value in ("1/8", "0/1", "1/0")] == ["12.5%", "0.0%", "no quota"]
     assert render.moment(1_000) == "1970-01-01 00:00:01.000"
 
 

@@ -1,4 +1,4 @@
-"""A log of some hundred entries, and a store and a place of files that break down when they are told to."""
+"""A log of some hundred entries, and a store and files that crash at a given step."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ KEYS = Keys("prod")
 
 
 def commit(store: Redis, records: list[Record] = RECORDS) -> EventLog:
-    """The log of the store with these records in it."""
+    """Write these records to the store. Returns the log."""
     return put_records(store, KEYS, records)
 
 
 def put_records(store: Redis, keys: Keys, records: list[Record]) -> EventLog:
-    """The log of a cluster with these records in it, put there as a commit does."""
+    """Write these records to a cluster's log, as commits do. Returns the log."""
     log = open_log(store, keys)
     pipe = store.pipeline(transaction=False)
     for record in records:
@@ -42,7 +42,7 @@ def put_records(store: Redis, keys: Keys, records: list[Record]) -> EventLog:
 
 
 def staying(retain: int, records: list[Record] = RECORDS) -> list[int]:
-    """Where the turns end that stay in the store: the last ones."""
+    """The last positions of the turns that stay in the store."""
     bound = records[-1].last - max(1, retain)
     return [record.last for record in records if record.last > bound]
 
@@ -53,18 +53,18 @@ def first_staying(retain: int, records: list[Record] = RECORDS) -> int:
 
 
 def up_to(seq: int) -> list[Record]:
-    """The turns that have ended by that position."""
+    """The turns up to that position."""
     return [record for record in RECORDS if record.last <= seq]
 
 
 def in_stream(log: EventLog) -> list[int]:
-    """Where the turns end that still lie in the store."""
+    """The last positions of the turns in the store."""
     entries: Any = log.store.xrange(log.keys.log)
     return [int(entry.partition(b"-")[0]) for entry, _ in entries]
 
 
 def assert_whole(log: EventLog, records: list[Record] = RECORDS) -> None:
-    """Every way to read the log gives all of it, once."""
+    """Assert that every way to read the log yields all of it, once."""
     assert list(log.read()) == records
     assert list(log.entries()) == records
     assert audit(log.facts()) == []
@@ -74,11 +74,11 @@ def assert_whole(log: EventLog, records: list[Record] = RECORDS) -> None:
 
 
 class Crash(BaseException):
-    """The process is gone: nothing of it, no `finally` either, has an effect any more."""
+    """The process has died: none of its code has an effect any more, not even in a `finally`."""
 
 
 class Fuse:
-    """Counts what a process does to the store and to files; `trip`, a crash unless set, comes at step `at`."""
+    """Counts a process's steps on the store and on files, and calls `trip`, a crash by default, at step `at`."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -87,7 +87,7 @@ class Fuse:
         self.dead = False
 
     def burn(self) -> None:
-        """One more step."""
+        """Count a step."""
         if self.dead:
             raise Crash
         self.steps += 1
@@ -95,13 +95,13 @@ class Fuse:
             self.trip()
 
     def crash(self) -> None:
-        """From here on nothing is done any more."""
+        """Let this step and all later ones fail."""
         self.dead = True
         raise Crash
 
 
 class FusedStore(fakeredis.FakeRedis):
-    """The store as one process sees it, with a fuse before and after each command."""
+    """A process's connection to the store, with a fuse before and after each command."""
 
     fuse: Fuse | None = None
 
@@ -115,7 +115,7 @@ class FusedStore(fakeredis.FakeRedis):
 
 
 class FusedFiles(MemoryFileSystem):  # type: ignore[misc] # fsspec has no type information
-    """Files in memory, with a fuse before and after whatever changes one; a file is there, and empty, once opened."""
+    """Files in memory, with a fuse before and after each change; opening a file for writing creates it empty."""
 
     protocol = "fused"
     store: ClassVar[dict[str, Any]] = {}
@@ -152,7 +152,7 @@ fsspec.register_implementation("fused", FusedFiles, clobber=True)
 
 
 def forget_files() -> None:
-    """Empty the places in memory."""
+    """Remove all files in memory."""
     for system in (FusedFiles, MemoryFileSystem):
         system.store.clear()
         system.pseudo_dirs[:] = [""]

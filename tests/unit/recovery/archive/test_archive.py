@@ -1,4 +1,4 @@
-"""Entries that are old move to segments, and whoever reads the log does not notice, whatever comes in between."""
+"""Old entries move to segments; readers of the log see no difference, whatever interrupts the move."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from recovery.archive.archive import CannotArchive, archive, listed, open_log
 from recovery.archive.files import Unreachable
 from recovery.archive.segment import Segment, check, get
 from recovery.failover.follower import Follower
-from recovery.replay.chain import read_export
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
 from scheduler.model.errors import InvalidSetting, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import changed_settings
-from scheduler.store.codec import read_lines
+from scheduler.store.codec import read_export, read_lines
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from tests.unit.recovery.archive.archived import (
     KEYS,
@@ -71,7 +70,7 @@ def move(log: EventLog, retain: int = 50, url: str = URL) -> list[Segment]:
     return list(archive(log, url, retain=retain))
 
 
-def test_what_is_older_than_what_is_retained_moves_and_everything_reads_as_before(log: EventLog) -> None:
+def test_all_but_the_retained_events_move_and_the_log_reads_as_before(log: EventLog) -> None:
     segments = move(log)
     assert in_stream(log) == staying(50)
     assert [segment.first for segment in segments] == [1, *(segment.last + 1 for segment in segments[:-1])]
@@ -84,7 +83,7 @@ def test_what_is_older_than_what_is_retained_moves_and_everything_reads_as_befor
     assert_whole(log)
 
 
-def test_nothing_moves_twice_and_what_was_added_moves_later(fake: Redis) -> None:
+def test_nothing_moves_twice_and_later_entries_move_later(fake: Redis) -> None:
     log = commit(fake, up_to(200))
     first = move(log)
     assert move(log) == []
@@ -103,14 +102,14 @@ def test_the_last_turn_stays_whatever_is_retained(log: EventLog, retain: int) ->
     assert log.head() == (END, RECORDS[-1].digest)
 
 
-def test_a_log_that_is_not_longer_than_what_is_retained_is_left_alone(log: EventLog) -> None:
+def test_a_log_not_longer_than_what_is_retained_is_left_alone(log: EventLog) -> None:
     assert move(log, END) == []
     assert move(log, 1_000_000) == []
     assert positions(log) == []
     assert list(files(URL)) == []
 
 
-def test_a_usable_snapshot_follows_all_archived_entries_and_is_written_if_missing(log: EventLog) -> None:
+def test_a_usable_snapshot_covers_all_archived_entries(log: EventLog) -> None:
     move(log, 50)
     assert positions(log) == [END]
     log.store.lset(KEYS.snapshot(END), 1, "damaged")
@@ -123,14 +122,14 @@ def test_a_usable_snapshot_follows_all_archived_entries_and_is_written_if_missin
     assert logged == []
 
 
-def test_a_state_that_no_snapshot_holds_any_more_is_folded_from_the_archive(log: EventLog) -> None:
+def test_without_a_snapshot_the_state_is_folded_from_the_archive(log: EventLog) -> None:
     whole = rebuild(log, whole=True)[0].digest()
     move(log)
     log.store.delete(KEYS.snapshots)
     assert rebuild(log)[0].digest() == whole
 
 
-def test_a_snapshot_at_a_position_that_was_archived_can_still_be_used(fake: Redis) -> None:
+def test_a_snapshot_at_an_archived_position_can_still_be_used(fake: Redis) -> None:
     log = commit(fake, up_to(150))
     head = log.head().seq
     move(log)
@@ -147,7 +146,7 @@ def test_a_snapshot_at_a_position_that_was_archived_can_still_be_used(fake: Redi
 
 @given(st.data())
 @settings(max_examples=15)
-def test_any_range_of_the_log_is_read_alike_wherever_it_was_cut(data: st.DataObject) -> None:
+def test_any_range_of_the_log_reads_the_same_wherever_it_was_cut(data: st.DataObject) -> None:
     forget_files()
     log = EventLog(fakeredis.FakeRedis(server=fakeredis.FakeServer()), KEYS)
     lengths = sorted(data.draw(st.lists(st.integers(1, END), max_size=2), label="length of the log"))
@@ -171,14 +170,14 @@ def test_any_range_of_the_log_is_read_alike_wherever_it_was_cut(data: st.DataObj
             assert followed or first == END
 
 
-def test_whoever_follows_from_an_old_position_comes_to_the_new_ones_without_a_gap(log: EventLog) -> None:
+def test_following_from_an_archived_position_has_no_gap(log: EventLog) -> None:
     move(log)
     followed = follow(log, GENESIS, wait_s=0.01)
     assert [next(followed) for _ in RECORDS] == RECORDS
     assert next(followed) is None
 
 
-def test_a_reader_that_is_overtaken_by_the_archiver_reads_on_in_the_archive(log: EventLog) -> None:
+def test_a_reader_overtaken_by_the_archiver_continues_in_the_archive(log: EventLog) -> None:
     reading = log.read()
     read = [next(reading)]
     log_of_another = open_log(log.store, KEYS)
@@ -200,7 +199,7 @@ SHORT = RECORDS[:80]
 
 
 def interrupted(at: int) -> tuple[FusedStore, Fuse]:
-    """A store with a short log, and a fuse for the process that archives it."""
+    """A store with a short log, and the fuse of the process that archives it."""
     forget_files()
     store = FusedStore(server=fakeredis.FakeServer())
     commit(store, SHORT)
@@ -217,7 +216,7 @@ def run_fused(store: FusedStore, fuse: Fuse) -> None:
 
 
 def steps() -> int:
-    """How many steps it takes to archive the log."""
+    """The number of steps to archive the log."""
     store, fuse = interrupted(0)
     run_fused(store, fuse)
     return fuse.steps
@@ -259,7 +258,7 @@ def test_an_archiver_stalled_at_any_step_does_not_disturb_another() -> None:
             check(segment)
 
 
-def test_two_at_once_share_the_work(log: EventLog) -> None:
+def test_two_archivers_at_the_same_time_share_the_work(log: EventLog) -> None:
     one, other = archive(log, URL, retain=10), archive(open_log(log.store, KEYS), URL, retain=10)
     moved = [next(one), next(other), next(one), next(other), *one, *other]
     assert moved == listed(log.store, KEYS)
@@ -267,7 +266,7 @@ def test_two_at_once_share_the_work(log: EventLog) -> None:
 
 
 def damaged(log: EventLog, number: int, change: Any) -> Segment:
-    """The segment of that number, its file changed."""
+    """The segment of that number, with its file changed."""
     segment = move(log)[number]
     system, place = fsspec.core.url_to_fs(segment.url)
     content = system.cat_file(place)
@@ -287,12 +286,10 @@ def damaged(log: EventLog, number: int, change: Any) -> Segment:
         (lambda _: b"no segment at all", "is damaged: "),
     ],
 )
-def test_a_segment_that_is_missing_or_damaged_is_named_with_its_positions(log: EventLog, change: Any, why: str) -> None:
+def test_a_missing_or_damaged_segment_is_named_with_its_positions(log: EventLog, change: Any, why: str) -> None:
     segment = damaged(log, 1, change)
     _, first, last, *_ = segment
-    sentence = (
-        f"log position {first}: entries {first} to {last} lie in a segment that cannot be used: {segment.url} {why}"
-    )
+    sentence = f"log position {first}: entries {first} to {last} are in an unusable segment: {segment.url} {why}"
     read: list[int] = []
     with pytest.raises(UnreadableRecord) as caught:
         read.extend(record.last for record in open_log(log.store, KEYS).read())
@@ -304,16 +301,14 @@ def test_a_segment_that_is_missing_or_damaged_is_named_with_its_positions(log: E
     ]
 
 
-def test_a_segment_of_another_history_is_refused_though_its_file_is_sound(log: EventLog) -> None:
+def test_an_undamaged_segment_of_another_history_is_refused(log: EventLog) -> None:
     segment = damaged(log, 1, lambda _: None)
     fsspec.core.url_to_fs(segment.url)[0].mv(listed(log.store, KEYS)[0].url, segment.url)
     with pytest.raises(UnreadableRecord, match=rf"entries {segment.first} to .* is damaged"):
         list(log.read(Position(segment.first - 1, segment.before)))
 
 
-def test_what_reads_back_otherwise_than_it_was_written_is_not_trimmed(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_that_read_back_differently_are_not_trimmed(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = FusedFiles.cp_file
 
     def torn(self: FusedFiles, there: str, to: str, **options: Any) -> None:
@@ -331,6 +326,16 @@ def test_what_reads_back_otherwise_than_it_was_written_is_not_trimmed(
     assert_whole(log)
 
 
+def test_an_upload_that_fails_leaves_no_draft(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FusedFiles, "cp_file", refuse)
+    with pytest.raises(Unreachable, match=r"cannot be written: No space left on device"):
+        move(log, url="fused://archive")
+    assert list(files("fused://archive")) == []
+
+
 def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
     move(log, END - 60)
     begins = in_stream(log)[0]
@@ -345,7 +350,7 @@ def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("", "no archive is configured; name a URL, or run `fairlog settings set archive_url=URL`"),
+        ("", "no archive is configured; give a URL, or run `fairlog settings set archive_url=URL`"),
         ("nowhere://x", "nowhere://x/prod cannot be reached: Protocol not known: nowhere"),
         (
             "s3://me:secret@x",
@@ -359,7 +364,7 @@ def test_a_log_that_is_broken_is_not_archived(log: EventLog) -> None:
         ),
     ],
 )
-def test_a_place_that_cannot_be_used_is_said_and_nothing_moves(log: EventLog, url: str, sentence: str) -> None:
+def test_a_place_that_cannot_be_used_is_reported_and_nothing_moves(log: EventLog, url: str, sentence: str) -> None:
     with pytest.raises((CannotArchive, Unreachable)) as caught:
         move(log, url=url)
     assert str(caught.value).replace("it does not exist", "No such file or directory") == sentence
@@ -367,7 +372,7 @@ def test_a_place_that_cannot_be_used_is_said_and_nothing_moves(log: EventLog, ur
 
 
 @pytest.mark.parametrize("missing", ["zstandard", "fsspec"])
-def test_what_is_not_installed_is_named_with_how_to_install_it(
+def test_a_missing_library_is_named_with_the_command_that_installs_it(
     log: EventLog, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     move(log, 200)
@@ -379,7 +384,7 @@ def test_what_is_not_installed_is_named_with_how_to_install_it(
         list(open_log(log.store, KEYS).read())
 
 
-def test_an_archive_that_was_moved_is_read_where_the_reader_is_told(log: EventLog) -> None:
+def test_an_archive_that_was_moved_is_read_at_its_new_url(log: EventLog) -> None:
     move(log)
     system = fsspec.filesystem("memory")
     system.mv("/shared/archive", "/elsewhere", recursive=True)
@@ -388,7 +393,7 @@ def test_an_archive_that_was_moved_is_read_where_the_reader_is_told(log: EventLo
     assert_whole(open_log(log.store, KEYS, elsewhere="memory://elsewhere"))
 
 
-def test_clusters_that_share_a_place_keep_out_of_each_others_way(log: EventLog) -> None:
+def test_clusters_may_share_a_folder(log: EventLog) -> None:
     before = {segment.url for segment in move(log)}
     other = fakeredis.FakeRedis(server=fakeredis.FakeServer())
     assert {segment.url for segment in move(commit(other, up_to(130)))} - before
@@ -406,13 +411,13 @@ def test_the_url_of_an_archive_is_a_setting(value: str) -> None:
     "value",
     ["/mnt", "file://mnt", "s3://key:secret@bucket/x", "https://host/x?token=secret", "x y://z", "s3://", "s3://a b"],
 )
-def test_an_url_that_is_none_or_holds_a_secret_is_refused_and_not_repeated(value: str) -> None:
+def test_an_invalid_or_secret_url_is_refused_and_not_repeated(value: str) -> None:
     with pytest.raises(InvalidSetting, match=r"the archive's URL (must name|is written)") as caught:
         changed_settings(ClusterConfigured(), {"archive_url": value})
     assert "secret" not in str(caught.value)
 
 
-def test_the_list_of_segments_says_all_that_is_needed_to_trust_one(log: EventLog) -> None:
+def test_the_list_of_segments_holds_all_that_verifies_one(log: EventLog) -> None:
     before, segment, *_ = move(log)
     entry: Any = log.store.lindex(KEYS.archive, 1)
     assert json.loads(entry) == segment._asdict()

@@ -1,4 +1,4 @@
-"""The archiving that the settings ask for: when it is due, and that one at a time is enough."""
+"""Automatic archiving: when it is due, and that one process does it at a time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_archiving_is_due_once_enough_events_lie_beyond_the_retained_ones(log: E
     assert is_due(log, nowhere, 1_000, "memory://elsewhere")
 
 
-def test_what_was_due_is_not_due_any_more_once_it_was_moved(log: EventLog) -> None:
+def test_archiving_is_no_longer_due_after_the_move(log: EventLog) -> None:
     settings = ClusterConfigured(**SETTINGS)
     assert is_due(log, settings, len(RECORDS))
     run(log, settings.archive_url, settings.archive_retain_events)
@@ -61,19 +61,19 @@ def test_what_was_due_is_not_due_any_more_once_it_was_moved(log: EventLog) -> No
     assert not is_due(log, settings, len(RECORDS))
 
 
-def test_it_is_left_to_one_at_a_time_but_not_for_ever(log: EventLog) -> None:
+def test_one_process_archives_at_a_time_and_its_claim_expires(log: EventLog) -> None:
     assert claim(log)
     assert not claim(log)
     assert 0 < log.store.ttl(KEYS.archiving) <= CLAIMED_S
 
 
-def test_it_ends_with_the_master_that_started_it() -> None:
+def test_the_archiver_ends_with_the_master_that_started_it() -> None:
     gone, root = "1", Path(__file__).parents[4]
     command = [sys.executable, "-m", "recovery.archive.archiver", gone, "memory://archive", "10"]
     assert subprocess.run(command, check=False, cwd=root).returncode == -signal.SIGTERM
 
 
-def test_a_master_that_is_not_told_to_archive_asks_the_store_nothing() -> None:
+def test_without_the_setting_a_master_asks_the_store_nothing() -> None:
     tended = Archiver(EventLog(connect("unix:///nowhere"), KEYS), "unix:///nowhere")
     tended.tend(ClusterConfigured(), 1_000_000)
     tended.stop()

@@ -172,7 +172,7 @@ def test_settings_that_keep_the_checks_are_taken_and_the_others_stay(changes: di
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"max_cores": 4}, "no setting is named 'max_cores'; the settings are min_executor_cores, "),
+        ({"max_cores": 4}, "no setting is named 'max_cores'; `fairlog settings` lists the settings"),
         ({"x" * 1000: 4}, "no setting is named 'xxx"),
         (
             {"max_executor_cores": 12},

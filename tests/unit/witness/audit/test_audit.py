@@ -10,11 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
-from recovery.replay.chain import read_export
 from scheduler.model.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
 from scheduler.model.events import AppAdmitted
 from scheduler.model.resources import Resources
-from scheduler.store.codec import Fact, read_lines
+from scheduler.store.codec import Fact, read_export, read_lines
 from tests.property.given import Cluster, recorded
 from tests.unit import recorded as logs
 from tests.unit.recorded import facts, rechained, said, stored
@@ -296,7 +295,7 @@ def test_recorded_histories_are_audited_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("", "log.jsonl holds no entry"),
+        ("", "log.jsonl has no entry"),
         ("[]\n", "a line that is no entry: Expected `object`, got `array`"),
         ("no JSON\n", "a line that is no entry: JSON is malformed"),
     ],

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from fairlog.cli.render import log_json
-from recovery.replay.chain import read_export
 from scheduler.model.commands import (
     ChangeCompany,
     Command,
@@ -27,7 +26,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered, CompanyRemoved, Event
 from scheduler.model.resources import Resources
-from scheduler.store.codec import Fact, lines_of
+from scheduler.store.codec import Fact, lines_of, read_export
 from tests.property.given import Cluster
 from tests.unit.recorded import edited, facts, rechained, stored, without
 from tests.unit.recorded import said as stated
@@ -180,11 +179,27 @@ def test_a_refusal_that_was_due_is_as_due() -> None:
     assert audit(told(appended(KNOWN, REFUSED))) == []
 
 
+def test_a_refusal_whose_sentence_another_version_worded_differently_is_as_due() -> None:
+    assert audit(told(appended(KNOWN, CommandRefused(error="DuplicateCompany", message="no")))) == []
+
+
+@pytest.mark.parametrize(("at", "too_many"), [(120_000, [61]), (120_059, [61]), (179_999, [61]), (180_000, [])])
+def test_a_refusal_beyond_those_of_a_minute_is_named(at: int, too_many: list[int]) -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    log = facts(cluster)
+    first = len(log) + 1
+    for seq in range(first, first + 61):
+        when = at if seq == first + 60 else 120_000
+        log.append(Fact(seq, when, seq, f"{seq}", REFUSED, "", KNOWN, "", None, 1))
+    found = audit(told(log))
+    assert [(each.seq, each.rule) for each in found] == [(first + number - 1, "T3") for number in too_many]
+
+
 @pytest.mark.parametrize(
     ("command", "event", "due"),
     [
         (FRESH, REFUSED, "CompanyRegistered company=fresh"),
-        (KNOWN, CommandRefused(error="DuplicateCompany", message="no"), "CommandRefused error=DuplicateCompany"),
         (KNOWN, CommandRefused(error="UnknownCompany", message=REFUSED.message), "CommandRefused error=Dup"),
         (KNOWN, CompanyRegistered(company="acme"), "CommandRefused error=DuplicateCompany"),
         (RemoveCompany(company="acme"), CompanyRemoved(company="acme"), "CommandRefused error=CompanyInUse"),

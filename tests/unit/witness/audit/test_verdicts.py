@@ -186,7 +186,7 @@ def test_a_noted_point_is_found_and_missed_where_the_end_was_cut_off(sound: Path
     answer = run("audit", cut, "--expect", printed.strip())
     assert answer.exit_code == 1
     assert answer.output == (
-        f"Error: this log does not contain {printed.strip()}: it ends at position {early.seq}, its end was cut off\n"
+        f"Error: this log does not contain {printed.strip()}: it ends at position {early.seq}, so its end was cut off\n"
     )
 
 

@@ -308,8 +308,8 @@ def test_an_app_fails_whose_executors_keep_failing_with_none_running() -> None:
 
 
 ONLY_WHERE_OPEN = (
-    "cores can be unlimited only where admission is open, and for an app that fixes its executors or has one "
-    "per worker; give a number of cores"
+    "unlimited cores need the setting admission=open, and --executor-cores, --executor-memory or --sizing "
+    "one-per-worker; otherwise give a number of cores"
 )
 
 
@@ -351,9 +351,9 @@ def test_what_an_app_cannot_ask_for_is_refused_with_what_would_be_right(command:
 
 def test_unlimited_cores_need_a_number_of_tasks_and_executors_of_the_apps_own() -> None:
     cluster = opened(w1=16)
-    with pytest.raises(InvalidCommand, match=r"^an app of unlimited cores has to say how many tasks it has$"):
+    with pytest.raises(InvalidCommand, match=r"^an app of unlimited cores needs a number of tasks; add --tasks N$"):
         cluster.turn(fixed(cores="unlimited"))
-    with pytest.raises(InvalidCommand, match=r"^cores can be unlimited only where admission is open"):
+    with pytest.raises(InvalidCommand, match=r"^unlimited cores need the setting admission=open"):
         cluster.turn(asked(cores="unlimited", tasks=1))
 
 

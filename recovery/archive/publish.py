@@ -1,0 +1,167 @@
+"""Publish a log from elsewhere as the log of a cluster that has none: all of it or nothing.
+
+The turns are gathered in a draft, a stream that expires. Each is verified and folded first, so a log that no master
+could serve from is never published. At the end one script gives the draft the log's name, if there is still no log.
+A later draft replaces an earlier one, whether that was interrupted or is still growing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+from uuid import uuid4
+
+from recovery.replay.rebuild import fold
+from scheduler.model.errors import FairlogError
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
+from scheduler.store.codec import facts, stored
+from scheduler.store.eventlog import GENESIS, EventLog, Position
+
+if TYPE_CHECKING:
+    from recovery.archive.segment import Segment
+    from recovery.replay.snapshot import Snapshot
+    from scheduler.store.codec import Record
+
+PAGE = 100
+KEPT_S = 3_600
+"""How long a draft is kept that is not added to."""
+
+PUBLISH_LUA = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 'log' end
+local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
+if redis.call('GET', KEYS[2]) ~= KEYS[3] or not last or last[1] ~= ARGV[1]
+    or last[2][#last[2]] ~= ARGV[2] or (ARGV[3] ~= '' and redis.call('EXISTS', KEYS[6]) == 0) then
+  return 'draft'
+end
+redis.call('DEL', KEYS[2], KEYS[4], KEYS[5])
+redis.call('RENAME', KEYS[3], KEYS[1])
+redis.call('PERSIST', KEYS[1])
+if ARGV[3] ~= '' then
+  redis.call('RENAME', KEYS[6], KEYS[7])
+  redis.call('PERSIST', KEYS[7])
+  redis.call('LPUSH', KEYS[5], ARGV[3])
+end
+for n = 4, #ARGV do redis.call('RPUSH', KEYS[4], ARGV[n]) end
+return 'done'
+"""
+"""KEYS: log, name of the current draft, draft, archive, list of snapshots, draft of a snapshot, that snapshot.
+ARGV: the last entry's id and digest, the snapshot's position (or empty), the archived segments."""
+
+DISCARD_LUA = """
+redis.call('UNLINK', KEYS[2], KEYS[3])
+if redis.call('GET', KEYS[1]) == KEYS[2] then redis.call('DEL', KEYS[1]) end
+"""
+"""KEYS: the name of the current draft, draft, draft of a snapshot."""
+
+
+class NotPublished(FairlogError):
+    """The cluster has a log, or another import or restore into it has started. Nothing was changed."""
+
+
+def left_behind(log: EventLog) -> int | None:
+    """The last position of an unfinished draft, None if there is none."""
+    draft = cast("bytes | None", log.store.get(log.keys.draft))
+    last = cast("list[tuple[bytes, object]]", log.store.xrevrange(draft, count=1)) if draft else []
+    return int(last[0][0].partition(b"-")[0]) if last else None
+
+
+class Draft:
+    """A draft of the log of a cluster that has none; used as a context, whose end discards what is not published.
+
+    `end` and `at` are the position and the time (ms) of its last turn.
+
+    Raises: NotPublished if the cluster has a log.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._store, self._keys = log.store, log.keys
+        if self._store.exists(self._keys.log):
+            raise NotPublished(self._in_the_way())
+        self._name = f"{self._keys.draft}:{uuid4().hex}"
+        self._snapshot = f"{self._name}:snapshot"
+        self._state = ClusterState()
+        self.end, self.at = GENESIS, 0
+
+    def __enter__(self) -> Self:
+        earlier = cast("bytes | None", self._store.set(self._keys.draft, self._name, ex=KEPT_S, get=True))
+        if earlier:
+            self._store.unlink(earlier, earlier + b":snapshot")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._store.eval(DISCARD_LUA, 3, self._keys.draft, self._name, self._snapshot)
+
+    @property
+    def withheld(self) -> int:
+        """The number of apps that have not ended and cannot run, because their commands are withheld."""
+        apps = self._state.apps.values()
+        return sum(app.ended is None and (app.private is None or not app.private.command) for app in apps)
+
+    def fold(self, records: Iterable[Record]) -> None:
+        """Verify and fold turns that stay in an archive.
+
+        Raises: UnreadableRecord or InvariantViolated naming the entry that cannot be read or breaks a precondition.
+        """
+        for record in records:
+            self._fold(record)
+        self._store.expire(self._keys.draft, KEPT_S)
+
+    def _fold(self, record: Record) -> None:
+        for fact in facts([record], *self.end):
+            fold(self._state, fact)
+        self.end, self.at = Position(record.last, record.digest), record.at
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Verify and fold turns, and add them to the draft, a page at a time.
+
+        Raises: as `fold`; NotPublished if another import or restore has started; what reading `records` raises.
+        """
+        left, begun = iter(records), False
+        while page := list(islice(left, PAGE)):
+            with self._store.pipeline(transaction=True) as together:
+                for record in page:
+                    self._fold(record)
+                    together.xadd(self._name, stored(record), id=f"{record.last}-0", nomkstream=begun)  # type: ignore[arg-type]  # str is one of theirs
+                    begun = True
+                together.expire(self._name, KEPT_S)
+                together.expire(self._keys.draft, KEPT_S)
+                if None in together.execute():
+                    raise NotPublished(_OVERTAKEN)
+
+    def add_snapshot(self, snapshot: Snapshot, parts: Iterable[bytes]) -> None:
+        """Add a snapshot of the log."""
+        with self._store.pipeline(transaction=True) as together:
+            together.rpush(self._snapshot, json.dumps(snapshot._asdict()), *parts)
+            together.expire(self._snapshot, KEPT_S)
+            together.execute()
+
+    def publish(self, *, archive: Sequence[Segment] = (), snapshot: Snapshot | None = None) -> None:
+        """Give the draft the log's name. The next master to be elected brings grants and heartbeats in line with it.
+
+        Raises: InvariantViolated if the folded state is inconsistent; NotPublished if the cluster has got a log or
+        another import or restore has started.
+        """
+        check(self._state)
+        keys, seq = self._keys, snapshot.seq if snapshot else 0
+        names = [keys.log, keys.draft, self._name, keys.archive, keys.snapshots, self._snapshot, keys.snapshot(seq)]
+        segments = [json.dumps(segment._asdict()) for segment in archive]
+        id_ = f"{self.end.seq}-0"
+        answer = self._store.eval(PUBLISH_LUA, len(names), *names, id_, self.end.digest, str(seq or ""), *segments)
+        if answer == b"log":
+            raise NotPublished(self._in_the_way())
+        if answer != b"done":
+            raise NotPublished(_OVERTAKEN)
+
+    def _in_the_way(self) -> str:
+        return (
+            f"the cluster {self._keys.cluster} has a log already, up to position {self._log.head().seq}; import or "
+            "restore into an empty store, before any master is started, or under another --cluster"
+        )
+
+
+_OVERTAKEN = "another import or restore into this cluster has started; this one was discarded"

@@ -1,0 +1,243 @@
+"""The commit in flight: sent to the store and not yet confirmed, while the master decides the next turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+from redis.exceptions import ConnectionError as StoreConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as StoreTimeoutError
+
+from scheduler.model.errors import NotReplicated, StaleLog
+from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
+from scheduler.rules.assignments import changed_grants
+from scheduler.service.inbox import answer_commands, next_entry
+from scheduler.service.reconcile import has_variables, is_over
+from scheduler.store.codec import encode_turn
+from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.eventlog import GENESIS, CommitInFlight, EventLog, Position
+from scheduler.store.inflight import InFlight, StoreCommand
+from scheduler.store.transient import BACK_OFF_S, passes
+
+if TYPE_CHECKING:
+    from scheduler.model.grants import GrantChanges
+    from scheduler.rules.state import ClusterState
+    from scheduler.rules.turn import Turn
+    from scheduler.service.heartbeats import Heartbeats
+    from scheduler.store.codec import Record
+    from scheduler.store.task_queue import Worklist
+
+ASLEEP_S = 1.0
+"""After a commit confirmed this late, the log's end is checked: another master may have been elected meanwhile."""
+_log = structlog.get_logger()
+
+
+class Decided(NamedTuple):
+    """A decided turn: what to commit, and what follows from it.
+
+    - `record`: None if the turn has no events.
+    - `position`: the log's end after the commit.
+    - `taken`: the last inbox entry that the turn took, "" if none.
+    - `answers`: reply list -> answers.
+    - `put_back`: app -> its removed executors, whose running tasks return to the queue.
+    - `over`: apps of which nothing runs any more.
+    - `with_secrets`: apps it registered whose secrets the client has stored.
+    """
+
+    record: Record | None
+    position: Position
+    taken: str
+    changes: GrantChanges
+    answers: Mapping[str, list[str]]
+    put_back: Mapping[str, list[str]]
+    over: list[str]
+    with_secrets: list[str]
+
+
+class Commits:
+    """Commits the turns of one master to `log`, one at a time, and carries out what follows from each.
+
+    `position` is the log's end, including the commit in flight.
+    """
+
+    def __init__(self, log: EventLog, worklist: Worklist, heartbeats: Heartbeats) -> None:
+        self._log = log
+        self._store, self._keys = log.store, log.keys
+        self._worklist = worklist
+        self._heartbeats = heartbeats
+        self.position = GENESIS
+        self.failed = False
+        """Whether the last commit was not confirmed, so that the state is ahead of the log."""
+        self.refused_in_a_row = 0
+        self._in_flight: tuple[Decided, CommitInFlight, float] | None = None
+        """With the time when it was sent (monotonic)."""
+        self._follow_up: tuple[InFlight, list[str]] | None = None
+        """What follows from the last confirmed commit, sent and not yet answered, and the apps that are over."""
+        self._settled = 0
+        """The log position up to which workers know that the replicas have the log."""
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a commit waits for its confirmation."""
+        return self._in_flight is not None
+
+    def settles_at(self, seq: int) -> int:
+        """The log position that replicas must have before grants of the turn ending at `seq` start; 0 without them."""
+        return seq if self._log.replicas else 0
+
+    def encode(self, turn: Turn) -> Record:
+        """The record of the turn, chained to `position`."""
+        return encode_turn(turn.entries, turn.commands, first=turn.first, at=turn.at, previous=self.position.digest)
+
+    def decided(self, turn: Turn, state: ClusterState, answers: Mapping[str, list[str]], taken: str) -> Decided:
+        """What to commit for `turn`, which `state` has folded, and what follows from it."""
+        touched: dict[str, None] = {}
+        put_back: dict[str, list[str]] = {}
+        with_secrets = []
+        for event, _ in turn.entries:
+            match event:
+                case ExecutorRemoved():
+                    touched[event.app] = None
+                    if not event.done:
+                        put_back.setdefault(event.app, []).append(event.executor)
+                case AppRemoved() | DriverRemoved():
+                    touched[event.app] = None
+                case AppRegistered() if has_variables(state, event.app):
+                    with_secrets.append(event.app)
+                case _:
+                    pass
+        record = self.encode(turn) if turn.entries else None
+        position = self.position if record is None else Position(record.last, record.digest)
+        settled_at = self.settles_at(position.seq)
+        changes = changed_grants((event for event, _ in turn.entries), state, settled_at=settled_at)
+        over = [name for name in touched if is_over(state, name)]
+        return Decided(record, position, taken, changes, answers, put_back, over, with_secrets)
+
+    def elect(self, record: Record, changes: GrantChanges) -> None:
+        """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
+        position = Position(record.last, record.digest)
+        try:
+            self._log.commit(self.position, record, changes=changes)
+        except (StoreConnectionError, StoreTimeoutError):
+            if not self._was_committed(position):
+                raise
+        self.position = position
+
+    def begin(self, decided: Decided) -> None:
+        """Send the commit: append the events, change the grants and trim the inbox, all or nothing.
+
+        Secrets are persisted before, so that those of a logged app never expire.
+        """
+        for app in decided.with_secrets:
+            self._store.persist(self._keys.secrets(app))
+        commit = self._log.begin_commit(
+            self.position,
+            decided.record,
+            keep_inbox_from=next_entry(decided.taken) if decided.taken else "",
+            changes=decided.changes,
+            returned=[self._worklist.returned(app, gone) for app, gone in decided.put_back.items()],
+        )
+        self._in_flight = decided, commit, time.monotonic()
+        self.position = decided.position
+
+    def confirm(self) -> None:
+        """Wait for the commit in flight, if any, then send what follows from it.
+
+        Raises: StaleLog if it did not take place; NotReplicated, redis-py's errors. `failed` is set then.
+        """
+        if self._in_flight is None:
+            return
+        decided, commit, sent_s = self._in_flight
+        self._in_flight = None
+        self.failed = True
+        try:
+            commit.finish()
+        except (StoreConnectionError, StoreTimeoutError) as error:
+            _log.warning("a commit got no answer", head=decided.position.seq, error=str(error))
+            if decided.record is None or not self._was_committed(decided.position):
+                raise StaleLog("a commit without an answer did not take place") from error
+        if time.monotonic() - sent_s > ASLEEP_S and self._log.head() != decided.position:
+            raise StaleLog("another master has written the log since the commit was sent")
+        self.refused_in_a_row = 0
+        self.failed = False
+        self._tell(decided)
+
+    def settle_up(self) -> None:
+        """Wait for the commit in flight and for what follows from it."""
+        self.confirm()
+        self._hear_back()
+
+    def abandon(self) -> None:
+        """Forget what is in flight: the log is folded again."""
+        if self._in_flight is not None:
+            self._in_flight[1].abandon()
+        if self._follow_up is not None:
+            self._follow_up[0].abandon()
+        self._in_flight = self._follow_up = None
+
+    def resume(self, position: Position) -> None:
+        """Go on behind `position`, where the log that was folded again ends."""
+        self.position = position
+        self.failed = False
+
+    def announce(self, workers: Iterable[str]) -> None:
+        """Ring `workers`, and settle the log up to `position`; wait for the store."""
+        pipeline = self._store.pipeline(transaction=False)
+        for command in (*self._settle_commands(self.position), *self._ring_commands(workers)):
+            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+        pipeline.execute()
+
+    def settle_late(self) -> None:
+        """Settle a commit whose replicas were missing, once they have it, so that workers start its grants."""
+        if self._log.replicas and self.position.seq > self._settled:
+            with suppress(NotReplicated):
+                if self._log.ends_with(self.position):
+                    self.announce(())
+
+    def _was_committed(self, position: Position) -> bool:
+        """Whether a commit without an answer took place, read from the log's end once the store answers again."""
+        self._heartbeats.store_was_away()
+        for pause_s in BACK_OFF_S:
+            try:
+                return self._log.ends_with(position)
+            except RedisError as error:
+                if not passes(error):
+                    raise
+                time.sleep(pause_s)
+        return self._log.ends_with(position)
+
+    def _tell(self, decided: Decided) -> None:
+        """Send the answers, the rings and the closing of apps that are over, without waiting for the store.
+
+        After a crash before or during this, clients ask again, ticks replace the rings, and the next master
+        reconciles the tasks.
+        """
+        commands = [*self._settle_commands(decided.position), *answer_commands(self._keys, decided.answers)]
+        commands += self._ring_commands(dict.fromkeys((*decided.changes.by_worker, *decided.changes.left)))
+        if decided.over:
+            commands.append(self._worklist.close_command(decided.over))
+        self._hear_back()
+        if commands:
+            self._follow_up = InFlight(self._store, commands), decided.over
+
+    def _hear_back(self) -> None:
+        """Wait for what the last commit caused, and delete the jobs of apps that are over."""
+        if self._follow_up is None:
+            return
+        (sent, over), self._follow_up = self._follow_up, None
+        answers = sent.answers()
+        if over:
+            self._worklist.sweep(over, answers[-1])
+
+    def _settle_commands(self, position: Position) -> list[StoreCommand]:
+        """The command that tells workers that the replicas have the log up to `position`."""
+        self._settled = position.seq
+        return [("SET", self._keys.settled, position.seq)] if self._log.replicas else []
+
+    def _ring_commands(self, workers: Iterable[str]) -> list[StoreCommand]:
+        queues = [self._keys.worker_queue(worker) for worker in workers]
+        return [("EVAL", RING_LUA, len(queues), *map(queue_key, queues), *map(bell_id, queues))] if queues else []

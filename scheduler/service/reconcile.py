@@ -1,0 +1,79 @@
+"""Bring the store in line with a log that was folded again: the grants, the task queues, the secrets.
+
+Another master may have been elected meanwhile, so only what the folded log proves is acted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rq.utils import as_text
+
+from scheduler.model.grants import GrantChanges
+from scheduler.model.ids import number_of
+from scheduler.rules.assignments import all_grants
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from scheduler.rules.state import ClusterState
+    from scheduler.store.keys import Keys
+    from scheduler.store.task_queue import Worklist
+
+
+def stored_grants(store: Redis, keys: Keys) -> dict[str, list[str]]:
+    """The ids granted in the store, by worker. Every worker with grants is expected to send heartbeats."""
+    members: Any = store.zrange(keys.heartbeats, 0, -1)
+    workers = [as_text(member) for member in members]
+    pipeline = store.pipeline(transaction=False)
+    for worker in workers:
+        pipeline.hkeys(keys.grants(worker))
+    return {worker: [*map(as_text, names)] for worker, names in zip(workers, pipeline.execute(), strict=True)}
+
+
+def every_grant(state: ClusterState, stored: Mapping[str, Iterable[str]], *, settled_at: int) -> GrantChanges:
+    """The changes that turn the `stored` grants into those of the state. A failover may have left any others."""
+    granted = all_grants(state, settled_at=settled_at)
+    by_worker: dict[str, dict[str, Any]] = {}
+    for worker, grants in granted.items():
+        others = sorted(set(stored.get(worker, ())) - grants.keys())
+        by_worker[worker] = {**dict.fromkeys(others), **grants}
+    return GrantChanges(by_worker, sorted(granted.keys() - stored.keys()), sorted(stored.keys() - granted.keys()))
+
+
+def reconcile_tasks(
+    store: Redis, keys: Keys, worklist: Worklist, state: ClusterState, open_apps: Sequence[str]
+) -> None:
+    """Return the tasks of removed executors to their queues, and delete what is left of apps that are over.
+
+    `open_apps`, the apps with a task queue, must have been read before the log. An executor counts as removed only if
+    this log granted it and removed it.
+    """
+    living = [app for name in open_apps if (app := state.apps.get(name)) is not None and app.ended is None]
+    ended = [name for name, app in state.apps.items() if app.ended is not None and has_variables(state, name)]
+    pipeline = store.pipeline(transaction=False)
+    for app in living:
+        pipeline.hvals(keys.begun(app.spec.app))
+    for name in ended:
+        pipeline.exists(keys.secrets(name))
+    answers = pipeline.execute()
+    for app, holders in zip(living, answers, strict=False):
+        gone = sorted({as_text(value) for value in holders} - app.executors.keys())
+        granted_once = [executor for executor in gone if number_of(executor) < app.next_executor]
+        if granted_once:
+            worklist.put_back(app.spec.app, *granted_once)
+    with_secrets = [name for name, there in zip(ended, answers[len(living) :], strict=True) if there]
+    worklist.forget(*dict.fromkeys(name for name in (*open_apps, *with_secrets) if is_over(state, name)))
+
+
+def has_variables(state: ClusterState, app: str) -> bool:
+    """Whether the app has environment variables, whose values are secrets in the store."""
+    found = state.apps.get(app)
+    return found is not None and found.private is not None and bool(found.private.env)
+
+
+def is_over(state: ClusterState, name: str) -> bool:
+    """Whether nothing of the app will run any more. An app that the state has forgotten is over."""
+    app = state.apps.get(name)
+    return app is None or (app.ended is not None and not app.allocations())
