@@ -41,14 +41,14 @@ class ConfigureCluster(_Request, frozen=True):
 class RegisterCompany(_Request, frozen=True):
     """Add a tenant. Amounts together, or `part` as "n/d" or "25%", or none of them for 1/N (semantics C2).
 
-    `borrow`: it may pass its quota while no other company takes part (semantics C6).
+    `borrow`: whether it may pass its quota (semantics C6); None = only a default quota may be passed (C2).
     """
 
     company: str
     cores: int | None = None
     memory_mb: int | None = None
     part: str | None = None
-    borrow: bool = False
+    borrow: bool | None = None
 
 
 class ChangeCompany(_Request, frozen=True):

@@ -75,7 +75,7 @@ class ClusterConfigured(_Fact, frozen=True):
     app_policy: str = "fifo"
     placement: str = "spread"
     worker_selection: str = "cores-free-desc"
-    occupancy: Literal["requested", "granted"] = "requested"
+    occupancy: Literal["requested", "granted", "claimed"] = "requested"
     max_executor_failures: int = 10
     worker_timeout_s: int = 15
     retained_apps: int = 10_000
@@ -92,19 +92,32 @@ class ClusterConfigured(_Fact, frozen=True):
     archive_url: str = ""
     archive_after_events: int = 0
     archive_retain_events: int = 1_000_000
+    never_fits: Literal["refuse", "wait"] = "refuse"
+    remember_lost_s: int = 86_400
+    reclaim: Literal["none", "gentle", "firm"] = "gentle"
 
 
 class CompanyRegistered(_Fact, frozen=True):
     """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
 
-    `borrow`: it may pass its quota while no other company takes part (semantics C6).
+    `borrow`: whether it may pass its quota (semantics C6); None = only a default quota may be passed (C2).
     """
 
     company: str
     cores: int | None = None
     memory_mb: int | None = None
     part: str | None = None
-    borrow: bool = False
+    borrow: bool | None = None
+
+    @property
+    def by_default(self) -> bool:
+        """Whether its quota is neither amounts nor a part of its own (semantics C2)."""
+        return self.cores is None and self.part is None
+
+    @property
+    def may_borrow(self) -> bool:
+        """Whether it may pass its quota while no other company has an app within its own (semantics C2, C6)."""
+        return self.by_default if self.borrow is None else self.borrow
 
 
 class CompanyChanged(CompanyRegistered, frozen=True):
@@ -145,6 +158,12 @@ class WorkerRemoved(_Fact, frozen=True):
     last_seen: int = 0
 
 
+class LostWorkersForgotten(_Fact, frozen=True):
+    """What these lost workers offered no longer counts as an offer that may come back (semantics N3)."""
+
+    workers: tuple[str, ...]
+
+
 class AppRegistered(_Fact, frozen=True):
     """A user's app joined the user's queue: what was asked for and what that makes it hold (semantics A1, A2, S5).
 
@@ -179,6 +198,12 @@ class AppRegistered(_Fact, frozen=True):
 
 class RoomReserved(_Fact, frozen=True):
     """The app was held back for too long: its company's room is reserved for it from here on (semantics C7)."""
+
+    app: str
+
+
+class ReservationLapsed(_Fact, frozen=True):
+    """The app was not admitted for too long: its company's room is no longer reserved for it (semantics C7)."""
 
     app: str
 
@@ -262,7 +287,7 @@ class AppChanged(_Fact, frozen=True):
     From here on its executors have `executor_cores` and `executor_memory_mb`; None = the scheduler sizes them, or
     one grows on each worker. `preferring_tasks` of its tasks prefer some host, `preferred_hosts` says how many
     prefer each. In an elastic app `backlog_executors` is what its tasks call for, and `next_step` how many more
-    it asks for next (L6).
+    it asks for next (L6). `target` is how many executors were asked for, where not all of them are requested yet (L1).
     """
 
     app: str
@@ -276,6 +301,7 @@ class AppChanged(_Fact, frozen=True):
     preferred_hosts: dict[str, int] = {}
     backlog_executors: int | None = None
     next_step: int = 1
+    target: int | None = None
 
 
 class ExecutorsRequested(_Fact, frozen=True):
@@ -316,8 +342,10 @@ Event = (
     | WorkerRegistered
     | WorkerChanged
     | WorkerRemoved
+    | LostWorkersForgotten
     | AppRegistered
     | RoomReserved
+    | ReservationLapsed
     | AppAdmitted
     | DriverAllocated
     | DriverRemoved
@@ -343,8 +371,10 @@ EVENT_TYPES: dict[str, type[Event]] = {
         WorkerRegistered,
         WorkerChanged,
         WorkerRemoved,
+        LostWorkersForgotten,
         AppRegistered,
         RoomReserved,
+        ReservationLapsed,
         AppAdmitted,
         DriverAllocated,
         DriverRemoved,

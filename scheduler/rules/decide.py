@@ -8,7 +8,6 @@ drivers find their workers in `placement`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, assert_never
 
 from msgspec.structs import asdict
@@ -66,10 +65,10 @@ from scheduler.model.events import (
     WorkerStatus,
 )
 from scheduler.model.resources import Resources
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
-from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
@@ -143,47 +142,51 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
 
 
 def admit(state: ClusterState) -> AppAdmitted | None:
-    """The app that enters waitingApps next, None when the cluster is full or nobody may (semantics A3).
+    """The app that enters waitingApps next, None when nobody may (semantics A3).
 
-    Admission goes on while what waitingApps requests is below the live cluster in cores and in
-    memory, so the last one may overshoot; with no live worker nothing is admitted. What a company has
-    asked for beyond its quota and does not hold, any more or yet, makes nobody wait who stays within
-    theirs: so borrowed room returns as executors end (C6). With open admission everybody enters at
-    once, in the order of arrival (A6).
+    First those that keep their company within its part, whatever others hold: it is theirs. Then, while all claims
+    together are below the live cluster in cores and in memory, the others that C4 or C6 lets pass, so that the last
+    one may overshoot. With no live worker nothing is admitted. With open admission everybody enters at once, in the
+    order of arrival (A6).
     """
     if state.settings.admission == "open":
         first = state.queue.oldest()
+    elif not state.fleet.live:
+        first = None
     else:
-        full = is_full(state)
-        if full and not state.queue.borrowers:
-            return None
-        if full and is_full(state, state.queue.may_return()):
-            return None
-        first = state.queue.first(within_quota=full)
-    if first is None:
-        return None
-    share = state.queue.share(first.company)
-    return AppAdmitted(app=first.app, company=first.company, user=first.user, share=str(share))
+        first = state.queue.next_within()
+        if first is None and not is_full(state):
+            first = state.queue.next_beyond()
+    return None if first is None else admission(state, first)
 
 
-def place(state: ClusterState, app: App, at: int) -> list[ExecutorAllocated]:
+def admission(state: ClusterState, app: Pending) -> AppAdmitted:
+    """The event that admits the app."""
+    share = state.queue.share(app.company)
+    return AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share))
+
+
+def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
     """The executors that `app` gets next at time `at` (ms), none when nothing fits for now.
 
-    They come grouped by worker, in the order of the candidates. Once they are folded, another call
+    With `most`, whole executors that fit into that much (semantics P6). They come grouped by worker, in the order of the candidates. Once they are folded, another call
     gives what the app gets after that.
     """
     if not app.owed:
         return []
     if app.plain or app.sized_by_scheduler:
-        return _place_computed(state, app)
+        return _place_computed(state, app, most)
     if app.wanted and app.unit is not None and not PLACEMENTS[state.settings.placement].one_a_worker:
-        return place_near(state, app, app.unit, at)
-    return _place_as_asked(state, app)
+        return place_near(state, app, app.unit, at, most)
+    return _place_as_asked(state, app, most)
 
 
-def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
+def _place_computed(state: ClusterState, app: App, most: Resources | None) -> list[ExecutorAllocated]:
     """Executors of one size that the scheduler works out (semantics S4, P2, P3)."""
     settings, left = state.settings, app.left_cores
+    if most is not None:
+        smallest = app.need.executor
+        left = min(left, most.holds(smallest) * smallest.cores)
     if left < settings.min_executor_cores:
         return []
     for cores in sizes_to_try(state.fleet, left):
@@ -199,7 +202,7 @@ def _place_computed(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     return []
 
 
-def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
+def _place_as_asked(state: ClusterState, app: App, most: Resources | None) -> list[ExecutorAllocated]:
     """Executors as the app wants them: of fixed size, or growing with one a worker (semantics S5, P4, P5, P7).
 
     With fair admission their memory never exceeds what the app requested (A2).
@@ -210,6 +213,8 @@ def _place_as_asked(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     limit = app.left_executors
     if settings.admission == "fair":
         limit = min(limit, app.left_memory_mb // memory_mb)
+    if most is not None:
+        left, limit = min(left, most.cores), min(limit, most.memory_mb // memory_mb)
     if limit <= 0:
         return []
     if cores is not None and not placement.one_a_worker:
@@ -232,47 +237,9 @@ def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Ca
     return (candidate for candidate in candidates if candidate[0] not in own)
 
 
-def placements(state: ClusterState, at: int) -> Iterator[list[ExecutorAllocated]]:
-    """What placement grants at time `at` (ms), part by part (semantics P6).
-
-    The caller folds each part before it asks for the next.
-    """
-    if PLACEMENTS[state.settings.placement].across_apps:
-        while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
-            yield granted
-        return
-    for app in unsatisfied(state):
-        while granted := place(state, app, at):
-            yield granted
-
-
-def unsatisfied(state: ClusterState) -> Iterator[App]:
-    """The apps that placement still owes cores, in the order of their admission (semantics P6).
-
-    Those of a company that borrows and holds its quota come after all others (C6). The caller folds
-    what `place` gives one app before it asks for the next. Where no worker has room for a minimum
-    executor, only those that said what executors they want can get something (S5).
-    """
-    served = 0
-    beyond: list[App] = []
-    while state.fleet.most_free_cores():
-        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable)
-        if app is None:
-            break
-        served = app.admitted
-        if app.spec.company in state.queue.borrowers and state.queue.holds_quota(app.spec.company):
-            beyond.append(app)
-        else:
-            yield app
-    for app in beyond:
-        if state.fleet.usable or (not app.sized_by_scheduler and state.fleet.most_free_cores()):
-            yield app
-
-
-def is_full(state: ClusterState, unheld: Resources | None = None) -> bool:
-    """Whether what waitingApps requests, but for that, is all that the cluster has of some kind (semantics A3)."""
-    requested = state.balance.requested
-    return (requested if unheld is None else requested - unheld).reaches(state.fleet.total)
+def is_full(state: ClusterState) -> bool:
+    """Whether all claims together are all that the live cluster has of some kind (semantics A3)."""
+    return state.claims.total.claimed.reaches(state.fleet.total)
 
 
 def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:
@@ -289,7 +256,7 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
 def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     """The grant returns; tasks that came back undo what was done (S6), too many failures end the app (W5).
 
-    One that was told to stop has not failed, whatever it says. S6 is not for apps that size their executors (S5).
+    One that was told to stop has not failed, whatever it says, and leaves what is done as it is.
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
@@ -299,7 +266,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
-    done = command.done and app.spec.sizing == "computed"
+    done = command.done
     events: list[Event] = [
         ExecutorRemoved(
             app=executor.app,
@@ -311,7 +278,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
         )
     ]
     if app.ended is None and not done:
-        events += after_removal(app, [executor])
+        events += [] if revoked else after_removal(app)
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
         if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
@@ -470,12 +437,9 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    lost: dict[str, list[Allocation]] = {}
-    for executor in worker.executors.values():
-        lost.setdefault(executor.app, []).append(executor)
-    for name, executors in lost.items():
+    for name in dict.fromkeys(executor.app for executor in worker.executors.values() if executor.status != "stopping"):
         if state.apps[name].ended is None:
-            events += after_removal(state.apps[name], executors)
+            events += after_removal(state.apps[name])
     return events
 
 
@@ -488,15 +452,14 @@ def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> Co
     if command.cores is not None and command.memory_mb is not None:
         if part is not None:
             raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
-        settings = state.settings
-        check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
-        check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
+        check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
+        check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
     return CompanyRegistered(
         company=command.company,
         cores=command.cores,
         memory_mb=command.memory_mb,
         part=part,
-        borrow=bool(command.borrow),
+        borrow=command.borrow,
     )
 
 

@@ -5,13 +5,13 @@ Like `decide`, these functions read the state and answer with events.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from scheduler.model.commands import ReportBacklog, ScaleApp
-from scheduler.model.errors import InvalidCommand, QuotaExceeded
+from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
@@ -23,7 +23,7 @@ from scheduler.model.events import (
     ExecutorsRequested,
     Wanted,
 )
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import Resources
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
@@ -51,6 +51,7 @@ def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields
         "preferred_hosts": app.preferred_hosts,
         "backlog_executors": app.backlog_executors,
         "next_step": app.next_step,
+        "target": app.target,
     }
     return AppChanged(**{**stated, **changes})
 
@@ -59,10 +60,11 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     """The demand as it is stated from now on (semantics L1, O4, P5); a lower one stops nothing that runs.
 
     An app whose executors were sized by the scheduler gets minimum executors from now on, so that a
-    number of them says how much that is; its request becomes what they make. One that fixed its
-    executors keeps within the cores it was submitted with, as in Spark.
+    number of them says how much that is; its request becomes what they make: at once where that is lower or the app is
+    pending, as far as there is room where it is higher (`wishes`). One that fixed its executors keeps within the cores
+    it was submitted with, as in Spark.
 
-    Raises: InvalidCommand, or QuotaExceeded where the company may not hold that much (C4).
+    Raises: InvalidCommand.
     """
     executors, spec = command.executors, app.spec
     if executors is not None:
@@ -86,32 +88,37 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
         unit = app.unit or requested_resources(
             state.settings, state.settings.min_executor_cores, spec.memory_per_task_mb
         )
-        changes |= {"executor_cores": unit.cores, "executor_memory_mb": unit.memory_mb, "done_cores": 0}
+        changes |= {"executor_cores": unit.cores, "executor_memory_mb": unit.memory_mb}
     elif app.follows_limit:
         raise InvalidCommand(
             f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
         )
     if executors is not None and (app.elastic or spec.sizing == "computed"):
+        changes |= {"done_cores": 0, "target": None}
+        if app.admitted and state.settings.admission == "fair":
+            stated = _stated(app)
+            if executors > stated:
+                changes |= {"executor_limit": stated, "target": executors}
         request = _request(app, changes)
-        if not app.requested.covers(request):
-            _check_quota(state, app, request)
         changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
     changed = demand(app, **changes)
     return [] if changed == demand(app) else [changed]
 
 
-def after_removal(app: App, gone: Collection[Allocation]) -> list[Event]:
-    """What the end of these executors, their tasks not all done, makes of the app's demand.
-
-    What earlier ones were done with is owed again (semantics S6); executors beyond a demand that was
-    lowered take their part of the request with them (O4).
-    """
-    request = app.requested
+def _stated(app: App) -> int:
+    """How many executors of one size the app requests now."""
     if app.follows_limit:
-        request = _request(app, {"done_cores": 0}, gone)
-    if not app.done_cores and request == app.requested:
-        return []
-    return [demand(app, done_cores=0, requested_cores=request.cores, requested_memory_mb=request.memory_mb)]
+        return app.executor_limit or 0
+    cores = app.requested.cores - (app.spec.driver_cores if app.spec.driver else 0)
+    return cores // app.need.executor.cores if app.need.executor.cores else 0
+
+
+def after_removal(app: App) -> list[Event]:
+    """What the end of executors, their tasks not all done, makes of the app's demand.
+
+    What earlier ones were done with is owed again (semantics S6).
+    """
+    return [demand(app, done_cores=0)] if app.done_cores else []
 
 
 def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
@@ -131,7 +138,8 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
         return events
     changes: dict[str, Any] = {"backlog_executors": wanted}
     if wanted <= (app.executor_limit or 0):
-        changes |= {"executor_limit": wanted, "next_step": 1}
+        changes |= {"executor_limit": wanted, "next_step": 1, "target": None}
+    changes["done_cores"] = 0
     request = _request(app, changes)
     changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
     return [*events, demand(app, **changes)]
@@ -195,34 +203,65 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
-def due(state: ClusterState, at: int) -> Iterator[Event]:
-    """What time has brought for elastic apps, in the order of their admission (semantics L6, T1).
+def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
+    """The executors of elastic apps that were idle for `executor_idle_timeout_s`, unless the demand counts on them (L6).
 
-    While the backlog calls for more executors than are asked for, 1, 2, 4, 8 … more, `elastic_step_ms`
-    apart, as far as the cluster has room (A3) and the company may hold it (C4); an executor that was idle
-    for `executor_idle_timeout_s` is given back unless the demand still counts on it.
+    In the order of the apps' admission, of each the one idle longest first.
     """
     for app in state.elastic_due(at):
-        yield from _growth(state, app, at)
         yield from _given_back(state, app, at)
 
 
-def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
-    limit, wanted = app.executor_limit or 0, app.backlog_executors or 0
-    if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms:
-        return
-    for more in range(min(app.next_step, wanted - limit), 0, -1):
+def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
+    """The requests that rise: of demands stated, in the order of the statements, then of elastic apps (L1, L6)."""
+    for app in state.wishing():
+        yield from _wish(state, app)
+    for app in state.elastic_due(at):
+        yield from _growth(state, app, at)
+
+
+def _wish(state: ClusterState, app: App) -> Iterator[AppChanged]:
+    """The stated demand, as far as the company and the cluster have room (semantics L1)."""
+    limit, target = app.executor_limit or 0, app.target or 0
+    more = _room_for(state, app, target - limit)
+    if more:
+        reached = limit + more == target
         request = _request(app, {"executor_limit": limit + more})
-        if _has_room(state, app, request):
-            step = 2 * app.next_step if more == app.next_step else 1
-            yield demand(
-                app,
-                executor_limit=limit + more,
-                next_step=step,
-                requested_cores=request.cores,
-                requested_memory_mb=request.memory_mb,
-            )
-            return
+        yield demand(
+            app,
+            executor_limit=limit + more,
+            target=None if reached else target,
+            requested_cores=request.cores,
+            requested_memory_mb=request.memory_mb,
+        )
+
+
+def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
+    """The next step of an elastic app: 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as there is room (L6)."""
+    limit, wanted = app.executor_limit or 0, app.backlog_executors or 0
+    if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms or _others_wait(state, app):
+        return
+    more = _room_for(state, app, min(app.next_step, wanted - limit))
+    if more:
+        request = _request(app, {"executor_limit": limit + more})
+        yield demand(
+            app,
+            executor_limit=limit + more,
+            next_step=2 * app.next_step if more == app.next_step else 1,
+            requested_cores=request.cores,
+            requested_memory_mb=request.memory_mb,
+        )
+
+
+def _others_wait(state: ClusterState, app: App) -> bool:
+    """Whether another app of the company is pending, has a reservation, or fits nowhere now (semantics L6)."""
+    if state.queue.has_pending(app.spec.company):
+        return True
+    return any(
+        need.least.cores and not state.fleet.has_room(need.least) and positions != [app.admitted]
+        for (company, need), positions in state.owed.lists.items()
+        if company == app.spec.company
+    )
 
 
 def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevoked]:
@@ -234,21 +273,42 @@ def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevo
         yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
 
 
-def _request(app: App, changes: dict[str, Any], gone: Collection[Allocation] = ()) -> Resources:
-    """What an app that is asked for as a number of executors holds: those it has, and those it is owed (O4).
+def _request(app: App, changes: dict[str, Any]) -> Resources:
+    """What an app that is asked for as a number of executors requests: those, and its driver (semantics L1, O4).
 
-    Executors beyond the number count until they are gone; what was done with (S6) is not owed again.
+    Executors beyond the number are claimed until they are gone.
     """
     limit = changes.get("executor_limit", app.executor_limit) or 0
-    done = changes.get("done_cores", app.done_cores)
     unit = app.unit or Resources(changes["executor_cores"], changes["executor_memory_mb"])
-    executors_done = done // unit.cores
-    owed = max(0, limit - (len(app.executors) - len(gone)) - executors_done)
-    held = app.granted - sum((executor.resources for executor in gone), NOTHING)
-    request: Resources = held + unit * (executors_done + owed) + Resources(done - executors_done * unit.cores)
-    if app.spec.driver and app.driver is None:
+    request = unit * limit
+    if app.spec.driver:
         request += Resources(app.spec.driver_cores, app.spec.driver_memory_mb)
     return request
+
+
+def _room_for(state: ClusterState, app: App, most: int) -> int:
+    """How many executors more, at most so many, the app may ask for now (semantics L1, L6).
+
+    As many as C4 or C6 lets pass, and as stay within the company's part or, with all claims, within the cluster.
+    """
+    if most <= 0 or app.unit is None:
+        return 0
+    if state.settings.admission == "open":
+        return most
+    company, unit = app.spec.company, app.unit
+    claims, total = state.claims, state.fleet.total
+    beyond = state.queue.may_borrow(company)
+    quota, part = state.queue.companies[company].limit, state.queue.part(company)
+    claimed, cluster = claims.of(company).claimed, claims.total.claimed
+    more = 0
+    while more < most:
+        added = unit * (more + 1)
+        if not (beyond or quota.admits(added)):
+            break
+        if not part.covers(claimed + added) and not total.covers(cluster + added):
+            break
+        more += 1
+    return more
 
 
 def _check_preferences(app: App, command: ScaleApp) -> None:
@@ -267,41 +327,3 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
         check_range(f"tasks that prefer {host}", tasks, 0, MAX_TASKS)
     if command.preferring_tasks is not None:
         check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
-
-
-def _check_quota(state: ClusterState, app: App, request: Resources) -> None:
-    """Raises: QuotaExceeded or InvalidCommand if the company may not hold that much, its other apps included (C4).
-
-    As at an admission, a default quota stops nobody who occupies nothing else, nor a company that is alone.
-    """
-    company = state.companies[app.spec.company]
-    bought = company.spec
-    if bought.cores is not None and request.cores > bought.cores:
-        raise QuotaExceeded(bought.company, "cores", request.cores, bought.cores)
-    if bought.memory_mb is not None and request.memory_mb > bought.memory_mb:
-        raise QuotaExceeded(bought.company, "MiB of memory", request.memory_mb, bought.memory_mb)
-    if not app.admitted or state.settings.admission == "open" or bought.borrow:
-        return
-    others = company.balance.requested - app.requested
-    by_default = bought.cores is None and bought.part is None
-    if by_default and (len(state.companies) == 1 or others == NOTHING):
-        return
-    held = others + request
-    if not state.quota(bought.company).covers(held):
-        raise InvalidCommand(
-            f"company {bought.company!r} would hold {held.cores} cores and {held.memory_mb} "
-            f"MiB, which is beyond its quota; scale {app.spec.app!r} to less, or end others of its apps first"
-        )
-
-
-def _has_room(state: ClusterState, app: App, request: Resources) -> bool:
-    """Whether an elastic app may grow to that: the cluster has room (A3) and the company may hold it (C4, C6)."""
-    if state.settings.admission == "open":
-        return True
-    company = state.companies[app.spec.company]
-    more = request - app.requested
-    if not state.fleet.total.covers(state.balance.requested + more):
-        return False
-    if company.spec.borrow and state.queue.first() is None:
-        return True
-    return state.quota(app.spec.company).covers(company.balance.requested + more)

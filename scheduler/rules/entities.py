@@ -12,6 +12,7 @@ from scheduler.model.commands import Private
 from scheduler.model.events import AppRegistered, CompanyChanged, CompanyRegistered, Locality, Wanted, WorkerStatus
 from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
+from scheduler.rules.claims import NO_NEED, Need, Standings
 from scheduler.rules.ledger import Accounts, Balance, Usage
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
@@ -54,11 +55,21 @@ class Worker:
 
 
 @dataclass(slots=True)
+class LostWorker:
+    """A worker that was lost at `at` (ms), and what it offered (semantics N3)."""
+
+    id: str
+    offer: Resources
+    at: int
+
+
+@dataclass(slots=True)
 class App:
     """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
 
     spec: AppRegistered
     queued: Pending
+    standings: Standings
     accounts: Accounts
     usage: Usage
     """Its company's."""
@@ -80,6 +91,14 @@ class App:
     next_step: int = 1
     """How many more it asks for next, and since when (ms) the last ones are asked for."""
     asked_at: int = 0
+    target: int | None = None
+    """How many executors were asked for, None once they are requested (semantics L1)."""
+    stated: int = 0
+    """Log position at which that was stated."""
+    reserved_at: int = 0
+    """Since when (ms) its company's room is reserved for it; 0 = it is not (semantics C7)."""
+    lapsed: int = 0
+    """Log position at which its last reservation lapsed, 0 = none did."""
     admitted: int = 0
     admitted_at: int = 0
     ended: Literal["finished", "failed", "killed"] | None = None
@@ -95,6 +114,14 @@ class App:
     """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
+    need: Need = NO_NEED
+    """What it needs of a worker."""
+    usable: int = 0
+    """How many of its smallest executors it can still use."""
+    more: Resources = NOTHING
+    """What of its claim is not granted yet (semantics A8)."""
+    unserved: bool = False
+    """Whether it was admitted and never granted anything (semantics O3)."""
     executors: dict[str, Allocation] = field(default_factory=dict)
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
@@ -158,6 +185,14 @@ class App:
     def slices(self) -> list[Allocation]:
         """All that the app is granted, its driver included."""
         return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
+
+    @property
+    def left_executor_memory_mb(self) -> int:
+        """Memory that may still be granted to its executors, without its driver's (semantics A2, D1)."""
+        left = self.requested.memory_mb - self.granted.memory_mb
+        if self.plain or self.driver is not None or not self.spec.driver:
+            return left
+        return left - self.spec.driver_memory_mb
 
     @property
     def left_memory_mb(self) -> int:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.claims import usable_executors
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.timers import Timer
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
+    from scheduler.rules.admission.quota import Pending
+    from scheduler.rules.claims import Need
     from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.state import ClusterState
 
@@ -35,6 +39,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     for app in state.apps.values():
         yield from _app(app, state)
     yield from _indexes(state)
+    yield from _claims(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
     yield from _timers_and_places(state)
@@ -62,6 +67,45 @@ def _balances(state: ClusterState) -> Iterator[str]:
                 yield f"user {user_name!r} of {name!r} counts {user_state.balance}, not {users[name, user_name]}"
 
 
+def _claims(state: ClusterState) -> Iterator[str]:
+    """What apps claim (semantics A8), and what the cluster, companies and users count of it."""
+    claims, fleet = state.claims, state.fleet
+    claimed: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
+    unserved: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
+    held: defaultdict[str, Resources] = defaultdict(Resources)
+    for app in state.apps.values():
+        spec, need = app.spec, app.need
+        if app.ended is None and need is not claims.need_of(app):
+            yield f"app {spec.app!r} needs something else of a worker than its demand says"
+        if (app.usable, app.more) != (usable_executors(app), need.more(app, fleet)):
+            yield f"app {spec.app!r} counts {app.usable} executors and {app.more} that it can still use"
+        if bool(app.usable) != (app.admitted in need.owed.get(app.usable, ()) if app.usable else False):
+            yield f"app {spec.app!r} is not kept among those that can use {app.usable} executors"
+        never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.next_driver
+        if app.unserved != never:
+            yield f"app {spec.app!r} was granted something or not, against its facts"
+        live = _sum([one for one in app.slices() if state.workers[one.worker].status == "alive"])
+        held[spec.company] += live
+        for level in ((), (spec.company,), (spec.company, spec.user)):
+            claimed[level] += live + app.more
+            unserved[level] += app.requested if never else NOTHING
+    known = {(): claims.total, **{(name,): each for name, each in claims.companies.items()}, **claims.users}
+    for level, standing in known.items():
+        if (standing.claimed, standing.unserved) != (claimed[level], unserved[level]):
+            yield f"{level or 'the cluster'} counts {standing} where its apps claim {claimed[level]}"
+    for name, standing in claims.companies.items():
+        if standing.held != held[name]:
+            yield f"company {name!r} counts {standing.held} on live workers where it is granted {held[name]}"
+    live_workers = [worker for worker in state.workers.values() if worker.status == "alive"]
+    for need in claims.needs.values():
+        hosted = all(
+            not size.cores or any(worker.offer.covers(size) for worker in live_workers)
+            for size in (need.least, need.driver)
+        )
+        if need.hostable != hosted:
+            yield f"live workers could host {need.least} or not, against what they offer"
+
+
 def _worker(worker: Worker) -> Iterator[str]:
     held = _sum((*worker.executors.values(), *worker.drivers.values()))
     if worker.offer - worker.free != held:
@@ -75,7 +119,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     held = _sum(app.slices())
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
-    if not app.requested.covers(held + Resources(app.done_cores)):
+    if not app.follows_limit and not app.requested.covers(held + Resources(app.done_cores)):
         yield f"app {name!r} is granted {held} beyond its request"
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"
@@ -120,11 +164,13 @@ def _indexes(state: ClusterState) -> Iterator[str]:
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     owing = [app for app in state.waiting.values() if state.wants_executors(app)]
-    owed = [app.admitted for app in owing]
-    if state.unsatisfied != owed:
-        yield f"placement would serve the apps admitted at {state.unsatisfied} where it owes those at {owed}"
-    if state.unsatisfied_as_asked != [app.admitted for app in owing if not app.sized_by_scheduler]:
-        yield f"the apps admitted at {state.unsatisfied_as_asked} are not those that said what executors they want"
+    owed: dict[tuple[str, Need], list[int]] = {}
+    for app in owing:
+        owed.setdefault((app.spec.company, app.need), []).append(app.admitted)
+    if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
+        yield f"placement would serve the apps admitted at {state.owed.positions()} where it owes those at {owed}"
+    if list(state.wishing()) != sorted((one for one in state.waiting.values() if one.target), key=lambda a: a.stated):
+        yield "the demands that are not met yet differ from those of the apps"
     waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
     if state.waiting_drivers != waiting:
         yield f"the drivers of the apps submitted at {state.waiting_drivers} wait, not those at {waiting}"
@@ -144,8 +190,13 @@ def _timers_and_places(state: ClusterState) -> Iterator[str]:
         for app in state.waiting.values()
         for when, what in timers_of(app, state.settings)
     ]
-    reserve = [(state.queue.reservation_due(name), name) for name in state.companies]
-    due += [Timer(when, 0, name, "reservation") for when, name in reserve if when is not None]
+    if state.lost:
+        first = min(worker.at for worker in state.lost.values())
+        due.append(Timer(first + state.settings.remember_lost_s * 1000, 0, "", "lost"))
+    offers = Counter(worker.offer for worker in state.known_workers())
+    if state.offers != dict(offers):
+        yield f"workers are counted to offer {state.offers} where they offer {dict(offers)}"
+    due += [Timer(when, 0, name, what) for name in state.companies for when, what in state.queue.moments(name)]
     if state.timers.table != sorted(due):
         yield f"turns would come at {state.timers.table} where something is due at {sorted(due)}"
     hosts: dict[str, list[str]] = {}
@@ -163,8 +214,14 @@ def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     company, tenant = state.companies[name], queue.tenant
     if (tenant.quota, tenant.last_selected) != (state.quota(name), company.last_selected):
         yield f"the queue knows another quota or turn of company {name!r} than its facts say"
-    if (name in state.queue.borrowers) != company.spec.borrow:
+    if queue.borrows != company.spec.may_borrow:
         yield f"the queue lets company {name!r} borrow or not, against its facts"
+    mine = [app for app in state.waiting.values() if app.spec.company == name]
+    if queue.admitted != len(mine) or tenant.standing is not state.claims.of(name):
+        yield f"the queue counts {queue.admitted} admitted apps of company {name!r}, not {len(mine)}"
+    part = state.queue.part(name)
+    if part != _part(name, state):
+        yield f"company {name!r} is assured {part}, not {_part(name, state)}"
     for user_name, user in queue.users.items():
         known, facts = user.contender, company.users[user_name]
         if (known.last_selected, known.last_selected_at) != (facts.last_selected, facts.last_selected_at):
@@ -172,9 +229,30 @@ def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     yield from _limit(name, queue, state)
 
 
+def _part(name: str, state: ClusterState) -> Resources:
+    """What the company is assured (semantics C8)."""
+    active = {app.spec.company for app in state.waiting.values()} | set(state.queue.taking_part())
+    quotas = {each: state.quota(each) for each in state.companies}
+    parts: list[int] = []
+    for kind in ("cores", "memory_mb"):
+        bought = {each: Fraction(getattr(quota.amount, kind), quota.denominator) for each, quota in quotas.items()}
+        total, live = sum((bought[each] for each in active), Fraction(0)), getattr(state.fleet.total, kind)
+        step = getattr(state.settings, f"min_executor_{kind}")
+        part = bought[name] if total <= live else bought[name] * live / total
+        least = step if state.companies[name].spec.by_default or bought[name] >= step else 0
+        parts.append(max(least, int(part / step) * step))
+    return Resources(*parts)
+
+
 def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
     limit = queue.limit
-    heads = {user.by_policy[0][1].app: user.by_policy[0][1] for user in queue.users.values() if user.by_policy}
+    heads: dict[str, Pending] = {}
+    for user in queue.users.values():
+        hostable = [app for _, app in user.by_policy if app.hostable]
+        fitting = [app for app in hostable if limit.fits_alone(app.request)]
+        if (user.first, user.head) != (next(iter(hostable), None), next(iter(fitting), None)):
+            yield f"the heads of user {user.contender.user!r} of {name!r} are not the first that can be"
+        heads |= {app.app: app for app in fitting[:1]}
     judged = {app for group in limit.groups.values() for app in group.heads}
     if (
         heads.keys() - limit.reserved.keys() != judged

@@ -30,8 +30,10 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    LostWorkersForgotten,
     MasterElected,
     RefusalsOmitted,
+    ReservationLapsed,
     RoomReserved,
     WorkerChanged,
     WorkerRegistered,
@@ -40,7 +42,7 @@ from scheduler.model.events import (
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.entities import Allocation, App, Company, Worker
+from scheduler.rules.entities import Allocation, App, Company, LostWorker, Worker
 from scheduler.rules.validate import changed_settings, read_part
 
 Broken = tuple[str, str] | None
@@ -53,6 +55,7 @@ class Facts(Protocol):
     at: int
     companies: dict[str, Company]
     workers: dict[str, Worker]
+    lost: dict[str, LostWorker]
     apps: dict[str, App]
     executors: dict[str, Allocation]
     drivers: dict[str, Allocation]
@@ -147,6 +150,11 @@ def _worker_removed(state: Facts, event: WorkerRemoved) -> Broken:
     return ("W2", f"worker {event.worker!r} was last seen at {event.last_seen}") if event.last_seen < 0 else None
 
 
+def _lost_workers_forgotten(state: Facts, event: LostWorkersForgotten) -> Broken:
+    unknown = [worker for worker in event.workers if worker not in state.lost]
+    return ("N3", f"worker {unknown[0]!r} was not lost, or is forgotten") if unknown else None
+
+
 def _app_registered(state: Facts, event: AppRegistered) -> Broken:
     if event.app in state.apps:
         return "A1", f"app {event.app!r} is known already"
@@ -199,6 +207,13 @@ def _room_reserved(state: Facts, event: RoomReserved) -> Broken:
         return "C7", f"app {event.app!r} is not pending"
     if not state.queue.companies[app.spec.company].limit.is_held(app.queued):
         return "C7", f"app {event.app!r} is not held back by its company's quota, or has its room reserved"
+    return None
+
+
+def _reservation_lapsed(state: Facts, event: ReservationLapsed) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.admitted or app.ended is not None or not app.reserved_at:
+        return "C7", f"no room is reserved for app {event.app!r}"
     return None
 
 
@@ -294,10 +309,7 @@ def _executor_revoked(state: Facts, event: ExecutorRevoked) -> Broken:
 
 
 def _executor_removed(state: Facts, event: ExecutorRemoved) -> Broken:
-    broken = _executor(state, event, "A5")
-    if broken is None and event.done and state.apps[event.app].spec.sizing != "computed":
-        return "S6", f"app {event.app!r} sizes its executors: nothing is done with"
-    return broken
+    return _executor(state, event, "A5")
 
 
 def _driver_removed(state: Facts, event: DriverRemoved) -> Broken:
@@ -313,10 +325,10 @@ def _app_changed(state: Facts, event: AppChanged) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
         return "O4", f"app {event.app!r} is not known or has ended"
-    if event.done_cores < 0 or event.requested_cores < app.granted.cores + event.done_cores:
-        return "O4", f"app {event.app!r} holds {app.granted.cores} cores, more than it would request"
-    if event.requested_memory_mb < app.granted.memory_mb:
-        return "O4", f"app {event.app!r} holds {app.granted.memory_mb} MiB, more than it would request"
+    if event.done_cores < 0 or event.requested_cores < event.done_cores or event.requested_memory_mb < 0:
+        return "O4", f"app {event.app!r} cannot request {event.requested_cores} cores, {event.done_cores} of them done"
+    if event.target is not None and event.target <= (event.executor_limit or 0):
+        return "L1", f"app {event.app!r} asks for {event.target} executors, which it requests already"
     if (
         (event.executor_limit or 0) < 0
         or event.preferring_tasks < 0
@@ -371,8 +383,10 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     WorkerRegistered: _worker_registered,
     WorkerChanged: _worker_changed,
     WorkerRemoved: _worker_removed,
+    LostWorkersForgotten: _lost_workers_forgotten,
     AppRegistered: _app_registered,
     RoomReserved: _room_reserved,
+    ReservationLapsed: _reservation_lapsed,
     AppAdmitted: _app_admitted,
     DriverAllocated: _driver_allocated,
     DriverRemoved: _driver_removed,

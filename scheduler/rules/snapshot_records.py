@@ -20,7 +20,8 @@ from msgspec.structs import asdict
 
 from scheduler.model.events import AppRegistered, ClusterConfigured
 from scheduler.rules.admission.quota import Pending
-from scheduler.rules.entities import Allocation, App, Company, User, Worker
+from scheduler.rules.claims import Standing
+from scheduler.rules.entities import Allocation, App, Company, LostWorker, User, Worker
 from scheduler.rules.ledger import Balance, Usage
 from scheduler.rules.state import ClusterState
 
@@ -81,9 +82,14 @@ def _record_of(entity: type, *links: str, **more: Any) -> type[Any]:  # noqa: AN
     return msgspec.defstruct(entity.__name__, [*more.items(), *described], bases=(_Record,))
 
 
-_APP = _record_of(App, "queued", "accounts", "usage", "owed", "executors", "driver")
+_APP = _record_of(
+    App,
+    *("queued", "accounts", "usage", "owed", "executors", "driver"),
+    *("standings", "need", "more", "usable", "unserved"),
+)
 _WORKER = _record_of(Worker, "executors", "drivers")
 _ALLOCATION = _record_of(Allocation)
+_LOST = _record_of(LostWorker)
 _COMPANY = _record_of(Company, "users", name=str)
 _USER = _record_of(User, company=str, name=str)
 
@@ -93,7 +99,7 @@ def _written(record: type[Any]) -> Callable[[Any], Any]:
     return lambda entity: record(*values(entity))
 
 
-_app, _worker, _allocation = _written(_APP), _written(_WORKER), _written(_ALLOCATION)
+_app, _worker, _allocation, _lost = map(_written, (_APP, _WORKER, _ALLOCATION, _LOST))
 
 
 def lines(state: ClusterState) -> Iterator[str]:
@@ -105,6 +111,7 @@ def lines(state: ClusterState) -> Iterator[str]:
     users = ((name, user) for name, company in companies for user in company.users.items())
     yield from _table("users", (_USER(company, name, *_user_values(user)) for company, (name, user) in users))
     yield from _table("workers", map(_worker, state.workers.values()))
+    yield from _table("lost", map(_lost, state.lost.values()))
     yield from _table("apps", map(_app, state.apps.values()))
     yield from _table("executors", map(_allocation, state.executors.values()))
     yield from _table("drivers", map(_allocation, state.drivers.values()))
@@ -179,6 +186,10 @@ def _restore_worker(state: ClusterState, record: Any) -> None:  # noqa: ANN401 -
     state.workers[record.id] = Worker(**asdict(record))
 
 
+def _restore_lost(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a record
+    state.lost[record.id] = LostWorker(**asdict(record))
+
+
 def _restore_app(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a record
     """An ended app may have outlived its company, or its user."""
     spec: AppRegistered = record.spec
@@ -189,7 +200,11 @@ def _restore_app(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a 
     queued = Pending(
         spec.app, spec.company, spec.user, spec.kind, record.requested, record.submitted, record.submitted_at
     )
-    state.apps[spec.app] = App(queued=queued, accounts=accounts, usage=usage, **asdict(record))
+    none = Standing(), Standing(), Standing()
+    standings = none if company is None else state.claims.standings(spec.company, spec.user)
+    state.apps[spec.app] = App(
+        queued=queued, standings=standings, accounts=accounts, usage=usage, **asdict(record)
+    )
 
 
 def _restore_executor(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a record
@@ -229,6 +244,7 @@ _RESTORE: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[ClusterState, Any
     "companies": (_decoder(_COMPANY), _restore_company),
     "users": (_decoder(_USER), _restore_user),
     "workers": (_decoder(_WORKER), _restore_worker),
+    "lost": (_decoder(_LOST), _restore_lost),
     "apps": (_decoder(_APP), _restore_app),
     "executors": (_decoder(_ALLOCATION), _restore_executor),
     "drivers": (_decoder(_ALLOCATION), _restore_driver),

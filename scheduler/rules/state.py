@@ -44,8 +44,10 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    LostWorkersForgotten,
     MasterElected,
     RefusalsOmitted,
+    ReservationLapsed,
     RoomReserved,
     WorkerChanged,
     WorkerRegistered,
@@ -55,11 +57,13 @@ from scheduler.model.resources import Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
-from scheduler.rules.entities import Allocation, App, Company, User, Worker
+from scheduler.rules.claims import Claims
+from scheduler.rules.entities import Allocation, App, Company, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
@@ -83,6 +87,10 @@ class ClusterState:
         self.companies: dict[str, Company] = {}
         self.workers: dict[str, Worker] = {}
         self.apps: dict[str, App] = {}
+        self.lost: dict[str, LostWorker] = {}
+        """The workers that were lost and are still remembered (semantics N3)."""
+        self.offers: dict[Resources, int] = {}
+        """What a worker offers that is registered, or lost and remembered -> how many offer that."""
         self.waiting: dict[str, App] = {}
         self.ended: OrderedDict[str, None] = OrderedDict()
         self.executors: dict[str, Allocation] = {}
@@ -97,16 +105,17 @@ class ClusterState:
         """How many refusals are logged in the minute since 1970 in which the last one was."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
+        self.claims = Claims(self.fleet)
+        self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
         self.drivers: dict[str, Allocation] = {}
         self.driver_cores = 0
         """The cores of live workers that drivers hold (semantics D4, A4)."""
-        self.unsatisfied: list[int] = []
-        """Positions of admission of the apps that placement still owes cores, in order."""
-        self.unsatisfied_as_asked: list[int] = []
-        """Those of them that said what executors they want (semantics S5)."""
-        self._by_admission: dict[int, App] = {}
+        self.owed = Owed()
+        """The apps that placement still owes executors (semantics P6)."""
+        self.wishes: dict[str, App] = {}
+        """The apps whose stated demand is not met yet (semantics L1)."""
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
@@ -135,15 +144,6 @@ class ClusterState:
         if private is not None and kind is AppRegistered:
             self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
 
-    def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
-        """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
-
-        With `as_asked`, among those that said what executors they want (S5).
-        """
-        positions = self.unsatisfied_as_asked if as_asked else self.unsatisfied
-        index = bisect_right(positions, after)
-        return self._by_admission[positions[index]] if index < len(positions) else None
-
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
         index = bisect_right(self.waiting_drivers, after)
@@ -167,8 +167,7 @@ class ClusterState:
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1)."""
         for company in self.queue.changed:
-            due = self.queue.reservation_due(company)
-            self._timers.set(company, 0, () if due is None else ((due, "reservation"),))
+            self._timers.set(company, 0, self.queue.moments(company))
         self.queue.changed.clear()
         return self._timers
 
@@ -176,6 +175,10 @@ class ClusterState:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
         due = self.timers.due(at, "reservation")
         return [app for company in due for app in self.queue.to_reserve(company, at)]
+
+    def to_lapse(self, at: int) -> list[str]:
+        """The apps whose reservation has lasted too long by `at` (ms), company by company (semantics C7)."""
+        return [app for company in self.timers.due(at, "lapse") for app in self.queue.to_lapse(company, at)]
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
@@ -216,6 +219,7 @@ class ClusterState:
             "balance": _facts(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
+            "lost": {name: _facts(worker) for name, worker in self.lost.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
             "ended": list(self.ended),
@@ -233,27 +237,47 @@ class ClusterState:
         `held_back` is what the caps held back, as `AppQueue.held_back` told it.
         """
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
+        self.claims.configure(self.settings)
         self.queue.configure(self.settings)
         self.queue.basis.at = self.at
         self._oldest_commands = deque(self.commands)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
+        for known in self.known_workers():
+            self._offer(known.offer, 1)
+        self._wait_to_forget()
         for name, company in self.companies.items():
-            self.queue.add_company(name, company.balance, company.usage, last_selected=company.last_selected)
+            standing = self.claims.of(name)
+            selected = company.last_selected
+            self.queue.add_company(name, company.balance, company.usage, last_selected=selected, standing=standing)
             for user_name, user in company.users.items():
-                known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at)
+                standing = self.claims.standings(name, user_name)[2]
+                known = Contender(
+                    user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing
+                )
                 self.queue.add_user(name, known)
         self._set_quotas()
         for app in self.apps.values():
+            app.need = self.claims.need_of(app)
+            for held in app.slices():
+                if self.workers[held.worker].status == "alive":
+                    self.claims.stay(held, app, live=True)
             if not app.admitted and app.ended is None:
-                self.queue.push(app.queued, app.accounts[2])
+                app.queued = app.queued._replace(need=app.need)
+                self.queue.push(app.queued, app.accounts[2], app.standings[2])
         self.queue.hold_back(held_back)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self.waiting[app.spec.app] = app
+            self.queue.companies[app.spec.company].admitted += 1
+            if not app.next_executor and not app.next_driver:
+                self.claims.admit(app)
+            if app.target is not None:
+                self.wishes[app.spec.app] = app
             if app.spec.driver and app.driver is None:
                 self._let_driver_wait(app, waits=True)
             self._reconsider(app)
+            self.queue.touch(app.spec.company, app.spec.user)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
@@ -295,14 +319,21 @@ class ClusterState:
         self.settings = event
         self.configured = True
         self.fleet.configure(executor_sizes(event), self._minimum_executor())
+        self.claims.configure(event)
+        for app in self.apps.values():
+            if app.ended is None:
+                self._set_need(app)
         self.queue.configure(event)
+        self._set_quotas()
         for app in self.waiting.values():
             self._reconsider(app)
+        self._wait_to_forget()
         self._forget_ended()
 
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
-        self.queue.add_company(event.company, company.balance, company.usage)
+        standing = self.claims.of(event.company)
+        self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
         self._set_quotas()
 
     def _company_changed(self, event: CompanyChanged) -> None:
@@ -312,10 +343,14 @@ class ClusterState:
     def _company_removed(self, event: CompanyRemoved) -> None:
         del self.companies[event.company]
         self.queue.remove_company(event.company)
+        self.claims.forget(event.company)
         self._set_quotas()
 
     def _worker_registered(self, event: WorkerRegistered) -> None:
         offer = Resources(event.cores, event.memory_mb)
+        if event.worker in self.lost:
+            self._forget_lost(event.worker)
+        self._offer(offer, 1)
         worker = self.workers[event.worker] = Worker(
             event.worker,
             event.node,
@@ -325,24 +360,60 @@ class ClusterState:
             free=offer,
         )
         self._set_live(worker, was=False, now=True)
-        self._set_quotas()
+        self._set_cluster()
 
     def _worker_removed(self, event: WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
+        if event.reason == "lost":
+            self.lost[event.worker] = LostWorker(event.worker, worker.offer, self.at)
+            self._wait_to_forget()
+        else:
+            self._offer(worker.offer, -1)
         self._set_live(worker, was=worker.status == "alive", now=False)
-        self._set_quotas()
+        self._set_cluster()
 
     def _worker_changed(self, event: WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
         offer = Resources(event.cores, event.memory_mb)
+        self._offer(worker.offer, -1)
+        self._offer(offer, 1)
         worker.free += offer - worker.offer
         worker.offer, worker.status = offer, event.status
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
         self._set_live(worker, was=False, now=worker.status == "alive")
-        self._set_quotas()
+        self._set_cluster()
+
+    def known_workers(self) -> list[Worker | LostWorker]:
+        """The workers that are registered, or lost and still remembered (semantics N3)."""
+        return [*self.workers.values(), *self.lost.values()]
+
+    def to_forget(self, at: int) -> list[str]:
+        """The workers lost so long before `at` (ms) that they are remembered no longer (semantics N3)."""
+        if not self.lost:
+            return []
+        remembered_ms = self.settings.remember_lost_s * 1000
+        return [worker.id for worker in self.lost.values() if worker.at + remembered_ms <= at]
+
+    def _lost_workers_forgotten(self, event: LostWorkersForgotten) -> None:
+        for worker in event.workers:
+            self._forget_lost(worker)
+
+    def _forget_lost(self, worker: str) -> None:
+        self._offer(self.lost.pop(worker).offer, -1)
+        self._wait_to_forget()
+
+    def _offer(self, offer: Resources, change: int) -> None:
+        number = self.offers.pop(offer, 0) + change
+        if number:
+            self.offers[offer] = number
+
+    def _wait_to_forget(self) -> None:
+        first = min((worker.at for worker in self.lost.values()), default=None)
+        due = () if first is None else ((first + self.settings.remember_lost_s * 1000, "lost"),)
+        self._timers.set("", 0, due)
 
     def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
         if was == now:
@@ -351,14 +422,44 @@ class ClusterState:
         change(worker.id, worker.offer, worker.free)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
+        for allocation in (*worker.executors.values(), *worker.drivers.values()):
+            app = self.apps[allocation.app]
+            self.claims.stay(allocation, app, live=now)
+            self.queue.touch(app.spec.company, app.spec.user)
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
 
     def _set_quotas(self) -> None:
-        """Every cap by the cluster and companies there are; a default one stops no idle company (semantics C2, C4)."""
+        """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""
+        self.queue.set_cluster(self.fleet.total, self._minimum_executor())
         for name, company in self.companies.items():
-            bought = company.spec.cores is not None or company.spec.part is not None
-            self.queue.set_quota(name, self.quota(name), stops_idle=bought, borrow=company.spec.borrow)
+            spec = company.spec
+            self.queue.set_quota(name, self.quota(name), stops_idle=not spec.by_default, borrow=spec.may_borrow)
+
+    def _set_cluster(self) -> None:
+        """Which apps live workers could host, what they claim, and quotas, by the workers there are (A8, N3, C2)."""
+        hosted, recounted = self.claims.review()
+        for need in hosted:
+            self.queue.rejudge(need)
+        for company, user in recounted:
+            self.queue.touch(company, user)
+        self._set_quotas()
+
+    def _set_need(self, app: App) -> None:
+        """What the app needs of a worker, by its demand, its driver and the settings (semantics A8)."""
+        need = self.claims.need_of(app)
+        if need is app.need:
+            return
+        if app.admitted:
+            if app.owed:
+                self.owed.remove(app)
+            if self.claims.move(app, need):
+                self.queue.touch(app.spec.company, app.spec.user)
+            if app.owed:
+                self.owed.add(app)
+        else:
+            app.need = need
+            app.queued = self.queue.restate(app.queued, app.requested, need)
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
@@ -369,6 +470,7 @@ class ClusterState:
         app = App(
             event,
             Pending(event.app, event.company, event.user, event.kind, request, self.head, self.at),
+            self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
             submitted=self.head,
@@ -382,10 +484,19 @@ class ClusterState:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
         company.apps += 1
         self.apps[event.app] = app
-        self.queue.push(app.queued, user.balance)
+        app.need = self.claims.need_of(app)
+        app.queued = app.queued._replace(need=app.need)
+        self.queue.push(app.queued, user.balance, app.standings[2])
 
     def _room_reserved(self, event: RoomReserved) -> None:
-        self.queue.reserve(self.apps[event.app].queued)
+        app = self.apps[event.app]
+        app.reserved_at = self.at
+        self.queue.reserve(app.queued, self.at)
+
+    def _reservation_lapsed(self, event: ReservationLapsed) -> None:
+        app = self.apps[event.app]
+        app.reserved_at, app.lapsed = 0, self.head
+        self.queue.lapse(app.queued, self.head)
 
     def _app_admitted(self, event: AppAdmitted) -> None:
         """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
@@ -394,6 +505,7 @@ class ClusterState:
         app.asked_at = self.at
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested)
+        self.claims.admit(app)
         company = self.companies[event.company]
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
@@ -406,23 +518,44 @@ class ClusterState:
     def _app_changed(self, event: AppChanged) -> None:
         app = self.apps[event.app]
         request = Resources(event.requested_cores, event.requested_memory_mb)
+        before = app.requested
         if app.admitted:
-            add_request(app.accounts, request - app.requested)
-        elif request != app.queued.request:
-            app.queued = self.queue.restate(app.queued, request)
+            add_request(app.accounts, request - before)
         app.requested = request
-        if (event.executor_limit or 0) > (app.executor_limit or 0):
+        self.claims.restate(app, before)
+        wanted = (app.backlog_executors or 0) > (app.executor_limit or 0)
+        wants = (event.backlog_executors or 0) > (event.executor_limit or 0)
+        if (event.executor_limit or 0) > (app.executor_limit or 0) or (wants and not wanted):
             app.asked_at = self.at
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
         if app.unit is None:
             app.unit = _unit(event.executor_cores, event.executor_memory_mb)
-            if app.unit is not None and app.owed:
-                insort(self.unsatisfied_as_asked, app.admitted)
         app.plain = app.plain and app.unit is None
+        self._set_need(app)
+        if not app.admitted and request != app.queued.request:
+            app.queued = self.queue.restate(app.queued, request, app.need)
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
+        if event.target != app.target:
+            self._wish(app, event.target)
         self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
+
+    def _wish(self, app: App, target: int | None) -> None:
+        """What was asked for and is not requested yet; a wish that goes on keeps its place (semantics L1)."""
+        if app.target is None:
+            app.stated = self.head
+        app.target = target
+        if target is not None and app.ended is None:
+            self.wishes[app.spec.app] = app
+        else:
+            self.wishes.pop(app.spec.app, None)
+
+    def wishing(self) -> list[App]:
+        """The admitted apps whose stated demand is not met yet, in the order of the statements (semantics L1)."""
+        if not self.wishes:
+            return []
+        return sorted((app for app in self.wishes.values() if app.admitted), key=lambda app: app.stated)
 
     def _executors_requested(self, event: ExecutorsRequested) -> None:
         app = self.apps[event.app]
@@ -437,13 +570,16 @@ class ClusterState:
             held.status = "stopping"
         app.running = 0
         app.wanted = ()
+        self.wishes.pop(event.app, None)
         if not app.plain and app.spec.driver and app.driver is None and app.admitted:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
             add_request(app.accounts, -app.requested)
-            self.queue.touch(app.spec.company, app.spec.user)
+            if app.unserved:
+                self.claims.serve(app)
             self._reconsider(app)
+            self.queue.leave(app.queued)
         else:
             self.queue.remove(app.queued)
         self._forget_if_over(app)
@@ -456,8 +592,10 @@ class ClusterState:
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
         if event.requested is not None:
-            add_request(app.accounts, event.requested - app.requested)
+            before = app.requested
+            add_request(app.accounts, event.requested - before)
             app.requested = event.requested
+            self.claims.restate(app, before)
             self.queue.touch(app.spec.company, app.spec.user)
         self._grant(app, worker, resources)
 
@@ -489,7 +627,9 @@ class ClusterState:
         if event.reason == "failed":
             app.failures += 1
         if event.done:
-            app.done_cores += executor.resources.cores
+            unplaced = app.spec.driver_cores if app.spec.driver and app.driver is None else 0
+            held = app.granted.cores - executor.resources.cores
+            app.done_cores = max(0, app.requested.cores - held - unplaced)
         self._grant(app, worker, -executor.resources)
         self._forget_if_over(app)
 
@@ -502,6 +642,7 @@ class ClusterState:
         if worker.status == "alive":
             self.driver_cores += event.cores
         self._let_driver_wait(app, waits=False)
+        self._set_need(app)
         self._grant(app, worker, resources)
 
     def _driver_removed(self, event: DriverRemoved) -> None:
@@ -514,6 +655,7 @@ class ClusterState:
             self.driver_cores -= driver.resources.cores
         if app.ended is None:
             self._let_driver_wait(app, waits=True)
+            self._set_need(app)
         self._grant(app, worker, -driver.resources)
         self._forget_if_over(app)
 
@@ -528,38 +670,33 @@ class ClusterState:
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
         before = worker.free
         worker.free -= grant
-        if worker.status == "alive":
+        live = worker.status == "alive"
+        if live:
             self.fleet.move(worker.id, before, worker.free)
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         add_grant(app.accounts, grant)
-        if self.settings.occupancy == "granted":
+        if app.unserved:
+            self.claims.serve(app)
             self.queue.touch(app.spec.company, app.spec.user)
-        self._reconsider(app)
+        elif self.settings.occupancy == "granted":
+            self.queue.touch(app.spec.company, app.spec.user)
+        self._reconsider(app, grant if live else None)
 
-    def _reconsider(self, app: App) -> None:
-        """Bring what follows from the app's demand and its executors up to date."""
-        if app.plain and app.executor_limit is None:
-            owed = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores and app.admitted > 0
-        else:
-            if not app.plain:
-                self._set_timers(app)
-            owed = self.wants_executors(app)
-        if owed == app.owed:
-            return
-        app.owed = owed
-        if owed:
-            insort(self.unsatisfied, app.admitted)
-            self._by_admission[app.admitted] = app
-        else:
-            del self.unsatisfied[bisect_left(self.unsatisfied, app.admitted)]
-            del self._by_admission[app.admitted]
-        if not app.plain and not app.sized_by_scheduler:
+    def _reconsider(self, app: App, held: Resources | None = None) -> None:
+        """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
+        if not app.plain:
+            self._set_timers(app)
+        if self.claims.update(app, held):
+            self.queue.touch(app.spec.company, app.spec.user)
+        owed = self.wants_executors(app)
+        if owed != app.owed:
+            app.owed = owed
             if owed:
-                insort(self.unsatisfied_as_asked, app.admitted)
+                self.owed.add(app)
             else:
-                del self.unsatisfied_as_asked[bisect_left(self.unsatisfied_as_asked, app.admitted)]
+                self.owed.remove(app)
 
     def _set_timers(self, app: App) -> None:
         living = app.admitted and app.ended is None
@@ -596,8 +733,10 @@ class ClusterState:
         WorkerRegistered: _worker_registered,
         WorkerChanged: _worker_changed,
         WorkerRemoved: _worker_removed,
+        LostWorkersForgotten: _lost_workers_forgotten,
         AppRegistered: _app_registered,
         RoomReserved: _room_reserved,
+        ReservationLapsed: _reservation_lapsed,
         AppAdmitted: _app_admitted,
         DriverAllocated: _driver_allocated,
         DriverRemoved: _driver_removed,
@@ -635,7 +774,10 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
-_APP_LINKS = ("spec", "private", "queued", "accounts", "usage", "executors", "driver")
+_APP_LINKS = (
+    *("spec", "private", "queued", "accounts", "usage", "executors", "driver"),
+    *("standings", "need", "more", "usable", "unserved"),
+)
 
 
 def _app_facts(app: App) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypedDict
 
 from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp
-from scheduler.model.errors import DuplicateApp, InvalidCommand, QuotaExceeded
+from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppRegistered, Elastic, Sizing
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Company
@@ -52,9 +53,11 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_range("retries", command.retries, 0, 1000)
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    each, limit = more["executor_cores"], more["executor_limit"]
+    bounded = cores if each is None or limit is None or limit >= cores // each else limit * each
     request = request_of(
         state,
-        cores=cores,
+        cores=bounded,
         memory_per_task_mb=command.memory_per_task_mb,
         executor_cores=more["executor_cores"],
         executor_memory_mb=more["executor_memory_mb"],
@@ -63,8 +66,12 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         unlimited=more["unlimited"],
     )
     if state.settings.admission == "fair":
-        check_purchase(company, request.cores, request.memory_mb)
-    return AppRegistered(
+        if not company.spec.may_borrow:
+            check_purchase(company, request.cores, request.memory_mb)
+        elif command.elastic is not None:
+            least = max(1, more["elastic"].least if more["elastic"] else 0)
+            check_purchase(company, least * (command.executor_cores or 0), least * (command.executor_memory_mb or 0))
+    registered = AppRegistered(
         app=command.app,
         company=command.company,
         user=command.user,
@@ -78,6 +85,34 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         time_limit_s=command.time_limit_s,
         **more,
     )
+    if state.settings.never_fits == "refuse" and state.settings.admission == "fair":
+        _check_fits(state, registered)
+    return registered
+
+
+def _check_fits(state: ClusterState, app: AppRegistered) -> None:
+    """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
+    if not state.offers:
+        return
+    if app.sizing == "computed":
+        executor = state.claims.smallest(app)[1]
+    else:
+        executor = Resources(app.executor_cores or 1, app.executor_memory_mb or 0)
+    driver = Resources(app.driver_cores, app.driver_memory_mb)
+    asks = app.requested_cores - driver.cores >= executor.cores and app.executor_limit != 0
+    for what, size in (("an executor", executor), ("the driver", driver)):
+        if (asks if what == "an executor" else app.driver) and not any(offer.covers(size) for offer in state.offers):
+            worker, offer = nearest(((worker.id, worker.offer) for worker in state.known_workers()), size)
+            raise NeverFits(what, str(size), worker, str(offer))
+
+
+def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[str, Resources]:
+    """Of these workers and what they have, the one that has most of what is missing (semantics N3)."""
+
+    def nearness(one: tuple[str, Resources]) -> tuple[float, Resources, str]:
+        return min(min(1.0, has / asked) for has, asked in zip(one[1], size, strict=False) if asked), one[1], one[0]
+
+    return max(workers, key=nearness)
 
 
 class _More(TypedDict):
@@ -240,9 +275,11 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
     tasks = command.tasks
     if tasks is None:
         tasks = 0 if command.driver else most * each
+    if not command.driver:
+        least = min(least, -(-tasks // each))
     start = least or min(1, tasks)
     fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
-    return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start)
+    return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start, elastic=(least, most))
 
 
 def _bounds(command: SubmitApp, tasks: int) -> Elastic:

@@ -20,12 +20,15 @@ from scheduler.model.events import (
     Event,
     ExecutorAllocated,
     ExecutorRevoked,
+    LostWorkersForgotten,
     MasterElected,
+    ReservationLapsed,
     RoomReserved,
 )
-from scheduler.rules.decide import admit, decide, placements
-from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
+from scheduler.rules.decide import admit, decide
+from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.serving import served
 from scheduler.rules.state import ClusterState
 
 
@@ -113,7 +116,7 @@ class Turn:
         return True
 
     def settle(self, *, due: bool = False) -> bool:
-        """Admit until nobody may enter, let elastic apps grow and shrink, place drivers and executors (semantics T2).
+        """Decide what time has brought, admit, let demands grow, place drivers and executors (semantics T2).
 
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
@@ -187,34 +190,52 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
-    for granted in placements(state, at):
-        for event in granted:
-            yield with_request(state, event)
+    for event in served(state, at):
+        yield with_request(state, event) if type(event) is ExecutorAllocated else event
+
+
+def _moments(state: ClusterState, at: int) -> Iterator[Event]:
+    if forgotten := state.to_forget(at):
+        yield LostWorkersForgotten(workers=tuple(forgotten))
+    for app in state.to_lapse(at):
+        yield ReservationLapsed(app=app)
+    yield from given_back(state, at)
 
 
 _GRANT = {"worker": "worker", "cores": "cores", "memory_mb": "memory_mb"}
 
 STAGES = (
     Stage(
-        _admissions,
-        (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
-    ),
-    Stage(
-        due,
+        _moments,
         (
             Decision(
-                AppChanged,
-                "L6",
-                "{0.app} asks for {0.executor_limit} executors",
-                {"requested": "app", "cores": "requested_cores"},
-                lambda event: event.backlog_executors is not None,
+                LostWorkersForgotten,
+                "N3",
+                "{0.workers} are remembered no longer",
+                {"forgotten": "workers"},
             ),
+            Decision(ReservationLapsed, "C7", "the room reserved for {0.app} is free again", {"lapsed": "app"}),
             Decision(
                 ExecutorRevoked,
                 "L6",
                 "{0.executor} is told to stop",
                 {"revoked": "executor", "reason": "reason"},
                 lambda event: event.reason == "idle",
+            ),
+        ),
+    ),
+    Stage(
+        _admissions,
+        (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
+    ),
+    Stage(
+        grown,
+        (
+            Decision(
+                AppChanged,
+                "L6",
+                "{0.app} asks for {0.executor_limit} executors",
+                {"requested": "app", "cores": "requested_cores"},
             ),
         ),
     ),

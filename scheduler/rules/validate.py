@@ -38,8 +38,10 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "app_policy": APP_POLICIES,
     "placement": PLACEMENTS,
     "worker_selection": WORKER_SELECTIONS,
-    "occupancy": ("requested", "granted"),
+    "occupancy": ("requested", "granted", "claimed"),
     "admission": ("fair", "open"),
+    "never_fits": ("refuse", "wait"),
+    "reclaim": ("none", "gentle", "firm"),
 }
 _AT_LEAST = {
     "min_executor_cores": 2,
@@ -56,6 +58,7 @@ _AT_LEAST = {
     "elastic_step_ms": 1,
     "locality_wait_host_ms": 0,
     "locality_wait_rack_ms": 0,
+    "remember_lost_s": 0,
     "archive_after_events": 0,
     "archive_retain_events": 0,
 }

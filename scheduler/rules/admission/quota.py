@@ -17,10 +17,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
+
+if TYPE_CHECKING:
+    from scheduler.rules.claims import Need
 
 
 class Pending(NamedTuple):
@@ -33,6 +36,13 @@ class Pending(NamedTuple):
     request: Resources
     submitted: int
     submitted_at: int = 0
+    need: Need | None = None
+    """What it needs of a worker; None = nothing in particular."""
+
+    @property
+    def hostable(self) -> bool:
+        """Whether a live worker is large enough for it (semantics N3)."""
+        return self.need is None or self.need.hostable
 
 
 Reservation = tuple[int, int, Pending]
@@ -66,13 +76,13 @@ class QuotaLimit:
 
     def admits(self, request: Resources) -> bool:
         """Whether a request passes now (semantics C4)."""
-        balance = self.tenant.balance
-        if not self.stops_idle and balance.requested == NOTHING:
+        claimed = self.tenant.standing.claimed
+        if not self.stops_idle and claimed == NOTHING:
             return True
-        return self.tenant.quota.covers(balance.requested + request)
+        return self.tenant.quota.covers(claimed + request)
 
     def fits_alone(self, request: Resources) -> bool:
-        """Whether a request would pass if the company occupied nothing; else it is not held back (semantics C7)."""
+        """Whether a request would pass if the company claimed nothing; else its app is no head (semantics C4)."""
         return not self.stops_idle or self.tenant.quota.covers(request)
 
     def enter(self, head: Pending, at: int) -> None:
@@ -95,7 +105,7 @@ class QuotaLimit:
             del self.groups[head.request]
 
     def review(self, at: int) -> None:
-        """What is requested or the quota is another one since `at` (ms)."""
+        """What the company claims or its quota is another one since `at` (ms)."""
         for request, group in self.groups.items():
             self._judge(request, group, at)
 
@@ -139,6 +149,14 @@ class QuotaLimit:
         self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
         insort(self.reservations, self.reserved[app.app])
 
+    def lapse(self, app: Pending, at: int) -> None:
+        """Reserve for the app no longer; if it is a head, it is one from `at` (ms) on (semantics C7)."""
+        self.release(app.app)
+        group = self.groups.get(app.request)
+        if group is not None and group.reserving:
+            group.reserving -= 1
+            group.heads[app.app] = at, app
+
     def hold_back(self, heads: Iterable[Pending], since: Mapping[str, int], reserved: Iterable[Reservation]) -> None:
         """Hold these heads back since then (ms), by app, and keep these reservations, instead of since now.
 
@@ -164,7 +182,7 @@ class QuotaLimit:
     def reserver(self) -> Pending | None:
         """The app that no other of the company may precede, None if there is no such (semantics C7)."""
         for _, _, app in self.reservations:
-            if self.fits_alone(app.request):
+            if self.fits_alone(app.request) and app.hostable:
                 return app
         return None
 

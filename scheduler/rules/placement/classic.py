@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 
-def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> list[ExecutorAllocated]:
-    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7)."""
-    apps = [_owed(state, app) for app in unsatisfied]
+def pack_worker_by_worker(
+    state: ClusterState, unsatisfied: Sequence[App], most: Resources | None = None
+) -> list[ExecutorAllocated]:
+    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7).
+
+    With `most`, each gets no more than that (P6).
+    """
+    apps = [_owed(state, app, most) for app in unsatisfied]
     if not apps:
         return []
     settings = state.settings
@@ -72,8 +77,10 @@ class _Owed:
         self.number += 1
 
 
-def _owed(state: ClusterState, app: App) -> _Owed:
+def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
     settings, fleet, left = state.settings, state.fleet, app.left_cores
+    if most is not None:
+        left = min(left, most.cores)
     sizes = []
     bounded_mb = app.left_memory_mb
     if app.executor_memory_mb is None:
@@ -83,5 +90,7 @@ def _owed(state: ClusterState, app: App) -> _Owed:
                 sizes.append(Resources(cores, memory_mb))
     elif settings.admission == "open":
         bounded_mb = UNLIMITED_MEMORY_MB
+    if most is not None:
+        bounded_mb = min(bounded_mb, most.memory_mb)
     own = {executor.worker for executor in app.executors.values()}
     return _Owed(app, left, bounded_mb, app.left_executors, app.next_executor, own, sizes)

@@ -25,14 +25,13 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
     if not state.waiting_drivers:
         return
     settings, position = state.settings, state.head
-    numerator, denominator = map(int, settings.max_driver_share.split("/"))
     draw: Draw | None = None
     served = 0
     while (app := state.next_waiting_driver(served)) is not None:
         served, spec = app.submitted, app.spec
         if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
             return
-        if (state.driver_cores + spec.driver_cores) * denominator > numerator * state.fleet.total.cores:
+        if not within_driver_limits(state, spec.driver_cores):
             continue
         size = Resources(spec.driver_cores, spec.driver_memory_mb)
         worker = first_fit(state.fleet, size)
@@ -47,6 +46,15 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
                 cores=size.cores,
                 memory_mb=size.memory_mb,
             )
+
+
+def within_driver_limits(state: ClusterState, cores: int) -> bool:
+    """Whether one more driver of that many cores may be placed (semantics D4)."""
+    settings = state.settings
+    if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
+        return False
+    numerator, denominator = map(int, settings.max_driver_share.split("/"))
+    return (state.driver_cores + cores) * denominator <= numerator * state.fleet.total.cores
 
 
 class Draw:

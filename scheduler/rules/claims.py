@@ -1,0 +1,278 @@
+"""Claims: what each app counts for when rules ask what is left of the cluster or of a quota (semantics A8).
+
+An app claims what it is granted on live workers and what it can still use. Apps that need the same of a worker are
+kept together as a `Need`, so that a worker that joins or leaves is compared with every distinct need, never with every
+app. Everything here is an index: it follows from the apps, the workers and the settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scheduler.model.events import ClusterConfigured
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.placement.sizing import memory_for
+
+if TYPE_CHECKING:
+    from scheduler.model.events import AppRegistered
+    from scheduler.rules.entities import Allocation, App
+    from scheduler.rules.fleet import Fleet
+    from scheduler.rules.ledger import Balance
+
+COMPUTED_MB_PER_CORE = 512
+"""The most memory a core that S3 gives an executor of an app that stated none."""
+LEAST_MB_PER_CORE = 256
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the cluster's, a company's or a user's apps count for."""
+
+    claimed: Resources = NOTHING
+    held: Resources = NOTHING
+    """What they are granted on live workers; kept for companies only."""
+    unserved: Resources = NOTHING
+    """What admitted apps request that were never granted anything (semantics O3)."""
+
+    def occupied(self, balance: Balance, occupancy: str) -> Resources:
+        """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""
+        if occupancy == "requested":
+            return balance.requested
+        return self.claimed if occupancy == "claimed" else balance.granted + self.unserved
+
+
+Standings = tuple[Standing, Standing, Standing]
+"""Those of the cluster, of an app's company and of its user."""
+
+
+@dataclass(slots=True, eq=False)
+class Need:
+    """What an app needs of a worker; apps with equal needs share one of these."""
+
+    executor: Resources
+    """Its smallest executor; nothing if it asks for none."""
+    driver: Resources
+    """Its driver until that is placed, nothing afterwards or without one."""
+    least: Resources
+    """The least room into which an executor of it can be placed."""
+    growing: bool = False
+    """Whether its executors grow a core at a time, so that only the first core of each needs the memory (S5)."""
+    hostable: bool = False
+    """Whether a live worker could host an executor, and one the driver, if they were empty."""
+    most: int = 0
+    """How many of the smallest executors the live cluster offers room for."""
+    owed: dict[int, dict[int, App]] = field(default_factory=dict)
+    """How many smallest executors an app can still use -> position of admission -> app."""
+
+    def more(self, app: App, fleet: Fleet) -> Resources:
+        """What the app can still use, at most the live cluster (semantics A8)."""
+        if not self.hostable or not app.admitted or app.ended is not None:
+            return NOTHING
+        if self.growing:
+            left = Resources(app.usable, app.left_executor_memory_mb) if app.usable else NOTHING
+            more = left.combined(fleet.total, min)
+        else:
+            number = min(app.usable, self.most)
+            more = self.executor * number if number else NOTHING
+        return more + self.driver if self.driver.cores else more
+
+
+def usable_executors(app: App) -> int:
+    """How many smallest executors the app can still use, its bounds regarded; of growing ones, how many cores."""
+    need = app.need
+    if not app.admitted or app.ended is not None or not need.executor.cores:
+        return 0
+    cores, memory_mb = app.left_cores, app.left_executor_memory_mb
+    size = need.executor
+    if cores < size.cores or memory_mb < size.memory_mb:
+        return 0
+    if need.growing:
+        return cores if app.left_executors > 0 else 0
+    number = min(cores // size.cores, memory_mb // size.memory_mb)
+    return number if app.executor_limit is None else max(0, min(number, app.left_executors))
+
+
+NO_NEED = Need(NOTHING, NOTHING, NOTHING)
+"""That of an app whose need was not worked out yet."""
+
+
+class Claims:
+    """The claims of the cluster, its companies and their users, and the needs of their apps."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.total = Standing()
+        self.companies: dict[str, Standing] = {}
+        self.users: dict[tuple[str, str], Standing] = {}
+        self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
+        self._fleet = fleet
+        self._settings = ClusterConfigured()
+
+    def configure(self, settings: ClusterConfigured) -> None:
+        """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
+        self._settings = settings
+
+    def standings(self, company: str, user: str) -> Standings:
+        """Those that an app of that user counts for."""
+        key = company, user
+        theirs = self.users.get(key)
+        if theirs is None:
+            theirs = self.users[key] = Standing()
+        return self.total, self.of(company), theirs
+
+    def of(self, company: str) -> Standing:
+        """The company's."""
+        found = self.companies.get(company)
+        if found is None:
+            found = self.companies[company] = Standing()
+        return found
+
+    def forget(self, company: str) -> None:
+        """The company is no tenant any more."""
+        self.companies.pop(company, None)
+        for key in [key for key in self.users if key[0] == company]:
+            del self.users[key]
+
+    def need_of(self, app: App) -> Need:
+        """What the app needs of a worker now (semantics A8, N3)."""
+        spec, unit, growing = app.spec, app.unit, False
+        if unit is not None:
+            executor = least = unit
+        elif spec.executor_memory_mb is not None:
+            executor = least = Resources(1, spec.executor_memory_mb)
+            growing = True
+        else:
+            executor, least = self.smallest(spec)
+        driver = NOTHING
+        if not app.plain and spec.driver:
+            asked = Resources(spec.driver_cores, spec.driver_memory_mb)
+            driver = asked if app.driver is None else NOTHING
+            if app.requested.cores - asked.cores < executor.cores and not spec.unlimited:
+                executor = least = NOTHING
+        if app.executor_limit == 0:
+            executor = least = NOTHING
+        return self.intern(executor, driver, least, growing=growing)
+
+    def smallest(self, spec: AppRegistered) -> tuple[Resources, Resources]:
+        """The smallest executor of an app whose executors the scheduler sizes, and the least room for it (S2, S3)."""
+        settings, cores = self._settings, self._settings.min_executor_cores
+        per_core = spec.memory_per_task_mb
+        if per_core is None:
+            executor = Resources(cores, memory_for(settings, cores, COMPUTED_MB_PER_CORE))
+            return executor, Resources(cores, memory_for(settings, cores, LEAST_MB_PER_CORE))
+        executor = Resources(cores, memory_for(settings, cores, per_core))
+        return executor, executor
+
+    def intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
+        """The one `Need` of these amounts."""
+        key = executor, driver, least, growing
+        need = self.needs.get(key)
+        if need is None:
+            need = self.needs[key] = Need(*key)
+            self._judge(need)
+        return need
+
+    def _judge(self, need: Need) -> None:
+        fleet = self._fleet
+        need.hostable = (not need.least.cores or fleet.could_host(need.least)) and (
+            not need.driver.cores or fleet.could_host(need.driver)
+        )
+        need.most = fleet.total.holds(need.executor) if need.executor.cores else 0
+
+    def admit(self, app: App) -> None:
+        """Count an app that was admitted and granted nothing yet."""
+        app.unserved = True
+        for standing in app.standings:
+            standing.unserved += app.requested
+        self.update(app)
+
+    def serve(self, app: App) -> None:
+        """The app is granted something for the first time, or ended before (semantics O3)."""
+        app.unserved = False
+        for standing in app.standings:
+            standing.unserved -= app.requested
+
+    def restate(self, app: App, before: Resources) -> None:
+        """The app, which requested `before`, requests something else."""
+        if app.unserved and before != app.requested:
+            for standing in app.standings:
+                standing.unserved += app.requested - before
+
+    def update(self, app: App, held: Resources | None = None, *, moved: bool = False) -> bool:
+        """Count the app's claim anew; `held` is what more it is granted on live workers. Whether the claim is another.
+
+        `moved`: it needs something else of a worker than before.
+        """
+        usable = usable_executors(app)
+        more = app.more
+        if usable != app.usable or moved or app.need.growing or app.need.driver.cores or app.ended is not None:
+            self._replace(app, usable)
+            more = app.need.more(app, self._fleet)
+        if held is None:
+            if more == app.more:
+                return False
+            change = more - app.more
+        else:
+            app.standings[1].held += held
+            change = held + more - app.more
+        app.more = more
+        if change == NOTHING:
+            return False
+        for standing in app.standings:
+            standing.claimed += change
+        return True
+
+    def move(self, app: App, need: Need) -> bool:
+        """The app needs something else of a worker from now on. Whether its claim is another."""
+        self._replace(app, 0)
+        app.need = need
+        return self.update(app, moved=True)
+
+    def stay(self, allocation: Allocation, app: App, *, live: bool) -> None:
+        """Its worker is live from now on, or not any more."""
+        change = allocation.resources if live else -allocation.resources
+        app.standings[1].held += change
+        for standing in app.standings:
+            standing.claimed += change
+
+    def review(self) -> tuple[list[Need], dict[tuple[str, str], None]]:
+        """Compare every need with the workers that are live now.
+
+        Returns the needs whose apps can be hosted now or no longer, and the users whose apps claim something else.
+        """
+        changed: list[Need] = []
+        recounted: dict[tuple[str, str], None] = {}
+        for need in self.needs.values():
+            hostable, most = need.hostable, need.most
+            self._judge(need)
+            flipped = hostable != need.hostable
+            if flipped or most != need.most or need.growing:
+                bound = 0 if flipped or need.growing else min(most, need.most) + 1
+                for number, apps in need.owed.items():
+                    if number >= bound:
+                        for app in apps.values():
+                            if self._recount(app):
+                                recounted[app.spec.company, app.spec.user] = None
+            if flipped:
+                changed.append(need)
+        return changed, recounted
+
+    def _recount(self, app: App) -> bool:
+        more = app.need.more(app, self._fleet)
+        change = more - app.more
+        if change == NOTHING:
+            return False
+        app.more = more
+        for standing in app.standings:
+            standing.claimed += change
+        return True
+
+    def _replace(self, app: App, usable: int) -> None:
+        """Keep the app among those that can use so many executors."""
+        owed, position = app.need.owed, app.admitted
+        before = owed.get(app.usable)
+        if before is not None and before.pop(position, None) is not None and not before:
+            del owed[app.usable]
+        app.usable = usable
+        if usable or (app.need.driver.cores and app.admitted and app.ended is None):
+            owed.setdefault(usable, {})[position] = app
