@@ -39,6 +39,15 @@ class Locations(NamedTuple):
     racks: tuple[str, ...] | None = None
 
 
+class Shares(NamedTuple):
+    """What each company is granted of its part, before and after a loss, as "n/d" in lowest terms (semantics E5)."""
+
+    claimant_before: str
+    claimant_after: str
+    loser_before: str
+    loser_after: str
+
+
 class Wanted(NamedTuple):
     """`number` pending requests for an executor at the same locations, made at `since` (ms) (semantics L1)."""
 
@@ -95,6 +104,13 @@ class ClusterConfigured(_Fact, frozen=True):
     never_fits: Literal["refuse", "wait"] = "refuse"
     remember_lost_s: int = 86_400
     reclaim: Literal["none", "gentle", "firm"] = "gentle"
+    hold_patience_s: int = 300
+    hold_limit_s: int = 3600
+    min_runtime_s: int = 300
+    max_reclaims: int = 3
+    reclaim_window_s: int = 3600
+    reclaim_patience_s: int = 300
+    kill_grace_s: int = 30
 
 
 class CompanyRegistered(_Fact, frozen=True):
@@ -261,13 +277,64 @@ class ExecutorChanged(_Fact, frozen=True):
     idle: bool = False
 
 
+class RoomHeld(_Fact, frozen=True):
+    """Room for one executor is held on the worker for the app (semantics P8), or for its claim (semantics E5).
+
+    `within`: the claim is on what elastic apps of the same company were lent (semantics E7).
+    """
+
+    worker: str
+    app: str
+    amounts: Resources
+    reason: Literal["hold", "reclaim"]
+    within: bool = False
+
+    @property
+    def cores(self) -> int:
+        """Of the amounts."""
+        return self.amounts.cores
+
+    @property
+    def memory_mb(self) -> int:
+        """Of the amounts, in MiB."""
+        return self.amounts.memory_mb
+
+
+class HoldEnded(_Fact, frozen=True):
+    """The room is no longer held; `hold` is the position of its RoomHeld (semantics P8, E5)."""
+
+    hold: int
+    worker: str
+    app: str
+    reason: Literal["granted", "served", "part-reached", "worker-gone", "unusable", "limit"]
+
+
 class ExecutorRevoked(_Fact, frozen=True):
-    """The executor is told to stop; its grant is held until its worker says that it is gone (semantics A5)."""
+    """The executor is told to stop; its grant is held until its worker says that it is gone (semantics A5).
+
+    `reclaimed`: it is told to leave for a claimant, whose hold is at position `hold`, by `rule` E2, E3 or E7;
+    `since` (ms) the claimant waits. At `deadline` (ms) the worker ends its tasks where reclaiming is firm (E5).
+    """
 
     app: str
     executor: str
     worker: str
-    reason: Literal["killed", "idle"] = "killed"
+    reason: Literal["killed", "idle", "reclaimed"] = "killed"
+    hold: int = 0
+    claimant: str | None = None
+    claimant_company: str | None = None
+    rule: str | None = None
+    since: int | None = None
+    deadline: int | None = None
+    shares: Shares | None = None
+
+
+class RevocationWithdrawn(_Fact, frozen=True):
+    """The claim for which the executor was told to leave is void: it goes on as before (semantics E5)."""
+
+    app: str
+    executor: str
+    worker: str
 
 
 class ExecutorRemoved(_Fact, frozen=True):
@@ -276,7 +343,7 @@ class ExecutorRemoved(_Fact, frozen=True):
     app: str
     executor: str
     worker: str
-    reason: Literal["exited", "failed", "lost", "killed", "idle"]
+    reason: Literal["exited", "failed", "lost", "killed", "idle", "reclaimed"]
     exit_code: int | None = None
     done: bool = False
 
@@ -351,7 +418,10 @@ Event = (
     | DriverRemoved
     | ExecutorAllocated
     | ExecutorChanged
+    | RoomHeld
+    | HoldEnded
     | ExecutorRevoked
+    | RevocationWithdrawn
     | ExecutorRemoved
     | AppChanged
     | ExecutorsRequested
@@ -380,7 +450,10 @@ EVENT_TYPES: dict[str, type[Event]] = {
         DriverRemoved,
         ExecutorAllocated,
         ExecutorChanged,
+        RoomHeld,
+        HoldEnded,
         ExecutorRevoked,
+        RevocationWithdrawn,
         ExecutorRemoved,
         AppChanged,
         ExecutorsRequested,

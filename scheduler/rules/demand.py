@@ -259,7 +259,7 @@ def _others_wait(state: ClusterState, app: App) -> bool:
         return True
     return any(
         need.least.cores and not state.fleet.has_room(need.least) and positions != [app.admitted]
-        for (company, need), positions in state.owed.lists.items()
+        for (company, need, _), positions in state.owed.lists.items()
         if company == app.spec.company
     )
 

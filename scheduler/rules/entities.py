@@ -30,11 +30,32 @@ class Allocation:
     worker: str
     resources: Resources
     status: Literal["starting", "running", "stopping"] = "starting"
-    revoked: Literal["killed", "idle"] | None = None
+    revoked: Literal["killed", "idle", "reclaimed"] | None = None
     """Why it was told to stop while its app goes on."""
     locality: Locality | None = None
     idle_since: int | None = None
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+    granted_at: int = 0
+    claim: int = 0
+    """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
+    was_running: bool = False
+    """Whether it was running when it was told to leave for a claim."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
+
+    id: int
+    worker: str
+    app: str
+    amounts: Resources
+    reason: Literal["hold", "reclaim"]
+    since: int
+    within: bool = False
+    """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
+    leaving: dict[str, Allocation] = field(default_factory=dict)
+    """The executors that were told to leave for the claim and are not gone."""
 
 
 @dataclass(slots=True)
@@ -52,6 +73,16 @@ class Worker:
     decommissioned: bool = False
     executors: dict[str, Allocation] = field(default_factory=dict)
     drivers: dict[str, Allocation] = field(default_factory=dict)
+    holds: dict[int, Hold] = field(default_factory=dict)
+    leaving: Resources = NOTHING
+    """What its executors that were told to stop have."""
+
+    def open_to(self, app: str | None) -> Resources:
+        """What is free and not held for another app (semantics P8); None = held for nobody."""
+        if not self.holds:
+            return self.free
+        held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
+        return (self.free - held).at_least(NOTHING)
 
 
 @dataclass(slots=True)
@@ -125,6 +156,13 @@ class App:
     executors: dict[str, Allocation] = field(default_factory=dict)
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+    holds: dict[int, Hold] = field(default_factory=dict)
+    owed_since: int = 0
+    """Since when (ms) it is owed executors and was granted none."""
+    no_hold_before: int = 0
+    """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
+    losses: tuple[int, ...] = ()
+    """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
 
     @property
     def name(self) -> str:

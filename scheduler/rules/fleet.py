@@ -177,6 +177,13 @@ class Fleet:
             alike.append(shape)
         yield from self._of_shapes(alike, largest_first=largest_first)
 
+    def by_room(self) -> Iterator[str]:
+        """The live workers with the most free cores first, then memory, then by id (semantics P8)."""
+        if self._moved:
+            self._settle()
+        for shape in reversed(self._by_cores):
+            yield from self._workers[shape]
+
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""
         if self._moved:

@@ -12,6 +12,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.claims import usable_executors
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
+from scheduler.rules.placement.owed import key_of
 from scheduler.rules.timers import Timer
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
 
 
 def _indexes(state: ClusterState) -> Iterator[str]:
-    live = {worker.id: worker.free for worker in state.workers.values() if worker.status == "alive"}
+    live = {worker.id: worker.open_to(None) for worker in state.workers.values() if worker.status == "alive"}
     if state.fleet.live_workers() != live:
         yield "the fleet index differs from the live workers"
     if state.fleet.live != len(live):
@@ -141,6 +142,7 @@ def _indexes(state: ClusterState) -> Iterator[str]:
     if state.fleet.total != total:
         yield f"the fleet counts {state.fleet.total} where the live workers offer {total}"
     yield from _drivers_and_owed(state)
+    yield from _holds(state)
     waiting = sorted((app.submitted, name) for name, app in state.apps.items() if not app.admitted and not app.ended)
     pending = [name for _, name in waiting]
     queued = [
@@ -164,9 +166,9 @@ def _indexes(state: ClusterState) -> Iterator[str]:
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     owing = [app for app in state.waiting.values() if state.wants_executors(app)]
-    owed: dict[tuple[str, Need], list[int]] = {}
+    owed: dict[tuple[str, Need, str], list[int]] = {}
     for app in owing:
-        owed.setdefault((app.spec.company, app.need), []).append(app.admitted)
+        owed.setdefault(key_of(app), []).append(app.admitted)
     if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
         yield f"placement would serve the apps admitted at {state.owed.positions()} where it owes those at {owed}"
     if list(state.wishing()) != sorted((one for one in state.waiting.values() if one.target), key=lambda a: a.stated):
@@ -181,6 +183,28 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         yield "the drivers differ from those of the apps"
     if state.drivers.keys() != {driver for worker in state.workers.values() for driver in worker.drivers}:
         yield "the drivers differ from those of the workers"
+
+
+def _holds(state: ClusterState) -> Iterator[str]:
+    """What is held and what leaves, as the workers, the apps and the state know it (semantics P8, E5)."""
+    for worker in state.workers.values():
+        stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
+        if worker.leaving != _sum(stopping):
+            yield f"worker {worker.id!r} counts {worker.leaving} to leave where {_sum(stopping)} do"
+        if (worker.id in state.leaving) != bool(stopping and worker.status == "alive"):
+            yield f"worker {worker.id!r} has executors that leave or not, against the state"
+        if list(worker.holds) != [hold.id for hold in state.holds.values() if hold.worker == worker.id]:
+            yield f"the holds on worker {worker.id!r} are not those of the state"
+    for name, app in state.apps.items():
+        if list(app.holds) != [hold.id for hold in state.holds.values() if hold.app == name]:
+            yield f"the holds of app {name!r} are not those of the state"
+        holds = bool(app.executors) and app.ended is None
+        if (name in state.holders.get(app.spec.company, {})) != holds:
+            yield f"app {name!r} counts as holding executors or not, against its executors"
+    for hold in state.holds.values():
+        leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
+        if hold.leaving.keys() != leaving:
+            yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
 
 
 def _timers_and_places(state: ClusterState) -> Iterator[str]:

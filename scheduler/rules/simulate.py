@@ -143,10 +143,13 @@ def final_state(state: ClusterState) -> dict[str, Any]:
 
 
 def _ledgers(state: ClusterState, company: str) -> dict[str, Any]:
-    balance = state.companies[company].balance
+    balance, claimed = state.companies[company].balance, state.claims.of(company).claimed
+    part = state.queue.part(company)
     return {
+        "claim": [claimed.cores, claimed.memory_mb],
         "requested": [balance.requested.cores, balance.requested.memory_mb],
         "granted": [balance.granted.cores, balance.granted.memory_mb],
+        "part": [f"{part.cores}/1", f"{part.memory_mb}/1"],
     }
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -44,21 +45,24 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    HoldEnded,
     LostWorkersForgotten,
     MasterElected,
     RefusalsOmitted,
     ReservationLapsed,
+    RevocationWithdrawn,
+    RoomHeld,
     RoomReserved,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
 )
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
-from scheduler.rules.entities import Allocation, App, Company, LostWorker, User, Worker
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
@@ -110,6 +114,12 @@ class ClusterState:
         self.places = Topology()
         self._timers = Timers()
         self.drivers: dict[str, Allocation] = {}
+        self.holds: dict[int, Hold] = {}
+        """What is held for apps, by the position of its event (semantics P8, E5)."""
+        self.leaving: dict[str, None] = {}
+        """The live workers on which executors were told to stop."""
+        self.holders: dict[str, dict[str, App]] = {}
+        """Company -> its admitted apps that have executors."""
         self.driver_cores = 0
         """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.owed = Owed()
@@ -119,6 +129,10 @@ class ClusterState:
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
+        self._due_changed: dict[str, App] = {}
+        """The apps that may wait for another time since somebody last asked."""
+        self._indexing = False
+        """Whether indexes are worked out from facts that are given."""
 
     def apply(self, event: Event, *, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -169,6 +183,9 @@ class ClusterState:
         for company in self.queue.changed:
             self._timers.set(company, 0, self.queue.moments(company))
         self.queue.changed.clear()
+        for app in self._due_changed.values():
+            self._set_timers(app)
+        self._due_changed.clear()
         return self._timers
 
     def to_reserve(self, at: int) -> list[str]:
@@ -225,6 +242,7 @@ class ClusterState:
             "ended": list(self.ended),
             "executors": {name: _facts(executor) for name, executor in self.executors.items()},
             "drivers": {name: _facts(driver) for name, driver in self.drivers.items()},
+            "holds": [_facts(hold, "leaving") for hold in self.holds.values()],
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
             "refusals": [[name, *said] for name, said in self.refusals.items()],
@@ -241,6 +259,12 @@ class ClusterState:
         self.queue.configure(self.settings)
         self.queue.basis.at = self.at
         self._oldest_commands = deque(self.commands)
+        self._indexing = True
+        for allocation in (*self.executors.values(), *self.drivers.values()):
+            if allocation.status == "stopping":
+                self.workers[allocation.worker].leaving += allocation.resources
+            if allocation.claim in self.holds:
+                self.holds[allocation.claim].leaving[allocation.id] = allocation
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
         for known in self.known_workers():
@@ -252,9 +276,7 @@ class ClusterState:
             self.queue.add_company(name, company.balance, company.usage, last_selected=selected, standing=standing)
             for user_name, user in company.users.items():
                 standing = self.claims.standings(name, user_name)[2]
-                known = Contender(
-                    user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing
-                )
+                known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
                 self.queue.add_user(name, known)
         self._set_quotas()
         for app in self.apps.values():
@@ -277,7 +299,10 @@ class ClusterState:
             if app.spec.driver and app.driver is None:
                 self._let_driver_wait(app, waits=True)
             self._reconsider(app)
+            if app.executors:
+                self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
             self.queue.touch(app.spec.company, app.spec.user)
+        self._indexing = False
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
@@ -419,7 +444,11 @@ class ClusterState:
         if was == now:
             return
         change = self.fleet.join if now else self.fleet.leave
-        change(worker.id, worker.offer, worker.free)
+        change(worker.id, worker.offer, worker.open_to(None))
+        if now and worker.leaving != NOTHING:
+            self.leaving[worker.id] = None
+        else:
+            self.leaving.pop(worker.id, None)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
@@ -567,8 +596,9 @@ class ClusterState:
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
         for held in app.slices():
-            held.status = "stopping"
+            self._let_leave(held)
         app.running = 0
+        self._drop_holder(app)
         app.wanted = ()
         self.wishes.pop(event.app, None)
         if not app.plain and app.spec.driver and app.driver is None and app.admitted:
@@ -587,8 +617,12 @@ class ClusterState:
     def _executor_allocated(self, event: ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
         resources = Resources(event.cores, event.memory_mb)
-        executor = Allocation(event.executor, event.app, event.worker, resources)
+        executor = Allocation(event.executor, event.app, event.worker, resources, granted_at=self.at)
         executor.locality = event.locality
+        app.owed_since = self.at
+        self._due_changed[app.spec.app] = app
+        if not app.executors:
+            self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
         if event.requested is not None:
@@ -611,19 +645,88 @@ class ClusterState:
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
 
+    def _room_held(self, event: RoomHeld) -> None:
+        """Less is free on the worker for everybody else (semantics P8)."""
+        app, worker = self.apps[event.app], self.workers[event.worker]
+        before = worker.open_to(None)
+        hold = Hold(self.head, event.worker, event.app, event.amounts, event.reason, self.at, event.within)
+        if app.owed:
+            self.owed.remove(app)
+        self.holds[hold.id] = worker.holds[hold.id] = app.holds[hold.id] = hold
+        if app.owed:
+            self.owed.add(app)
+        self.fleet.move(worker.id, before, worker.open_to(None))
+        self._due_changed[app.spec.app] = app
+
+    def _hold_ended(self, event: HoldEnded) -> None:
+        """What was held is free again; at its limit, its app gets none for as long (semantics P8)."""
+        app, worker = self.apps.get(event.app), self.workers.get(event.worker)
+        del self.holds[event.hold]
+        if worker is not None and event.hold in worker.holds:
+            before = worker.open_to(None)
+            del worker.holds[event.hold]
+            if worker.status == "alive":
+                self.fleet.move(worker.id, before, worker.open_to(None))
+        if app is not None:
+            if app.owed:
+                self.owed.remove(app)
+            del app.holds[event.hold]
+            if app.owed:
+                self.owed.add(app)
+            if event.reason == "limit":
+                app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
+            self._due_changed[app.spec.app] = app
+
     def _executor_revoked(self, event: ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
-        self.apps[executor.app].running -= executor.status == "running"
-        executor.status, executor.revoked = "stopping", event.reason
-        self._reconsider(self.apps[executor.app])
+        app = self.apps[executor.app]
+        executor.was_running = executor.status == "running"
+        app.running -= executor.was_running
+        self._let_leave(executor)
+        executor.revoked, executor.claim = event.reason, event.hold
+        if event.hold:
+            self.holds[event.hold].leaving[executor.id] = executor
+            if app.losses[-1:] != (self.at,):
+                app.losses = (*app.losses, self.at)[-self.settings.max_reclaims :]
+        self._reconsider(app)
+
+    def _revocation_withdrawn(self, event: RevocationWithdrawn) -> None:
+        """It goes on as before it was told to leave (semantics E5)."""
+        executor = self.executors[event.executor]
+        app = self.apps[executor.app]
+        executor.status = "running" if executor.was_running else "starting"
+        app.running += executor.was_running
+        executor.revoked, executor.claim, executor.was_running = None, 0, False
+        self._count_leaving(executor, -executor.resources)
+        self._reconsider(app)
+
+    def _let_leave(self, allocation: Allocation) -> None:
+        """It was told to stop; what it has comes free on its worker (semantics A5)."""
+        if allocation.status != "stopping":
+            allocation.status = "stopping"
+            self._count_leaving(allocation, allocation.resources)
+
+    def _count_leaving(self, allocation: Allocation, change: Resources) -> None:
+        worker = self.workers[allocation.worker]
+        worker.leaving += change
+        if worker.leaving != NOTHING and worker.status == "alive":
+            self.leaving[worker.id] = None
+        else:
+            self.leaving.pop(worker.id, None)
 
     def _executor_removed(self, event: ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
+        if not app.executors:
+            self._drop_holder(app)
         if executor.status == "running":
             app.running -= 1
+        elif executor.status == "stopping":
+            self._count_leaving(executor, -executor.resources)
+            if executor.claim in self.holds:
+                self.holds[executor.claim].leaving.pop(event.executor, None)
         if event.reason == "failed":
             app.failures += 1
         if event.done:
@@ -632,6 +735,12 @@ class ClusterState:
             app.done_cores = max(0, app.requested.cores - held - unplaced)
         self._grant(app, worker, -executor.resources)
         self._forget_if_over(app)
+
+    def _drop_holder(self, app: App) -> None:
+        """The app has no executors any more, or has ended."""
+        holders = self.holders.get(app.spec.company, {})
+        if holders.pop(app.spec.app, None) is not None and not holders:
+            del self.holders[app.spec.company]
 
     def _driver_allocated(self, event: DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
@@ -650,6 +759,8 @@ class ClusterState:
         driver = self.drivers.pop(event.driver)
         app, worker = self.apps[driver.app], self.workers[driver.worker]
         del worker.drivers[event.driver]
+        if driver.status == "stopping":
+            self._count_leaving(driver, -driver.resources)
         app.driver = None
         if worker.status == "alive":
             self.driver_cores -= driver.resources.cores
@@ -668,11 +779,11 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        before = worker.free
+        before = worker.open_to(None)
         worker.free -= grant
         live = worker.status == "alive"
         if live:
-            self.fleet.move(worker.id, before, worker.free)
+            self.fleet.move(worker.id, before, worker.open_to(None))
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
@@ -693,6 +804,9 @@ class ClusterState:
         owed = self.wants_executors(app)
         if owed != app.owed:
             app.owed = owed
+            if owed and not self._indexing:
+                app.owed_since = self.at
+            self._due_changed[app.spec.app] = app
             if owed:
                 self.owed.add(app)
             else:
@@ -701,6 +815,23 @@ class ClusterState:
     def _set_timers(self, app: App) -> None:
         living = app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
+
+    @contextmanager
+    def seen_by(self, app: App) -> Iterator[None]:
+        """Have the fleet show what is free to the app, room that is held for it included (semantics P8)."""
+        workers = [self.workers.get(worker) for worker in {hold.worker for hold in app.holds.values()}]
+        seen = [
+            (worker, worker.open_to(None), worker.open_to(app.spec.app))
+            for worker in workers
+            if worker is not None and worker.status == "alive"
+        ]
+        for worker, everybody, own in seen:
+            self.fleet.move(worker.id, everybody, own)
+        try:
+            yield
+        finally:
+            for worker, everybody, own in seen:
+                self.fleet.move(worker.id, own, everybody)
 
     def _forget_if_over(self, app: App) -> None:
         """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
@@ -742,7 +873,10 @@ class ClusterState:
         DriverRemoved: _driver_removed,
         ExecutorAllocated: _executor_allocated,
         ExecutorChanged: _executor_changed,
+        RoomHeld: _room_held,
+        HoldEnded: _hold_ended,
         ExecutorRevoked: _executor_revoked,
+        RevocationWithdrawn: _revocation_withdrawn,
         ExecutorRemoved: _executor_removed,
         AppChanged: _app_changed,
         ExecutorsRequested: _executors_requested,
@@ -770,12 +904,12 @@ def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:
-    facts = _facts(worker, "executors", "drivers")
+    facts = _facts(worker, "executors", "drivers", "holds", "leaving")
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
 _APP_LINKS = (
-    *("spec", "private", "queued", "accounts", "usage", "executors", "driver"),
+    *("spec", "private", "queued", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved"),
 )
 

@@ -126,7 +126,9 @@ def _final_difference(final: dict[str, Any], expected: dict[str, Any]) -> str:
     for name, ledgers in expected["companies"].items():
         for what, amount in ledgers.items():
             found = final["companies"][name].get(what)
-            if amount is not None and found != amount:
+            if amount is not None and any(
+                theirs not in (None, mine) for mine, theirs in zip(found, amount, strict=True)
+            ):
                 return f"{what} of {name}: {found}, not {amount}"
     return ""
 

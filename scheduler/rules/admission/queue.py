@@ -462,9 +462,7 @@ class AppQueue:
         room = part - claimed
         return lambda ask: room.covers(ask.request)
 
-    def _first_of(
-        self, name: str, company: CompanyQueue, test: Test, *, able: Test | None = None
-    ) -> Pending | None:
+    def _first_of(self, name: str, company: CompanyQueue, test: Test, *, able: Test | None = None) -> Pending | None:
         """The app that the company sends among those that pass the test: its reservation's, else its first user's."""
         limit = company.limit
         borrows = self._borrows_now(name, company) if able is None else company.borrows and not self._others(name, able)
