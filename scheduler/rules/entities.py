@@ -257,4 +257,6 @@ class Company:
     last_selected: int = 0
     apps: int = 0
     """How many apps it has that have not ended."""
+    short_since: int | None = None
+    """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
     users: dict[str, User] = field(default_factory=dict)

@@ -84,7 +84,12 @@ def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
         if number >= max(1, state.fleet.live // 4):
             return
         app = state.apps[name]
-        if at < app.no_hold_before or any(hold.reason == "hold" for hold in app.holds.values()):
+        since = state.short_since(app.spec.company)
+        if (
+            since is None
+            or at < max(since + settings.hold_patience_s * 1000, app.no_hold_before)
+            or any(hold.reason == "hold" for hold in app.holds.values())
+        ):
             continue
         worker = _worker_for(state, app)
         if worker is not None:

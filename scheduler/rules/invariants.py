@@ -221,6 +221,9 @@ def _timers_and_places(state: ClusterState) -> Iterator[str]:
     if state.offers != dict(offers):
         yield f"workers are counted to offer {state.offers} where they offer {dict(offers)}"
     due += [Timer(when, 0, name, what) for name in state.companies for when, what in state.queue.moments(name)]
+    patience = state.settings.hold_patience_s * 1000
+    short = {name: state.short_since(name) for name in state.owed.companies()}
+    due += [Timer(since + patience, -1, name, "short") for name, since in short.items() if since is not None]
     if state.timers.table != sorted(due):
         yield f"turns would come at {state.timers.table} where something is due at {sorted(due)}"
     hosts: dict[str, list[str]] = {}

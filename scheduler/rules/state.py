@@ -129,6 +129,8 @@ class ClusterState:
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
+        self._short_timers: dict[str, None] = {}
+        """The companies of which it is known when they will have been short for too long."""
         self._due_changed: dict[str, App] = {}
         """The apps that may wait for another time since somebody last asked."""
         self._indexing = False
@@ -149,6 +151,7 @@ class ClusterState:
             raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
+            self._note_shortage()
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
@@ -186,7 +189,28 @@ class ClusterState:
         for app in self._due_changed.values():
             self._set_timers(app)
         self._due_changed.clear()
+        short = {name: self.short_since(name) for name in self.owed.companies()}
+        for name in {**self._short_timers, **short}:
+            since = short.get(name)
+            due = () if since is None else ((since + self.settings.hold_patience_s * 1000, "short"),)
+            self._timers.set(name, -1, due)
+        self._short_timers = dict.fromkeys(short)
         return self._timers
+
+    def short_since(self, company: str) -> int | None:
+        """Since when (ms) the company has not reached its part at the end of each turn; None if it has (semantics P8).
+
+        It is kept for companies that are owed executors.
+        """
+        if self.settings.admission == "open" or self.queue.reached(company):
+            return None
+        since = self.companies[company].short_since
+        return self.at if since is None else since
+
+    def _note_shortage(self) -> None:
+        """Time moves on, so the turn has ended: which companies have not reached their parts (semantics P8)."""
+        for name in self.owed.companies():
+            self.companies[name].short_since = self.short_since(name)
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
@@ -310,6 +334,7 @@ class ClusterState:
             "balance": _facts(company.balance),
             "usage": list(self.usage(company)),
             "last_selected": company.last_selected,
+            "short_since": company.short_since,
             "apps": company.apps,
             "users": {name: _facts(user) for name, user in company.users.items()},
         }

@@ -10,9 +10,10 @@ from bisect import bisect_left, insort
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-What = Literal["delay", "growth", "idle", "lapse", "lost", "reservation", "hold", "hold-limit"]
+What = Literal["delay", "growth", "idle", "lapse", "lost", "reservation", "hold", "hold-limit", "short"]
 """A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
-end (C7), how long a lost worker is remembered (N3), an app's wait for a hold, and the end of one (P8)."""
+end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
+the end of one (P8)."""
 
 
 class Timer(NamedTuple):
