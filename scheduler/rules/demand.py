@@ -93,23 +93,32 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
         raise InvalidCommand(
             f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
         )
-    if executors is not None and (app.elastic or spec.sizing == "computed"):
-        changes |= {"done_cores": 0, "target": None}
-        if app.admitted and state.settings.admission == "fair":
-            stated = _stated(app)
-            if executors > stated:
-                changes |= {"executor_limit": stated, "target": executors}
-        request = _request(app, changes)
-        changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
+    if spec.sizing != "one-per-worker" and not spec.unlimited:
+        changes |= _requested(state, app, executors, changes)
     changed = demand(app, **changes)
     return [] if changed == demand(app) else [changed]
 
 
+def _requested(state: ClusterState, app: App, executors: int | None, changes: dict[str, Any]) -> dict[str, Any]:
+    """What a demand of so many executors requests now: less at once, more as far as there is room later (L1, S5)."""
+    if executors is None and app.executor_limit is None:
+        return {}
+    cores = changes.get("executor_cores") or (app.unit.cores if app.unit is not None else 0)
+    most = app.spec.cores // cores if app.fixed else MAX_EXECUTORS
+    target = most if executors is None else min(executors, most)
+    stated = min(_stated(app), most)
+    more: dict[str, Any] = {"done_cores": 0, "target": None}
+    if target > stated and app.admitted and state.settings.admission == "fair":
+        more |= {"executor_limit": stated, "target": target}
+    request = _request(app, {**changes, **more})
+    return {**more, "requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
+
+
 def _stated(app: App) -> int:
     """How many executors of one size the app requests now."""
-    if app.follows_limit:
-        return app.executor_limit or 0
-    cores = app.requested.cores - (app.spec.driver_cores if app.spec.driver else 0)
+    if app.executor_limit is not None:
+        return app.executor_limit
+    cores = app.requested.cores - app.spec.driver_cores
     return cores // app.need.executor.cores if app.need.executor.cores else 0
 
 
@@ -274,16 +283,27 @@ def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevo
 
 
 def _request(app: App, changes: dict[str, Any]) -> Resources:
-    """What an app that is asked for as a number of executors requests: those, and its driver (semantics L1, O4).
+    """What an app that is asked for as a number of executors requests: those, and its driver (semantics L1, O4, S5).
 
     Executors beyond the number are claimed until they are gone.
     """
-    limit = changes.get("executor_limit", app.executor_limit) or 0
+    spec, limit = app.spec, changes.get("executor_limit", app.executor_limit)
     unit = app.unit or Resources(changes["executor_cores"], changes["executor_memory_mb"])
-    request = unit * limit
-    if app.spec.driver:
-        request += Resources(app.spec.driver_cores, app.spec.driver_memory_mb)
-    return request
+    request = unit * (limit or 0)
+    if app.fixed:
+        number = spec.cores // unit.cores if limit is None else min(limit, spec.cores // unit.cores)
+        request = Resources(spec.cores if limit is None else number * unit.cores, number * unit.memory_mb)
+    return request + Resources(spec.driver_cores, spec.driver_memory_mb) if spec.driver else request
+
+
+def _usable(app: App, unit: Resources, more: int) -> int:
+    """How many executors the app could still use if it requested so many more."""
+    limit = (app.executor_limit or 0) + more
+    request = _request(app, {"executor_limit": limit})
+    left = request - app.granted - Resources(app.done_cores)
+    if app.spec.driver and app.driver is None:
+        left -= Resources(app.spec.driver_cores, app.spec.driver_memory_mb)
+    return max(0, min(left.holds(unit), limit - len(app.executors)))
 
 
 def _room_for(state: ClusterState, app: App, most: int) -> int:
@@ -302,7 +322,7 @@ def _room_for(state: ClusterState, app: App, most: int) -> int:
     claimed, cluster = claims.of(company).claimed, claims.total.claimed
     more = 0
     while more < most:
-        added = unit * (more + 1)
+        added = unit * (_usable(app, unit, more + 1) - app.usable)
         if not (beyond or quota.admits(added)):
             break
         if not part.covers(claimed + added) and not total.covers(cluster + added):

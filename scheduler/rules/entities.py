@@ -204,6 +204,11 @@ class App:
         return self.spec.elastic is not None
 
     @property
+    def fixed(self) -> bool:
+        """Whether it fixed the size of its executors and states how many cores it wants of them (semantics S5)."""
+        return self.spec.sizing == "fixed" and not self.elastic
+
+    @property
     def follows_limit(self) -> bool:
         """Whether its request is what its number of executors makes, rather than cores it was submitted with."""
         return self.unit is not None and (self.elastic or self.spec.sizing == "computed")

@@ -120,7 +120,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     held = _sum(app.slices())
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
-    if not app.follows_limit and not app.requested.covers(held + Resources(app.done_cores)):
+    if app.executor_limit is None and not app.requested.covers(held + Resources(app.done_cores)):
         yield f"app {name!r} is granted {held} beyond its request"
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"

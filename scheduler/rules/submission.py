@@ -54,7 +54,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     each, limit = more["executor_cores"], more["executor_limit"]
-    bounded = cores if each is None or limit is None or limit >= cores // each else limit * each
+    bounded = cores if each is None or limit is None else min(cores, limit * each)
     request = request_of(
         state,
         cores=bounded,
@@ -286,7 +286,7 @@ def _bounds(command: SubmitApp, tasks: int) -> Elastic:
     """The app's bounds, how many executors its tasks call for within them, and how many more it asks for next (L6)."""
     least, most = command.elastic or (0, 0)
     backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
-    return Elastic(least, most, backlog, 1 if least else 2)
+    return Elastic(least, most, backlog, 1)
 
 
 def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:
