@@ -104,7 +104,7 @@ def end_what_is_granted(url: str, granted: Synchronized[int], stop: Flag) -> Non
                 continue
             app = grant.app
             executors[app].append(grant.executor)
-            cores[app] += grant.cores
+            cores[app] += grant.resources.cores
             if cores[app] == APP_CORES:
                 del cores[app]
                 reports += [

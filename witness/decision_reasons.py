@@ -106,7 +106,7 @@ def _why_company(state: ClusterState, company: CompanyQueue) -> Reason:
 
 def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
     """Why a driver got its worker (D2)."""
-    room = sum(1 for _ in state.fleet.candidates(Resources(event.cores, event.memory_mb), "worker-id"))
+    room = sum(1 for _ in state.fleet.candidates(event.resources, "worker-id"))
     if state.settings.spread_out_drivers:
         how = f"{event.worker} was next in the order that log position {state.head} draws, of {room} with room"
     else:
@@ -129,9 +129,9 @@ class Batch:
         """Why the executor has its size, its memory and its worker."""
         where = self.workers["text"]
         if event.worker in self.candidates:
-            place, (cores, memory_mb) = self.candidates[event.worker]
+            place, free = self.candidates[event.worker]
             where += f"; {event.worker} was number {place} of {len(self.candidates)} with room"
-            where += f" and had {cores} cores and {memory_mb} MiB free"
+            where += f" and had {free} free"
         if event.locality:
             where += f"; that reached {event.locality} of what it prefers"
         return {
@@ -152,8 +152,8 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
     if not placement.across_apps:
         together += [granted.executor for granted in place(state, app, at)]
     size, memory = _computed(state, app, event) if app.sized_by_scheduler else _asked(state, app, event)
-    cores = 1 if _grows(state, app) else event.cores
-    found = list(state.fleet.candidates(Resources(cores, event.memory_mb), settings.worker_selection))
+    least = Resources(1, event.resources.memory_mb) if _grows(state, app) else event.resources
+    found = list(state.fleet.candidates(least, settings.worker_selection))
     if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
         found = [candidate for candidate in found if candidate[0] not in own]
@@ -165,10 +165,10 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
 
 def _computed(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Reason, Reason]:
     """Why S2 and S4 came to that size, and S3 to that memory."""
-    fleet, settings, left = state.fleet, state.settings, app.left_cores
+    fleet, settings, left, size = state.fleet, state.settings, app.left_cores, event.resources
     larger = []
     for index, cores in enumerate(executor_sizes(settings)):
-        if cores <= event.cores:
+        if cores <= size.cores:
             break
         if left < fleet.usable * cores:
             larger.append(f"{cores} would need {fleet.usable * cores} cores left")
@@ -177,14 +177,14 @@ def _computed(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[
         else:
             larger.append(f"{cores} do not fit within what is left, the largest memory, or any worker (S4)")
     text = (
-        f"{left} cores left to grant on {fleet.usable} usable workers make executors of {event.cores} cores"
+        f"{left} cores left to grant on {fleet.usable} usable workers make executors of {size.cores} cores"
         f"{'; ' if larger else ''}{', '.join(larger)}"
     )
     per_task = app.spec.memory_per_task_mb
-    least = fleet.least_memory_mb(event.cores)
+    least = fleet.least_memory_mb(size.cores)
     basis = f"{per_task} MiB a task" if per_task is not None else f"none was given, and {least} MiB are free at least"
     memory = (
-        f"{basis}: {event.memory_mb} MiB for {event.cores} cores, at least {settings.min_executor_memory_mb}, "
+        f"{basis}: {size.memory_mb} MiB for {size.cores} cores, at least {settings.min_executor_memory_mb}, "
         "in steps of 256"
     )
     return _reason("S2", text), _reason("S3", memory)
@@ -194,8 +194,10 @@ def _asked(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Rea
     if _grows(state, app):
         text = f"the app asked for one executor a worker that grows by cores, with {app.left_cores} cores left to grant"
     else:
-        text = f"the app asked for executors of {event.cores} cores, with {app.left_cores} cores left to grant"
-    return _reason("S5", text), _reason("S5", f"the app asked for {event.memory_mb} MiB each")
+        text = (
+            f"the app asked for executors of {event.resources.cores} cores, with {app.left_cores} cores left to grant"
+        )
+    return _reason("S5", text), _reason("S5", f"the app asked for {event.resources.memory_mb} MiB each")
 
 
 def _grows(state: ClusterState, app: App) -> bool:

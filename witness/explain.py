@@ -83,13 +83,13 @@ class _Story:
             case AppAdmitted():
                 self.admission = {**when, "share": event.share, **why_admitted(self.state, app.queued)}
             case DriverAllocated():
-                place = {"worker": event.worker, "cores": event.cores, "memory": event.memory_mb}
+                place = {"worker": event.worker, "cores": event.resources.cores, "memory": event.resources.memory_mb}
                 why = why_driver(self.state, event)
                 self.drivers.append({"driver": event.driver, **when, **place, "why": why})
             case ExecutorAllocated():
                 if self.batch is None or event.executor not in self.batch.executors:
                     self.batch = why_executors(self.state, app, event, fact.at)
-                place = {"worker": event.worker, "cores": event.cores, "memory": event.memory_mb}
+                place = {"worker": event.worker, "cores": event.resources.cores, "memory": event.resources.memory_mb}
                 self.executors.append({"executor": event.executor, **when, **place, "why": self.batch.why(event)})
             case _:
                 pass

@@ -105,7 +105,7 @@ def pending_apps(state: ClusterState) -> dict[str, int]:
 _WORDS: dict[type[Event], str] = {
     MasterElected: "master {0.master} elected",
     CompanyRegistered: "company {0.company}",
-    WorkerRegistered: "worker {0.worker} offers {0.cores} cores",
+    WorkerRegistered: "worker {0.worker} offers {0.offer.cores} cores",
     WorkerChanged: "worker {0.worker} {0.status}",
     WorkerRemoved: "worker {0.worker} {0.reason}",
     AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested_cores} cores",

@@ -39,6 +39,7 @@ from scheduler.model.events import (
     outlined,
 )
 from scheduler.model.ids import app_of
+from scheduler.model.resources import Resources
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -221,9 +222,12 @@ class OtherWorld(World):
                     if not turn.take(ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause):
                         turn.hear(self.state.settings, cause)  # the log states what is in force all the same
                 case RegisterCompany() if what.company in self.rules.quotas:
-                    turn.take(replace(what, **self._quota(what.company)), cause)
+                    cores, memory_mb = self.rules.quotas[what.company]
+                    turn.take(replace(what, cores=cores, memory_mb=memory_mb, part=None), cause)
                 case CompanyChanged() if what.company in self.state.companies:
-                    turn.hear(replace(what, **self._quota(what.company)), cause)
+                    bought = self.rules.quotas.get(what.company)
+                    stated = replace(what, amounts=Resources(*bought), part=None) if bought else what
+                    turn.hear(stated, cause)
                 case _ if isinstance(what, Command):
                     turn.take(what, cause)
                 case _ if self._fares_as_logged(_app_of(what)):
@@ -244,13 +248,6 @@ class OtherWorld(World):
             raise refusal
         if isinstance(what, SubmitApp):
             self.refused[what.app] = str(refusal)
-
-    def _quota(self, company: str) -> dict[str, int | None]:
-        """What is different of the company."""
-        if company not in self.rules.quotas:
-            return {}
-        cores, memory_mb = self.rules.quotas[company]
-        return {"cores": cores, "memory_mb": memory_mb, "part": None}
 
     def _compare(self, turn: Turn, logged: LoggedTurn) -> None:
         """From here on, the apps to which something else happened than in the log go their own way."""

@@ -76,6 +76,8 @@ def write(path: Path, lines: Iterable[Line]) -> int:
 def _row(line: Line) -> dict[str, Any]:
     """The line's fields and those of its event; of the app that an executor is of, if that is all it says."""
     said = dict(line.data)
+    for vector in ("offer", "amounts", "resources"):
+        said.update(said.pop(vector, None) or {})
     if "app" not in said and "executor" in said:
         said["app"] = app_of(said["executor"])
     if said.get("driver") in {True, False}:

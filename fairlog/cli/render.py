@@ -149,8 +149,11 @@ def log_json(line: Line) -> str:
 
 
 def words(value: object) -> str:
-    """A value on one line: a command as the shell would take it, anything odd quoted."""
-    text = shlex.join(str(part) for part in value) if isinstance(value, list) else str(value)
+    """A value on one line: a command as the shell would take it, `key:value,…`, or as it is; anything odd quoted."""
+    if isinstance(value, dict):
+        text = ",".join(f"{key}:{each}" for key, each in value.items())
+    else:
+        text = shlex.join(str(part) for part in value) if isinstance(value, list) else str(value)
     return text if text.isprintable() and " " not in text else json.dumps(text)
 
 

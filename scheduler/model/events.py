@@ -120,15 +120,14 @@ class CompanyRegistered(_Fact, frozen=True):
     """
 
     company: str
-    cores: int | None = None
-    memory_mb: int | None = None
+    amounts: Resources | None = None
     part: str | None = None
     borrow: bool | None = None
 
     @property
     def by_default(self) -> bool:
         """Whether its quota is neither amounts nor a part of its own (semantics C2)."""
-        return self.cores is None and self.part is None
+        return self.amounts is None and self.part is None
 
     @property
     def may_borrow(self) -> bool:
@@ -147,14 +146,13 @@ class CompanyRemoved(_Fact, frozen=True):
 
 
 class WorkerRegistered(_Fact, frozen=True):
-    """A node offers `cores` and `memory_mb` (semantics W1)."""
+    """A worker joined with an offer (semantics W1)."""
 
     worker: str
     node: str
     host: str
     rack: str
-    cores: int
-    memory_mb: int
+    offer: Resources
 
 
 class WorkerChanged(_Fact, frozen=True):
@@ -162,8 +160,7 @@ class WorkerChanged(_Fact, frozen=True):
 
     worker: str
     status: WorkerStatus
-    cores: int
-    memory_mb: int
+    offer: Resources
 
 
 class WorkerRemoved(_Fact, frozen=True):
@@ -239,8 +236,7 @@ class DriverAllocated(_Fact, frozen=True):
     app: str
     driver: str
     worker: str
-    cores: int
-    memory_mb: int
+    resources: Resources
 
 
 class DriverRemoved(_Fact, frozen=True):
@@ -263,8 +259,7 @@ class ExecutorAllocated(_Fact, frozen=True):
     app: str
     executor: str
     worker: str
-    cores: int
-    memory_mb: int
+    resources: Resources
     locality: Locality | None = None
     requested: Resources | None = None
 
@@ -288,16 +283,6 @@ class RoomHeld(_Fact, frozen=True):
     amounts: Resources
     reason: Literal["hold", "reclaim"]
     within: bool = False
-
-    @property
-    def cores(self) -> int:
-        """Of the amounts."""
-        return self.amounts.cores
-
-    @property
-    def memory_mb(self) -> int:
-        """Of the amounts, in MiB."""
-        return self.amounts.memory_mb
 
 
 class HoldEnded(_Fact, frozen=True):
@@ -465,6 +450,9 @@ EVENT_TYPES: dict[str, type[Event]] = {
 
 
 def outlined(event: Event) -> dict[str, Any]:
-    """The event as JSON values for programs: its type and what it states, without what is None."""
-    stated = asdict(event)
-    return {"type": type(event).__name__, **{name: value for name, value in stated.items() if value is not None}}
+    """The event as JSON values: its type and its fields that are not None, resources by kind."""
+    stated: dict[str, Any] = {"type": type(event).__name__}
+    for name, value in asdict(event).items():
+        if value is not None:
+            stated[name] = value.by_kind() if isinstance(value, Resources) else value
+    return stated

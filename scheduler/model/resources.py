@@ -57,6 +57,10 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
         more = (f"{amount} {kind}" for kind, amount in zip(_kinds[2:], self.others, strict=False))
         return " and ".join((f"{self.cores} cores", f"{self.memory_mb} MiB", *more))
 
+    def by_kind(self) -> dict[str, int]:
+        """Kind -> amount, without further kinds at the end of which there is nothing."""
+        return dict(zip(_kinds, self, strict=False))
+
     def amount(self, kind: str) -> int:
         """The amount of that kind. Raises: ValueError if it was not declared."""
         amounts, index = tuple(self), _kinds.index(kind)
@@ -73,7 +77,9 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
         return Resources(self.cores - other.cores, self.memory_mb - other.memory_mb)
 
     def __mul__(self, times: int) -> Resources:
-        return Resources(self.cores * times, self.memory_mb * times, tuple(each * times for each in self.others))
+        if self.others:
+            return _vector(amount * times for amount in self)
+        return Resources(self.cores * times, self.memory_mb * times)
 
     def __neg__(self) -> Resources:
         return NOTHING - self

@@ -64,7 +64,7 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerStatus,
 )
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Resources, kinds
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
@@ -195,10 +195,10 @@ def _place_computed(state: ClusterState, app: App, most: Resources | None) -> li
             continue
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
         if limit:
-            candidates = _candidates(state, app, cores, memory_mb)
-            counts = PLACEMENTS[settings.placement].of_size(candidates, Resources(cores, memory_mb), limit)
+            size = Resources(cores, memory_mb)
+            counts = PLACEMENTS[settings.placement].of_size(_candidates(state, app, size), size, limit)
             if counts:
-                return allocations(app, counts, Resources(cores, memory_mb))
+                return allocations(app, counts, size)
     return []
 
 
@@ -218,19 +218,19 @@ def _place_as_asked(state: ClusterState, app: App, most: Resources | None) -> li
     if limit <= 0:
         return []
     if cores is not None and not placement.one_a_worker:
-        candidates = _candidates(state, app, cores, memory_mb)
-        counts = placement.of_size(candidates, Resources(cores, memory_mb), min(limit, left // cores))
-        return allocations(app, counts, Resources(cores, memory_mb))
-    grown = placement.growing(_candidates(state, app, 1, memory_mb), left, limit)
+        size = Resources(cores, memory_mb)
+        counts = placement.of_size(_candidates(state, app, size), size, min(limit, left // cores))
+        return allocations(app, counts, size)
+    grown = placement.growing(_candidates(state, app, Resources(1, memory_mb)), left, limit)
     return [
-        allocation(app, number, worker, cores, memory_mb)
+        allocation(app, number, worker, Resources(cores, memory_mb))
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
     ]
 
 
-def _candidates(state: ClusterState, app: App, cores: int, memory_mb: int) -> Candidates:
+def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     """The workers with room (semantics P1), by the rules before Spark 1.4 without those that have one of it (P7)."""
-    candidates = state.fleet.candidates(Resources(cores, memory_mb), state.settings.worker_selection)
+    candidates = state.fleet.candidates(size, state.settings.worker_selection)
     if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
@@ -372,19 +372,22 @@ def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event
             check_name(what, value)
     check_range("a worker's cores", command.cores, 1, MAX_CORES)
     check_range("a worker's memory, in MiB,", command.memory_mb, 1, MAX_MEMORY_MB)
-    worker = state.workers.get(command.worker)
+    offer, worker = Resources(command.cores, command.memory_mb), state.workers.get(command.worker)
     if worker is None:
-        return [WorkerRegistered(**asdict(command))]
+        return [
+            WorkerRegistered(
+                worker=command.worker, node=command.node, host=command.host, rack=command.rack, offer=offer
+            )
+        ]
     if (worker.node, worker.host, worker.rack) != (command.node, command.host, command.rack):
         raise DuplicateWorker(worker.id, worker.host, worker.rack)
-    if worker.offer == Resources(command.cores, command.memory_mb):
+    if worker.offer == offer:
         return []
     held = worker.offer - worker.free
-    if command.cores < held.cores:
-        raise OfferTooSmall(worker.id, "cores", command.cores, held.cores)
-    if command.memory_mb < held.memory_mb:
-        raise OfferTooSmall(worker.id, "MiB", command.memory_mb, held.memory_mb)
-    return [WorkerChanged(worker=worker.id, status=worker.status, cores=command.cores, memory_mb=command.memory_mb)]
+    for what, offered, granted in zip(("cores", "MiB", *kinds()[2:]), offer, held, strict=False):
+        if offered < granted:
+            raise OfferTooSmall(worker.id, what, offered, granted)
+    return [WorkerChanged(worker=worker.id, status=worker.status, offer=offer)]
 
 
 def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[WorkerStatus, ...]) -> list[Event]:
@@ -395,7 +398,7 @@ def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[Worker
 
 
 def _with_status(worker: Worker, status: WorkerStatus) -> WorkerChanged:
-    return WorkerChanged(worker=worker.id, status=status, cores=worker.offer.cores, memory_mb=worker.offer.memory_mb)
+    return WorkerChanged(worker=worker.id, status=status, offer=worker.offer)
 
 
 def _undrain(worker: Worker) -> list[Event]:
@@ -449,18 +452,14 @@ def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> Co
     part = read_part(command.part) if command.part is not None else None
     if (command.cores is None) != (command.memory_mb is None):
         raise InvalidCommand("a quota in amounts needs both --cores and --memory")
+    amounts = None
     if command.cores is not None and command.memory_mb is not None:
         if part is not None:
             raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
         check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
-    return CompanyRegistered(
-        company=command.company,
-        cores=command.cores,
-        memory_mb=command.memory_mb,
-        part=part,
-        borrow=command.borrow,
-    )
+        amounts = Resources(command.cores, command.memory_mb)
+    return CompanyRegistered(company=command.company, amounts=amounts, part=part, borrow=command.borrow)
 
 
 def _change_company(state: ClusterState, command: ChangeCompany) -> list[Event]:

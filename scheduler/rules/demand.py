@@ -160,15 +160,15 @@ def executors_for(app: App, tasks: int) -> int:
     return max(least, min(most, -(-tasks // (app.unit.cores if app.unit is not None else 1))))
 
 
-def requests(state: ClusterState, event: Event, at: int) -> ExecutorsRequested | None:
+def requests(
+    state: ClusterState, event: AppAdmitted | AppChanged | ExecutorAllocated | ExecutorRemoved, at: int
+) -> ExecutorsRequested | None:
     """The pending requests of an app that prefers hosts, if `event`, folded at `at` (ms), makes them others (L1, L2).
 
     There are as many as executors are lacking. A new demand has all of them thought over; an executor that comes
     serves one of them (L5), one that leaves only adds what is missing.
     """
-    if type(event) not in MOVE_REQUESTS:
-        return None
-    app = state.apps.get(event.app)  # type: ignore[union-attr]  # each of those names one
+    app = state.apps.get(event.app)
     if app is None or app.plain or not (app.wanted or app.preferred_hosts):
         return None
     pending: Sequence[Wanted] = app.wanted
@@ -208,7 +208,7 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     app = state.apps[event.app]
     if app.plain or app.sized_by_scheduler:
         return event
-    held = app.granted + Resources(app.done_cores + event.cores, event.memory_mb)
+    held = app.granted + Resources(app.done_cores + event.resources.cores, event.resources.memory_mb)
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 

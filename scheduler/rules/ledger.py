@@ -65,11 +65,15 @@ Accounts = tuple[Balance, Balance, Balance]
 
 def add_request(accounts: Accounts, request: Resources) -> None:
     """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
-    for balance in accounts:
-        balance.requested += request
+    waiting, company, user = accounts
+    waiting.requested += request
+    company.requested += request
+    user.requested += request
 
 
 def add_grant(accounts: Accounts, grant: Resources) -> None:
     """Add an executor's grant (negative to return it) at all three levels at once (semantics O1)."""
-    for balance in accounts:
-        balance.granted += grant
+    waiting, company, user = accounts
+    waiting.granted += grant
+    company.granted += grant
+    user.granted += grant

@@ -43,10 +43,13 @@ from scheduler.model.events import (
     WorkerRemoved,
 )
 from scheduler.model.ids import driver_id, executor_id
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
 from scheduler.rules.validate import changed_settings, read_part
+
+_LEAST = Resources(1, 1)
+"""The least that a worker offers (semantics W1)."""
 
 Broken = tuple[str, str] | None
 """(number of the rule, reason), None if the event can be folded."""
@@ -91,11 +94,11 @@ def _company_changed(state: Facts, event: CompanyChanged) -> Broken:
 
 
 def _quota(event: CompanyRegistered) -> Broken:
-    cores, memory_mb = event.cores, event.memory_mb
-    if (cores is None) != (memory_mb is None) or (cores is not None and event.part is not None):
-        return "C2", "a quota is amounts of cores and memory, a part of the cluster, or neither"
-    if cores is not None and memory_mb is not None and (cores < 0 or memory_mb < 0):
-        return "C2", f"a quota of {cores} cores and {memory_mb} MiB is negative"
+    if event.amounts is not None:
+        if event.part is not None:
+            return "C2", "a quota is amounts, a part of the cluster, or neither"
+        if not event.amounts.covers(NOTHING):
+            return "C2", f"a quota of {event.amounts} is negative"
     if event.part is not None:
         try:
             if "/" not in event.part:
@@ -116,8 +119,8 @@ def _company_removed(state: Facts, event: CompanyRemoved) -> Broken:
 def _worker_registered(state: Facts, event: WorkerRegistered) -> Broken:
     if event.worker in state.workers:
         return "W1", f"worker {event.worker!r} is registered already"
-    if event.cores < 1 or event.memory_mb < 1:
-        return "W1", f"worker {event.worker!r} offers {event.cores} cores and {event.memory_mb} MiB"
+    if not event.offer.covers(_LEAST):
+        return "W1", f"worker {event.worker!r} offers {event.offer}, less than {_LEAST}"
     return None
 
 
@@ -138,11 +141,8 @@ def _worker_changed(state: Facts, event: WorkerChanged) -> Broken:
         return "W3", f"worker {event.worker!r} is {worker.status} and cannot become {event.status}"
     if worker.decommissioned and (event.status == "alive" or worker.status == "leaving" != event.status):
         return "W6", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
-    if event.cores < max(1, worker.offer.cores - worker.free.cores):
-        return "W1", f"worker {event.worker!r} is granted more than {event.cores} cores"
-    if event.memory_mb < max(1, worker.offer.memory_mb - worker.free.memory_mb):
-        return "W1", f"worker {event.worker!r} is granted more than {event.memory_mb} MiB"
-    return None
+    least = (worker.offer - worker.free).at_least(_LEAST)
+    return None if event.offer.covers(least) else ("W1", f"worker {event.worker!r} must offer at least {least}")
 
 
 def _worker_removed(state: Facts, event: WorkerRemoved) -> Broken:
@@ -237,12 +237,11 @@ def _granted(state: Facts, app: App | None, event: ExecutorAllocated | DriverAll
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
-    if not 0 <= event.cores <= worker.free.cores or not 0 <= event.memory_mb <= worker.free.memory_mb:
-        free = f"{worker.free.cores} cores and {worker.free.memory_mb} MiB"
-        return "P1", f"worker {event.worker!r} has {free} free, no room for {event.cores} and {event.memory_mb}"
+    if not worker.free.covers(event.resources) or not event.resources.covers(NOTHING):
+        return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     if worker.holds:
         open_to = worker.open_to(event.app if isinstance(event, ExecutorAllocated) else None)
-        if not open_to.covers(Resources(event.cores, event.memory_mb)):
+        if not open_to.covers(event.resources):
             return "P8", f"on worker {event.worker!r} only {open_to} are not held for others"
     return None
 
@@ -259,9 +258,9 @@ def _executor_allocated(state: Facts, event: ExecutorAllocated) -> Broken:
     request = event.requested or app.requested
     if not request.covers(app.requested):
         return "O4", f"a grant does not lower the request of app {event.app!r}"
-    if not request.covers(app.granted + Resources(app.done_cores + event.cores, event.memory_mb)):
-        asked = f"{request.cores} cores and {request.memory_mb} MiB"
-        return "A2", f"app {event.app!r} requests {asked}, and would be granted more"
+    held = app.granted + event.resources
+    if not request.covers(held + Resources(app.done_cores) if app.done_cores else held):
+        return "A2", f"app {event.app!r} requests {request}, and would be granted more"
     return None
 
 
@@ -274,15 +273,11 @@ def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
         return "D1", f"no driver of app {event.app!r} waits for a worker"
     if event.driver != driver_id(event.app, app.next_driver):
         return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.next_driver)!r}"
-    if (event.cores, event.memory_mb) != (app.spec.driver_cores, app.spec.driver_memory_mb):
-        return (
-            "D1",
-            f"the driver of app {event.app!r} has {app.spec.driver_cores} cores, {app.spec.driver_memory_mb} MiB",
-        )
-    if app.granted.cores + event.cores > app.requested.cores:
-        return "A2", f"app {event.app!r} requests {app.requested.cores} cores"
-    if app.granted.memory_mb + event.memory_mb > app.requested.memory_mb:
-        return "A2", f"app {event.app!r} requests {app.requested.memory_mb} MiB"
+    size = Resources(app.spec.driver_cores, app.spec.driver_memory_mb)
+    if event.resources != size:
+        return "D1", f"the driver of app {event.app!r} has {size}"
+    if not app.requested.covers(app.granted + size):
+        return "A2", f"app {event.app!r} requests {app.requested}, and would be granted more"
     return None
 
 

@@ -23,7 +23,7 @@ from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
 
-from msgspec import structs
+from msgspec import Struct, structs, to_builtins
 
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
@@ -145,7 +145,8 @@ class ClusterState:
         `preconditions`); nothing is changed then.
         """
         kind = type(event)
-        broken = PRECONDITIONS[kind](self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
+        holds, fold = _FOLDS[kind]
+        broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
             raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
@@ -155,11 +156,11 @@ class ClusterState:
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
-        self._folds[kind](self, event)
-        if kind is CommandRefused and cause:
-            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
-        if private is not None and kind is AppRegistered:
+        fold(self, event)
+        if kind is AppRegistered:
             self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
+        elif kind is CommandRefused and cause:
+            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
 
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
@@ -232,8 +233,8 @@ class ClusterState:
         in particular has 15/2. With 20 cores more it is 20 and 10.
         """
         spec = self.companies[company].spec
-        if spec.cores is not None and spec.memory_mb is not None:
-            return Quota(Resources(spec.cores, spec.memory_mb))
+        if spec.amounts is not None:
+            return Quota(spec.amounts)
         numerator, denominator = map(int, spec.part.split("/")) if spec.part else (1, len(self.companies))
         return Quota(self.fleet.total * numerator, denominator)
 
@@ -330,7 +331,7 @@ class ClusterState:
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
-            "spec": structs.asdict(company.spec),
+            "spec": _stated(company.spec),
             "balance": _facts(company.balance),
             "usage": list(self.usage(company)),
             "last_selected": company.last_selected,
@@ -397,18 +398,11 @@ class ClusterState:
         self._set_quotas()
 
     def _worker_registered(self, event: WorkerRegistered) -> None:
-        offer = Resources(event.cores, event.memory_mb)
+        offer = event.offer
         if event.worker in self.lost:
             self._forget_lost(event.worker)
         self._offer(offer, 1)
-        worker = self.workers[event.worker] = Worker(
-            event.worker,
-            event.node,
-            event.host,
-            event.rack,
-            offer,
-            free=offer,
-        )
+        worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
         self._set_live(worker, was=False, now=True)
         self._set_cluster()
 
@@ -425,11 +419,10 @@ class ClusterState:
     def _worker_changed(self, event: WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
-        offer = Resources(event.cores, event.memory_mb)
         self._offer(worker.offer, -1)
-        self._offer(offer, 1)
-        worker.free += offer - worker.offer
-        worker.offer, worker.status = offer, event.status
+        self._offer(event.offer, 1)
+        worker.free += event.offer - worker.offer
+        worker.offer, worker.status = event.offer, event.status
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
@@ -641,8 +634,7 @@ class ClusterState:
 
     def _executor_allocated(self, event: ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        resources = Resources(event.cores, event.memory_mb)
-        executor = Allocation(event.executor, event.app, event.worker, resources, granted_at=self.at)
+        executor = Allocation(event.executor, event.app, event.worker, event.resources, granted_at=self.at)
         executor.locality = event.locality
         app.owed_since = self.at
         self._due_changed[app.spec.app] = app
@@ -656,7 +648,7 @@ class ClusterState:
             app.requested = event.requested
             self.claims.restate(app, before)
             self.queue.touch(app.spec.company, app.spec.user)
-        self._grant(app, worker, resources)
+        self._grant(app, worker, event.resources)
 
     def _executor_changed(self, event: ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
@@ -769,15 +761,14 @@ class ClusterState:
 
     def _driver_allocated(self, event: DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        resources = Resources(event.cores, event.memory_mb)
-        driver = Allocation(event.driver, event.app, event.worker, resources)
+        driver = Allocation(event.driver, event.app, event.worker, event.resources)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
-            self.driver_cores += event.cores
+            self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)
         self._set_need(app)
-        self._grant(app, worker, resources)
+        self._grant(app, worker, event.resources)
 
     def _driver_removed(self, event: DriverRemoved) -> None:
         """The driver waits for a worker again; where its app ends with it, that is the next event (semantics D3)."""
@@ -912,6 +903,10 @@ class ClusterState:
     """Type of event -> what folds it."""
 
 
+_FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._folds.items()}  # noqa: SLF001
+"""Type of event -> its precondition, and what folds it."""
+
+
 def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
     return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
 
@@ -922,9 +917,15 @@ def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a data
     return {name: _fact(value) for name, value in values.items()}
 
 
+def _stated(event: Event) -> dict[str, Any]:
+    return {name: _fact(value) for name, value in structs.asdict(event).items()}
+
+
 def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
     if isinstance(value, Resources):
         return list(value)
+    if isinstance(value, Struct):
+        return to_builtins(value)
     return _facts(value) if is_dataclass(value) else value
 
 
@@ -941,5 +942,9 @@ _APP_LINKS = (
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts = _facts(app, *_APP_LINKS)
-    spec = structs.asdict(app.spec)
-    return {**facts, "spec": spec, "executors": list(app.executors), "driver": app.driver and app.driver.id}
+    return {
+        **facts,
+        "spec": _stated(app.spec),
+        "executors": list(app.executors),
+        "driver": app.driver and app.driver.id,
+    }

@@ -315,8 +315,8 @@ def _driver(command: SubmitApp) -> Resources:
 
 def check_purchase(company: Company, cores: int, memory_mb: int) -> None:
     """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (semantics C4)."""
-    bought = company.spec
-    if bought.cores is not None and cores > bought.cores:
-        raise QuotaExceeded(bought.company, "cores", cores, bought.cores)
-    if bought.memory_mb is not None and memory_mb > bought.memory_mb:
-        raise QuotaExceeded(bought.company, "MiB of memory", memory_mb, bought.memory_mb)
+    name, bought = company.spec.company, company.spec.amounts
+    if bought is not None and cores > bought.cores:
+        raise QuotaExceeded(name, "cores", cores, bought.cores)
+    if bought is not None and memory_mb > bought.memory_mb:
+        raise QuotaExceeded(name, "MiB of memory", memory_mb, bought.memory_mb)

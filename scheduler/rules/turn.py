@@ -7,6 +7,7 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
@@ -52,7 +53,7 @@ class Decision(NamedTuple):
 
     def as_json(self, event: Event) -> dict[str, Any]:
         """The event as a scenario's answer has it, without what is None."""
-        stated = {name: getattr(event, field) for name, field in self.outcome.items()}
+        stated = {name: attrgetter(field)(event) for name, field in self.outcome.items()}
         return {name: value for name, value in stated.items() if value is not None}
 
 
@@ -168,20 +169,26 @@ ENTAILING = MOVE_REQUESTS | {ClusterConfigured}
 
 
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
-    """Each event, and behind it what the rules make of it at once: pending requests (L1, L2), reservations (C7).
+    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7).
 
     The caller folds each event before it asks for the next.
     """
+    apps = state.apps
     for event in events:
         yield event
-        if type(event) in ENTAILING:
+        kind = type(event)
+        if kind in MOVE_REQUESTS:
+            app = apps.get(event.app)  # type: ignore[union-attr]  # it names one
+            if app is None or app.plain:
+                continue
+        if kind in ENTAILING:
             yield from _consequences(state, event, at)
 
 
 def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
     if type(event) is ClusterConfigured:
         return reservations(state, at)
-    requested = requests(state, event, at)
+    requested = requests(state, event, at)  # type: ignore[arg-type]  # it is one of those
     return () if requested is None else (requested,)
 
 
@@ -196,7 +203,10 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for event in served(state, at):
-        yield with_request(state, event) if type(event) is ExecutorAllocated else event
+        if type(event) is ExecutorAllocated and not state.apps[event.app].plain:
+            yield with_request(state, event)
+        else:
+            yield event
 
 
 def _holds(state: ClusterState, at: int) -> Iterator[Event]:
@@ -212,7 +222,7 @@ def _moments(state: ClusterState, at: int) -> Iterator[Event]:
     yield from given_back(state, at)
 
 
-_GRANT = {"worker": "worker", "cores": "cores", "memory_mb": "memory_mb"}
+_GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
 
 STAGES = (
     Stage(
@@ -255,7 +265,7 @@ STAGES = (
             Decision(
                 DriverAllocated,
                 "D1",
-                "driver of {0.app} gets {0.cores} cores on {0.worker}",
+                "driver of {0.app} gets {0.resources.cores} cores on {0.worker}",
                 {"driver": "app", **_GRANT},
             ),
         ),
@@ -266,7 +276,7 @@ STAGES = (
             Decision(
                 ExecutorAllocated,
                 "P6",
-                "{0.executor} gets {0.cores} cores on {0.worker}",
+                "{0.executor} gets {0.resources.cores} cores on {0.worker}",
                 {"granted": "app", "executor": "executor", **_GRANT, "locality": "locality"},
             ),
             Decision(
@@ -290,7 +300,13 @@ STAGES = (
                 RoomHeld,
                 "P8",
                 "room for {0.amounts} is held on {0.worker} for {0.app}",
-                {"held": "worker", "app": "app", "cores": "cores", "memory_mb": "memory_mb", "reason": "reason"},
+                {
+                    "held": "worker",
+                    "app": "app",
+                    "cores": "amounts.cores",
+                    "memory_mb": "amounts.memory_mb",
+                    "reason": "reason",
+                },
             ),
             Decision(
                 ExecutorRevoked,

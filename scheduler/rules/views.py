@@ -84,7 +84,7 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
     return [
         {
             "company": name,
-            "quota": _how_set(company.spec.cores, company.spec.part),
+            "quota": "amounts" if company.spec.amounts is not None else company.spec.part or "default",
             **_quota(state.quota(name)),
             "borrow": company.spec.borrow,
             **dict(zip(("usedCoreMs", "usedMemoryMs"), state.usage(company), strict=True)),
@@ -211,9 +211,3 @@ def _quota(quota: Quota) -> dict[str, int | str]:
 def _exact(amount: int, denominator: int) -> int | str:
     """A whole number as such, else "n/d" in lowest terms: a quota is never rounded (semantics C2)."""
     return amount // denominator if amount % denominator == 0 else str(Share(amount, denominator))
-
-
-def _how_set(cores: int | None, part: str | None) -> str:
-    if cores is not None:
-        return "amounts"
-    return part or "default"

@@ -4,7 +4,8 @@ An entry of the log is a turn. Its position in the stream is that of its last ev
 
     first     the position of its first event
     at        its time in ms
-    events    a JSON array of its events, each an array: the type's name, then the values of its fields
+    events    a JSON array of its events, each an array: the type's name, then the values of its fields. Resources are
+              [cores, MiB, [amounts of further kinds]]
     commands  a JSON array of the commands that caused events, each an array: the number of its first event in the
               turn (from 0), how many it caused, its id, who sent it, the command without its private part, and the
               commitment to that part, "" if such a command has none
@@ -27,7 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Raw, Struct
@@ -37,6 +38,7 @@ from msgspec.structs import asdict
 from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event
+from scheduler.model.resources import Resources, kinds
 
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
@@ -310,7 +312,7 @@ def _words(error: Exception) -> str:
 
 
 class Line(Struct, forbid_unknown_fields=True, gc=False):
-    """An event as a line of a file: `data` by the names of its fields, as far as values are stored; the rest as `Fact`.
+    """An event as a line of a file: `data` has its stored values by field, resources by kind; the rest is as in `Fact`.
 
     `command`, `events` (how many it caused), `by`, `commit` and `private` are None where they do not stand.
     """
@@ -342,6 +344,10 @@ def lines_of(record: Record, *, public: bool = False) -> list[Line]:
     written = _plain(record.events)
     for fact, (name, *values) in zip(told(record), written, strict=True):
         data = dict(zip(EVENT_TYPES[name].__struct_fields__, values, strict=False))
+        for vector in _VECTORS[name]:
+            if data.get(vector) is not None:
+                cores, memory_mb, others = data[vector]
+                data[vector] = dict(zip(kinds(), (cores, memory_mb, *others), strict=False))
         lines.append(Line(fact.seq, name, fact.at, fact.turn, fact.cause, data, digest=fact.digest or None))
     private = {number: {"salt": salt, **part} for number, salt, part in _plain(record.private or b"[]")}
     for number, (offset, count, _, by, command, commit) in enumerate(_plain(record.commands)):
@@ -349,6 +355,13 @@ def lines_of(record: Record, *, public: bool = False) -> list[Line]:
         line.command, line.events, line.by, line.commit = command, count, by, commit
         line.private = None if public else private.get(number)
     return lines
+
+
+_VECTORS = {
+    name: [field for field, of in get_type_hints(model).items() if of in (Resources, Resources | None)]
+    for name, model in EVENT_TYPES.items()
+}
+"""Type of event -> its fields that hold resources."""
 
 
 class _Whole(Struct, forbid_unknown_fields=True, gc=False):
@@ -449,6 +462,11 @@ def _rebuilt(turn: Sequence[Line]) -> Record:
         sound = sound and tuple(line.data) == names[: len(line.data)]
         sound = sound and (line.turn, line.at, line.cause) == (first, at, cause if left else "")
         left -= left > 0
+        for vector in _VECTORS[line.type]:
+            if isinstance(by_kind := line.data.get(vector), dict):
+                sound = sound and tuple(by_kind) == kinds()[: len(by_kind)]
+                cores, memory_mb, *others = (*by_kind.values(), 0, 0)[: max(2, len(by_kind))]
+                line.data[vector] = [cores, memory_mb, others]
         events.append([line.type, *line.data.values()])
     if not sound:
         raise UnreadableRecord(first, f"{_altered(first, last)}: the lines of the turn contradict each other")

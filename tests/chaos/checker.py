@@ -144,13 +144,14 @@ def _cores_promised_twice(evidence: Evidence) -> Iterator[str]:
         worker = data.get("worker", "")
         match record.type:
             case "WorkerRegistered" | "WorkerChanged":
-                offers[worker] = data["cores"], data["memory_mb"]
+                offers[worker] = data["offer"].cores, data["offer"].memory_mb
             case "WorkerRemoved":
                 if held.pop(worker, None):
                     yield f"log position {record.seq}: {worker} is removed, but holds grants"
                 offers.pop(worker, None)
             case kind if kind in ALLOCATED:
-                held[worker][_grantee(data)] = data["cores"], data["memory_mb"]
+                granted = data["resources"]
+                held[worker][_grantee(data)] = granted.cores, granted.memory_mb
             case kind if kind in REMOVED:
                 held[worker].pop(_grantee(data), None)
             case _:

@@ -34,6 +34,7 @@ from scheduler.model.events import (
     ExecutorRemoved,
     MasterElected,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.store.codec import GENESIS_DIGEST, Fact, encode_turn, told
@@ -165,7 +166,7 @@ def acknowledge_what_the_log_refuses(run: Run) -> None:
 
 
 def take_another_decision_than_the_rules_do(run: Run) -> None:
-    run.change(ExecutorAllocated, cores=2)
+    run.change(ExecutorAllocated, resources=Resources(2, 2048))
 
 
 def leave_an_admission_out(run: Run) -> None:
@@ -173,11 +174,11 @@ def leave_an_admission_out(run: Run) -> None:
 
 
 def promise_a_core_twice(run: Run) -> None:
-    run.change(ExecutorAllocated, 2, cores=16)
+    run.change(ExecutorAllocated, 2, resources=Resources(16, 2048))
 
 
 def promise_memory_twice(run: Run) -> None:
-    run.change(ExecutorAllocated, 2, memory_mb=16_000)
+    run.change(ExecutorAllocated, 2, resources=Resources(4, 16_000))
 
 
 def grant_on_a_worker_that_is_gone(run: Run) -> None:

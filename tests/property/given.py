@@ -26,6 +26,7 @@ from scheduler.model.events import (
     ExecutorAllocated,
     WorkerRegistered,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -205,12 +206,13 @@ def admitted(events: Iterable[Event]) -> list[str]:
 
 def allocated(events: Iterable[Event]) -> list[tuple[str, int, int]]:
     """(worker, cores, MiB) of each executor that was allocated, in order."""
-    return [(event.worker, event.cores, event.memory_mb) for event in events if isinstance(event, ExecutorAllocated)]
+    granted = [event for event in events if isinstance(event, ExecutorAllocated)]
+    return [(event.worker, event.resources.cores, event.resources.memory_mb) for event in granted]
 
 
 def joined(name: str = "w1", cores: int = 16, memory_mb: int = 64 * GIB) -> WorkerRegistered:
     """The event of a worker that joined."""
-    return WorkerRegistered(worker=name, node=name, host=f"{name}.example", rack="", cores=cores, memory_mb=memory_mb)
+    return WorkerRegistered(worker=name, node=name, host=f"{name}.example", rack="", offer=Resources(cores, memory_mb))
 
 
 def queued(
@@ -244,7 +246,7 @@ def entered(app: str = "a1", *, company: str = "acme", user: str = "ann", share:
 def granted(executor: str = "a1.0", worker: str = "w1", cores: int = 4, memory_mb: int = 2048) -> ExecutorAllocated:
     """The event of an executor that was allocated."""
     app = executor.rpartition(".")[0]
-    return ExecutorAllocated(app=app, executor=executor, worker=worker, cores=cores, memory_mb=memory_mb)
+    return ExecutorAllocated(app=app, executor=executor, worker=worker, resources=Resources(cores, memory_mb))
 
 
 ACME = CompanyRegistered(company="acme")

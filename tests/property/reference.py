@@ -25,8 +25,8 @@ def live(state: ClusterState) -> list[Worker]:
 
 def quota(state: ClusterState, company: Company) -> tuple[Fraction, Fraction]:
     """What a company may hold, in cores and MiB (semantics C2)."""
-    if company.spec.cores is not None and company.spec.memory_mb is not None:
-        return Fraction(company.spec.cores), Fraction(company.spec.memory_mb)
+    if company.spec.amounts is not None:
+        return Fraction(company.spec.amounts.cores), Fraction(company.spec.amounts.memory_mb)
     part = Fraction(company.spec.part) if company.spec.part else Fraction(1, len(state.companies))
     return part * sum(worker.offer.cores for worker in live(state)), part * sum(
         worker.offer.memory_mb for worker in live(state)
@@ -51,7 +51,7 @@ def granted(state: ClusterState, company: str, user: str | None = None) -> tuple
 def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
     """Whether the app leaves its company within its quota (semantics C4)."""
     cores, memory_mb = requested(state, company.spec.company)
-    if company.spec.cores is None and company.spec.part is None and not cores and not memory_mb:
+    if company.spec.amounts is None and company.spec.part is None and not cores and not memory_mb:
         return True
     quota_cores, quota_mb = quota(state, company)
     return cores + app.requested.cores <= quota_cores and memory_mb + app.requested.memory_mb <= quota_mb
@@ -59,7 +59,7 @@ def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
 
 def fits_alone(state: ClusterState, company: Company, app: App) -> bool:
     """Whether the app would pass the cap of its company if that occupied nothing."""
-    if company.spec.cores is None and company.spec.part is None:
+    if company.spec.amounts is None and company.spec.part is None:
         return True
     quota_cores, quota_mb = quota(state, company)
     return app.requested.cores <= quota_cores and app.requested.memory_mb <= quota_mb

@@ -71,22 +71,24 @@ def test_every_decision_respects_quotas_offers_and_requests(
             app, host = state.apps[event.app], state.workers[event.worker]
             held = [*host.executors.values(), *host.drivers.values()]
             assert host.status == "alive"
-            assert host.offer.cores >= event.cores + sum(one.resources.cores for one in held)
-            assert host.offer.memory_mb >= event.memory_mb + sum(one.resources.memory_mb for one in held)
+            assert host.offer.cores >= event.resources.cores + sum(one.resources.cores for one in held)
+            assert host.offer.memory_mb >= event.resources.memory_mb + sum(one.resources.memory_mb for one in held)
             assert app.executor_limit is None or len(app.executors) < app.executor_limit, f"semantics P5: {event}"
             assert not app.spec.driver or app.driver is not None, f"semantics D1: {event}"
             if state.settings.admission == "fair":
                 used = [*app.executors.values(), *([app.driver] if app.driver else [])]
-                assert app.requested.cores >= event.cores + sum(one.resources.cores for one in used)
-                assert app.requested.memory_mb >= event.memory_mb + sum(one.resources.memory_mb for one in used)
+                assert app.requested.cores >= event.resources.cores + sum(one.resources.cores for one in used)
+                assert app.requested.memory_mb >= event.resources.memory_mb + sum(
+                    one.resources.memory_mb for one in used
+                )
         elif isinstance(event, DriverAllocated):
             host, drivers = state.workers[event.worker], state.drivers.values()
             assert host.status == "alive"
-            assert host.free.cores >= event.cores
-            assert host.free.memory_mb >= event.memory_mb
+            assert host.free.cores >= event.resources.cores
+            assert host.free.memory_mb >= event.resources.memory_mb
             assert state.settings.max_drivers is None or len(drivers) < state.settings.max_drivers
             there = sum(driver.resources.cores for driver in drivers if state.workers[driver.worker].status == "alive")
-            assert there + event.cores <= Fraction(state.settings.max_driver_share) * state.fleet.total.cores
+            assert there + event.resources.cores <= Fraction(state.settings.max_driver_share) * state.fleet.total.cores
 
     played(history, before=before)
 

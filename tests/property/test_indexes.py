@@ -118,7 +118,7 @@ def test_classic_packing_decides_what_a_walk_over_all_workers_and_apps_decides(
     before = len(turn.entries)
     turn.settle()
     granted = [event for event, _ in turn.entries[before:] if isinstance(event, ExecutorAllocated)]
-    assert [(event.app, event.worker, event.cores) for event in granted] == due
+    assert [(event.app, event.worker, event.resources.cores) for event in granted] == due
 
 
 SHAPES = st.tuples(st.integers(0, 20), st.integers(0, 8).map(lambda step: step * 1024))

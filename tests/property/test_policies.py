@@ -66,7 +66,9 @@ class Run:
         events = [entry.event for entry in turn.entries]
         admitted = [event.app for event in events if isinstance(event, AppAdmitted)]
         self.ends.update((app, self.now + lasts(app)) for app in admitted)
-        placed = [f"{one.executor} {one.worker} {one.cores}" for one in events if isinstance(one, ExecutorAllocated)]
+        placed = [
+            f"{one.executor} {one.worker} {one.resources.cores}" for one in events if isinstance(one, ExecutorAllocated)
+        ]
         self.decisions.append([*admitted, *placed])
         return admitted
 
@@ -254,5 +256,5 @@ def test_nobody_waits_for_ever_nor_does_an_app_that_fits_its_quota_alone(
 def _may_ever(state: ClusterState, rival: int, cores: int) -> bool:
     """Whether the rival's apps fit the quota of the company alone."""
     company = state.companies[_named(rival % 3)].spec
-    bought = company.cores is not None or company.part is not None
+    bought = company.amounts is not None or company.part is not None
     return not bought or state.quota(_named(rival % 3)).covers(Resources(cores, cores * 512))

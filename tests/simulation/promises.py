@@ -228,7 +228,7 @@ class Witness:
     def _count(self, event: Event, seq: int) -> None:
         match event:
             case WorkerRegistered() | WorkerChanged():
-                self._offers[event.worker] = Resources(event.cores, event.memory_mb)
+                self._offers[event.worker] = event.offer
             case WorkerRemoved():
                 del self._offers[event.worker]
                 left = [name for name, held in self._held.items() if held.worker == event.worker]
@@ -238,7 +238,7 @@ class Witness:
                 if name in self.granted:
                     raise PromiseBroken(3, f"{name} is granted a second time at {seq}")
                 self.granted[name] = event.worker
-                self._held[name] = _Slice(event.worker, event.cores, event.memory_mb)
+                self._held[name] = _Slice(event.worker, event.resources.cores, event.resources.memory_mb)
                 self._check_worker(event.worker, seq)
             case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
                 del self._held[name]

@@ -22,6 +22,7 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerRegistered,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.decide import admit
 from scheduler.rules.entities import App
 from scheduler.rules.invariants import check
@@ -152,8 +153,8 @@ def _offers(workers: Sequence[Mapping[str, Any]], apps: Sequence[Mapping[str, An
             memory_mb[held["worker"]] += held["memory_mb"]
     events: list[Event] = [_filler(), AppAdmitted(app=FILLER, company=COMPANY, user=USER, share="0/1")]
     for worker in workers:
-        name, offer = worker["id"], {"cores": worker["cores"], "memory_mb": worker["memory_mb"]}
-        events.append(WorkerRegistered(worker=name, node=name, host=name, rack="", **offer))
+        name, offer = worker["id"], Resources(worker["cores"], worker["memory_mb"])
+        events.append(WorkerRegistered(worker=name, node=name, host=name, rack="", offer=offer))
     for number, worker in enumerate(workers):
         name = worker["id"]
         used = worker["cores_used"] - cores[name], worker["memory_used_mb"] - memory_mb[name]
@@ -161,8 +162,8 @@ def _offers(workers: Sequence[Mapping[str, Any]], apps: Sequence[Mapping[str, An
     events.append(AppRemoved(app=FILLER, reason="killed"))
     for worker in workers:
         if worker["state"] != "ALIVE":
-            offer = {"cores": worker["cores"], "memory_mb": worker["memory_mb"]}
-            events.append(WorkerChanged(worker=worker["id"], status="draining", **offer))
+            offer = Resources(worker["cores"], worker["memory_mb"])
+            events.append(WorkerChanged(worker=worker["id"], status="draining", offer=offer))
     return events
 
 
@@ -184,7 +185,7 @@ def _filler() -> AppRegistered:
 
 
 def _held(app: str, number: int, worker: str, cores: int, memory_mb: int) -> ExecutorAllocated:
-    return ExecutorAllocated(app=app, executor=f"{app}.{number}", worker=worker, cores=cores, memory_mb=memory_mb)
+    return ExecutorAllocated(app=app, executor=f"{app}.{number}", worker=worker, resources=Resources(cores, memory_mb))
 
 
 def launches(events: Iterable[Event]) -> list[ExecutorAllocated]:
@@ -199,8 +200,8 @@ def launched(event: ExecutorAllocated) -> dict[str, Any]:
         "app": event.app,
         "id": number,
         "worker": event.worker,
-        "cores": event.cores,
-        "memory_mb": event.memory_mb,
+        "cores": event.resources.cores,
+        "memory_mb": event.resources.memory_mb,
     }
 
 

@@ -31,10 +31,10 @@ def test_the_pass_launches_exactly_what_spark_launches(case: dict[str, Any]) -> 
     ours = master.state.apps["app"]
     assert [without_app(launched(event)) for event in granted] == expected["executors"]
     assert ours.left_cores == expected["cores_left_after"]
-    assert ours.left_cores + sum(event.cores for event in granted) == expected["cores_left_before"]
+    assert ours.left_cores + sum(event.resources.cores for event in granted) == expected["cores_left_before"]
     cores: Counter[str] = Counter()
     for event in granted:
-        cores[event.worker] += event.cores
+        cores[event.worker] += event.resources.cores
     if expected["cores_left_before"] >= (app["cores_per_executor"] or 1):
         assert walked == expected["usable_workers"]
     assert [cores[worker] for worker in expected["usable_workers"]] == expected["assigned_cores"]

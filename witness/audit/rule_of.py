@@ -117,9 +117,9 @@ def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str
     if not isinstance(done, ExecutorAllocated) or not isinstance(due, ExecutorAllocated) or done.app != due.app:
         return "P6"
     app = state.apps[due.app]
-    if done.cores != due.cores:
+    if done.resources.cores != due.resources.cores:
         return "S2" if app.sized_by_scheduler else "S5"
-    if done.memory_mb != due.memory_mb:
+    if done.resources != due.resources:
         return "S3" if app.sized_by_scheduler else "S5"
     if done.worker != due.worker:
         return _worker(state, app, done)
@@ -129,9 +129,7 @@ def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str
 def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
     """No candidate at all (P1), else not the one whose turn it was (P2, P3, P7, L5)."""
     worker = state.workers.get(done.worker)
-    if worker is None or worker.status != "alive":
-        return "P1"
-    if worker.free.cores < done.cores or worker.free.memory_mb < done.memory_mb:
+    if worker is None or worker.status != "alive" or not worker.free.covers(done.resources):
         return "P1"
     placement = PLACEMENTS[state.settings.placement]
     return "L5" if app.wanted and not placement.one_a_worker else placement.rule

@@ -1,8 +1,7 @@
-"""The ledgers kept a second time, from the events alone and by the rules as they are written (semantics O1, O2).
+"""A second set of ledgers, kept from the events alone (semantics O1, O2).
 
-The state keeps its own as it folds; these know nothing of it but what it says, which is compared after every event
-for the app, user, company and worker that the event is about, and for waitingApps. So a ledger that goes wrong is
-named at the very position where it does.
+After every event, the ledgers of the app, user, company and worker that it concerns, and of waitingApps, are compared
+with those of the state. A wrong ledger is thus reported at the position where it goes wrong.
 """
 
 from __future__ import annotations
@@ -28,13 +27,17 @@ from scheduler.model.events import (
     WorkerRegistered,
     WorkerRemoved,
 )
+from scheduler.model.resources import NOTHING, Resources
 
 if TYPE_CHECKING:
     from scheduler.rules.ledger import Balance
     from scheduler.rules.state import ClusterState
 
-Sums = list[int]
-"""Requested cores and MiB, then granted cores and MiB."""
+
+@dataclass(slots=True)
+class _Sums:
+    requested: Resources = NOTHING
+    granted: Resources = NOTHING
 
 
 @dataclass(slots=True)
@@ -42,12 +45,10 @@ class _App:
     name: str
     company: str
     user: str
-    accounts: tuple[Sums, Sums, Sums]
+    accounts: tuple[_Sums, _Sums, _Sums]
     """Those of waitingApps, its company and its user."""
-    requested_cores: int
-    requested_mb: int
-    granted_cores: int = 0
-    granted_mb: int = 0
+    requested: Resources
+    granted: Resources = NOTHING
     done_cores: int = 0
     waits: bool = False
     """Whether it is in waitingApps."""
@@ -57,129 +58,123 @@ class _App:
 @dataclass(slots=True)
 class _Worker:
     name: str
-    cores: int = 0
-    memory_mb: int = 0
+    offer: Resources = NOTHING
     live: bool = False
-    granted_cores: int = 0
-    granted_mb: int = 0
+    granted: Resources = NOTHING
 
 
 @dataclass(slots=True)
 class _Company:
-    said: CompanyRegistered
-    sums: Sums = field(default_factory=lambda: [0, 0, 0, 0])
-    users: dict[str, Sums] = field(default_factory=dict)
+    spec: CompanyRegistered
+    sums: _Sums = field(default_factory=_Sums)
+    users: dict[str, _Sums] = field(default_factory=dict)
 
 
 class ShadowLedger:
-    """What the events posted so far make of every ledger."""
+    """The ledgers that follow from the events posted so far."""
 
     def __init__(self) -> None:
-        self._cluster: Sums = [0, 0, 0, 0]
+        self._cluster = _Sums()
         self._apps: dict[str, _App] = {}
         self._workers: dict[str, _Worker] = {}
         self._companies: dict[str, _Company] = {}
-        self._slices: dict[str, tuple[_App, _Worker, int, int]] = {}
-        """Executor or driver -> its app and worker, cores and MiB."""
-        self._live_cores = self._live_mb = 0
+        self._allocations: dict[str, tuple[_App, _Worker, Resources]] = {}
+        """Executor or driver -> its app, worker and grant."""
+        self._live = NOTHING
+        """What the live workers offer together."""
 
     def passes_cap(self, event: AppAdmitted) -> bool:
-        """Whether its company's requested ledger stays within the quota with that app (semantics C2, C4).
+        """Whether the app and what its company has requested stay within the quota (semantics C2, C4).
 
-        One that borrows may pass it (C6), and a default quota does not stop a company that occupies nothing.
+        A company that borrows may pass it (C6), and a default quota does not bind a company that requests nothing.
         """
-        company, app = self._companies[event.company], self._apps[event.app]
-        said, (has_cores, has_mb, _, _) = company.said, company.sums
-        if said.borrow or (said.cores is None and said.part is None and not has_cores and not has_mb):
+        company = self._companies[event.company]
+        spec, has = company.spec, company.sums.requested
+        if spec.borrow or (spec.amounts is None and spec.part is None and has == NOTHING):
             return True
-        cores, memory_mb = app.requested_cores + has_cores, app.requested_mb + has_mb
-        if said.cores is not None and said.memory_mb is not None:
-            return cores <= said.cores and memory_mb <= said.memory_mb
-        part, of = map(int, said.part.split("/")) if said.part else (1, len(self._companies))
-        return cores * of <= self._live_cores * part and memory_mb * of <= self._live_mb * part
+        held = self._apps[event.app].requested + has
+        if spec.amounts is not None:
+            return spec.amounts.covers(held)
+        part, of = map(int, spec.part.split("/")) if spec.part else (1, len(self._companies))
+        return (self._live * part).covers(held * of)
 
     def post(self, event: Event, state: ClusterState) -> str | None:
-        """Enter the event that `state` has folded just now; a sentence if a ledger of the state says otherwise."""
+        """Enter the event that `state` has just folded; a sentence if a ledger of the state differs."""
         enter = self._entries.get(type(event))
         return None if enter is None else enter(self, event, state)
 
     def _app_registered(self, event: AppRegistered, _: ClusterState) -> None:
         company = self._companies[event.company]
-        user = company.users.setdefault(event.user, [0, 0, 0, 0])
+        user = company.users.get(event.user)
+        if user is None:
+            user = company.users[event.user] = _Sums()
+        requested = Resources(event.requested_cores, event.requested_memory_mb)
         accounts = self._cluster, company.sums, user
-        requested = event.requested_cores, event.requested_memory_mb
-        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, *requested)
+        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, requested)
 
     def _app_admitted(self, event: AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         app.waits = True
-        _request(app, app.requested_cores, app.requested_mb)
+        _request(app, app.requested)
         return self._of_app(app, state)
 
     def _app_changed(self, event: AppChanged, state: ClusterState) -> str | None:
-        app = self._apps[event.app]
+        app, requested = self._apps[event.app], Resources(event.requested_cores, event.requested_memory_mb)
         if app.waits:
-            _request(app, event.requested_cores - app.requested_cores, event.requested_memory_mb - app.requested_mb)
-        app.requested_cores, app.requested_mb = event.requested_cores, event.requested_memory_mb
-        app.done_cores = event.done_cores
+            _request(app, requested - app.requested)
+        app.requested, app.done_cores = requested, event.done_cores
         return self._of_app(app, state)
 
     def _app_removed(self, event: AppRemoved, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         if app.waits:
-            _request(app, -app.requested_cores, -app.requested_mb)
+            _request(app, -app.requested)
         app.waits, app.ended = False, True
         return self._of_app(app, state)
 
     def _executor_allocated(self, event: ExecutorAllocated, state: ClusterState) -> str | None:
-        app, worker, cores, memory_mb = self._apps[event.app], self._workers[event.worker], event.cores, event.memory_mb
-        self._slices[event.executor] = app, worker, cores, memory_mb
-        return self._grant(app, worker, cores, memory_mb, state)
+        return self._allocate(event.executor, event, state)
 
     def _driver_allocated(self, event: DriverAllocated, state: ClusterState) -> str | None:
-        app, worker, cores, memory_mb = self._apps[event.app], self._workers[event.worker], event.cores, event.memory_mb
-        self._slices[event.driver] = app, worker, cores, memory_mb
-        return self._grant(app, worker, cores, memory_mb, state)
+        return self._allocate(event.driver, event, state)
+
+    def _allocate(self, name: str, event: ExecutorAllocated | DriverAllocated, state: ClusterState) -> str | None:
+        app, worker, grant = self._apps[event.app], self._workers[event.worker], event.resources
+        self._allocations[name] = app, worker, grant
+        return self._grant(app, worker, grant, state)
 
     def _executor_removed(self, event: ExecutorRemoved, state: ClusterState) -> str | None:
-        app, worker, cores, memory_mb = self._slices.pop(event.executor)
+        app, worker, grant = self._allocations.pop(event.executor)
         if event.done:
-            app.done_cores += cores
-        return self._grant(app, worker, -cores, -memory_mb, state)
+            app.done_cores += grant.cores
+        return self._grant(app, worker, -grant, state)
 
     def _driver_removed(self, event: DriverRemoved, state: ClusterState) -> str | None:
-        app, worker, cores, memory_mb = self._slices.pop(event.driver)
-        return self._grant(app, worker, -cores, -memory_mb, state)
+        app, worker, grant = self._allocations.pop(event.driver)
+        return self._grant(app, worker, -grant, state)
 
-    def _grant(self, app: _App, worker: _Worker, cores: int, memory_mb: int, state: ClusterState) -> str | None:
-        """What is granted beyond the request raises it: with unlimited cores (A6), or one executor a worker (S5)."""
-        worker.granted_cores += cores
-        worker.granted_mb += memory_mb
-        app.granted_cores += cores
-        app.granted_mb += memory_mb
+    def _grant(self, app: _App, worker: _Worker, grant: Resources, state: ClusterState) -> str | None:
+        """A grant beyond the request raises it: with unlimited cores (A6), or one executor per worker (S5)."""
+        worker.granted += grant
+        app.granted += grant
         for sums in app.accounts:
-            sums[2] += cores
-            sums[3] += memory_mb
-        held_cores = app.granted_cores + app.done_cores
-        if (held_cores > app.requested_cores or app.granted_mb > app.requested_mb) and not app.ended:
-            more_cores, more_mb = max(0, held_cores - app.requested_cores), max(0, app.granted_mb - app.requested_mb)
-            app.requested_cores += more_cores
-            app.requested_mb += more_mb
-            _request(app, more_cores, more_mb)
+            sums.granted += grant
+        held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
+        if not app.ended and not app.requested.covers(held):
+            raised = app.requested.at_least(held)
+            _request(app, raised - app.requested)
+            app.requested = raised
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _of_app(self, app: _App, state: ClusterState) -> str | None:
         known, tenant = state.apps.get(app.name), state.companies.get(app.company)
-        if app.ended and not app.granted_cores and not app.granted_mb:
+        if app.ended and app.granted == NOTHING:
             del self._apps[app.name]
-        elif known is None or known.granted.cores != app.granted_cores or known.granted.memory_mb != app.granted_mb:
-            has = "nothing" if known is None else f"{known.granted.cores} cores and {known.granted.memory_mb} MiB"
-            return f"app {app.name} counts {has} granted, its executors make {app.granted_cores} and {app.granted_mb}"
-        elif not app.ended and (
-            known.requested.cores != app.requested_cores or known.requested.memory_mb != app.requested_mb
-        ):
-            has = f"{known.requested.cores} cores and {known.requested.memory_mb} MiB"
-            return f"app {app.name} requests {has}, its events make {app.requested_cores, app.requested_mb}"
+        elif known is None or known.granted != app.granted:
+            has = "nothing" if known is None else known.granted
+            return f"app {app.name} counts {has} granted, its executors make {app.granted}"
+        elif not app.ended and known.requested != app.requested:
+            return f"app {app.name} requests {known.requested}, its events make {app.requested}"
         cluster, company, user = app.accounts
         if _differs(state.balance, cluster):
             return _words("waitingApps", state.balance, cluster)
@@ -192,40 +187,35 @@ class ShadowLedger:
         return None
 
     def _of_worker(self, worker: _Worker, state: ClusterState) -> str | None:
-        known = state.workers.get(worker.name)
+        known, free = state.workers.get(worker.name), worker.offer - worker.granted
         if known is None:
-            return f"worker {worker.name} is there for one and gone by the other"
-        cores, memory_mb = worker.cores - worker.granted_cores, worker.memory_mb - worker.granted_mb
-        if known.free.cores == cores and known.free.memory_mb == memory_mb:
+            return f"worker {worker.name} is not registered, but offers {worker.offer}"
+        if known.free == free:
             return None
-        return f"worker {worker.name} has {known.free} free where its executors and drivers leave {cores, memory_mb}"
+        return f"worker {worker.name} has {known.free} free where its executors and drivers leave {free}"
 
     def _worker_registered(self, event: WorkerRegistered, state: ClusterState) -> str | None:
         self._workers[event.worker] = worker = _Worker(event.worker)
-        return self._offers(worker, event.cores, event.memory_mb, state, live=True)
+        return self._offers(worker, event.offer, state, live=True)
 
     def _worker_changed(self, event: WorkerChanged, state: ClusterState) -> str | None:
-        live = event.status == "alive"
-        return self._offers(self._workers[event.worker], event.cores, event.memory_mb, state, live=live)
+        return self._offers(self._workers[event.worker], event.offer, state, live=event.status == "alive")
 
     def _worker_removed(self, event: WorkerRemoved, state: ClusterState) -> str | None:
         worker = self._workers.pop(event.worker)
-        self._live_cores -= worker.cores * worker.live
-        self._live_mb -= worker.memory_mb * worker.live
-        gone = event.worker not in state.workers
-        return None if gone else f"worker {worker.name} is there for one and gone by the other"
+        self._live -= worker.offer * worker.live
+        return f"worker {worker.name} was removed, but is registered" if event.worker in state.workers else None
 
-    def _offers(self, worker: _Worker, cores: int, memory_mb: int, state: ClusterState, *, live: bool) -> str | None:
-        self._live_cores += cores * live - worker.cores * worker.live
-        self._live_mb += memory_mb * live - worker.memory_mb * worker.live
-        worker.cores, worker.memory_mb, worker.live = cores, memory_mb, live
+    def _offers(self, worker: _Worker, offer: Resources, state: ClusterState, *, live: bool) -> str | None:
+        self._live += offer * live - worker.offer * worker.live
+        worker.offer, worker.live = offer, live
         return self._of_worker(worker, state)
 
     def _company_registered(self, event: CompanyRegistered, _: ClusterState) -> None:
         self._companies[event.company] = _Company(event)
 
     def _company_changed(self, event: CompanyChanged, _: ClusterState) -> None:
-        self._companies[event.company].said = event
+        self._companies[event.company].spec = event
 
     def _company_removed(self, event: CompanyRemoved, _: ClusterState) -> None:
         del self._companies[event.company]
@@ -246,27 +236,17 @@ class ShadowLedger:
         CompanyChanged: _company_changed,
         CompanyRemoved: _company_removed,
     }
-    """What enters an event and compares; no other event changes a ledger."""
+    """Type of event -> what enters it and compares. No other event changes a ledger."""
 
 
-def _request(app: _App, cores: int, memory_mb: int) -> None:
+def _request(app: _App, amount: Resources) -> None:
     for sums in app.accounts:
-        sums[0] += cores
-        sums[1] += memory_mb
+        sums.requested += amount
 
 
-def _sums(balance: Balance) -> Sums:
-    return [balance.requested.cores, balance.requested.memory_mb, balance.granted.cores, balance.granted.memory_mb]
+def _differs(balance: Balance, sums: _Sums) -> bool:
+    return balance.requested != sums.requested or balance.granted != sums.granted
 
 
-def _differs(balance: Balance, sums: Sums) -> bool:
-    return (
-        balance.requested.cores != sums[0]
-        or balance.requested.memory_mb != sums[1]
-        or balance.granted.cores != sums[2]
-        or balance.granted.memory_mb != sums[3]
-    )
-
-
-def _words(whose: str, balance: Balance | None, sums: Sums) -> str:
+def _words(whose: str, balance: Balance | None, sums: _Sums) -> str:
     return f"{whose} counts {balance} where its apps make {sums}"

@@ -38,7 +38,7 @@ def pack_worker_by_worker(
         for owed in apps:
             size = owed.share_of(room) if worker not in owed.own else None
             if size is not None:
-                allocations.append(allocation(owed.app, owed.number, worker, *size))
+                allocations.append(allocation(owed.app, owed.number, worker, size))
                 room -= size
                 owed.take(size)
         apps = [owed for owed in apps if owed.cores > 0 and owed.executors > 0]

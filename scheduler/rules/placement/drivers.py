@@ -39,13 +39,8 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
             draw = draw or Draw(position, state.fleet.live_workers())
             worker = draw.next_worker(partial(_has_room, state, size))
         if worker is not None:
-            yield DriverAllocated(
-                app=spec.app,
-                driver=driver_id(spec.app, app.next_driver),
-                worker=worker,
-                cores=size.cores,
-                memory_mb=size.memory_mb,
-            )
+            driver = driver_id(spec.app, app.next_driver)
+            yield DriverAllocated(app=spec.app, driver=driver, worker=worker, resources=size)
 
 
 def within_driver_limits(state: ClusterState, cores: int) -> bool:

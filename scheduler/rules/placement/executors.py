@@ -18,9 +18,11 @@ Counts = list[tuple[str, int]]
 """(worker, how many executors or cores it gets), in the order of the candidates."""
 
 
-def allocation(app: App, number: int, worker: str, cores: int, memory_mb: int) -> ExecutorAllocated:
+def allocation(app: App, number: int, worker: str, size: Resources) -> ExecutorAllocated:
     """The event that grants the app its executor of that number."""
-    return _allocation(app.spec.app, number, worker, Resources(cores, memory_mb))
+    return ExecutorAllocated(
+        app=app.spec.app, executor=executor_id(app.spec.app, number), worker=worker, resources=size
+    )
 
 
 def allocations(app: App, counts: Counts, size: Resources, locality: Locality | None = None) -> list[ExecutorAllocated]:
@@ -29,18 +31,13 @@ def allocations(app: App, counts: Counts, size: Resources, locality: Locality | 
     granted = []
     for worker, count in counts:
         for _ in range(count):
-            granted.append(_allocation(name, number, worker, size, locality))
+            granted.append(
+                ExecutorAllocated(
+                    app=name, executor=executor_id(name, number), worker=worker, resources=size, locality=locality
+                )
+            )
             number += 1
     return granted
-
-
-def _allocation(
-    app: str, number: int, worker: str, size: Resources, locality: Locality | None = None
-) -> ExecutorAllocated:
-    cores, memory_mb = size
-    return ExecutorAllocated(
-        app=app, executor=executor_id(app, number), worker=worker, cores=cores, memory_mb=memory_mb, locality=locality
-    )
 
 
 def room_for(free: Shape, size: Resources) -> int:

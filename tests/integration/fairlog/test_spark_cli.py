@@ -39,7 +39,7 @@ def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
     assert shell.ok("logs", name) == "2 cores, 700 MiB\n" * 6
     entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
     granted = [entry["data"] for entry in entries if entry["type"] == "ExecutorAllocated"]
-    assert [(one["cores"], one["memory_mb"]) for one in granted] == [(2, 700), (2, 700)]
+    assert [one["resources"] for one in granted] == [{"cores": 2, "memory_mb": 700}] * 2
 
 
 def test_an_executor_that_finds_no_task_stays_and_is_not_replaced_by_another(shell: Shell) -> None:

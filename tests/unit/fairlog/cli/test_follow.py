@@ -25,7 +25,7 @@ def log(fake: fakeredis.FakeRedis) -> EventLog:
 def write(log: EventLog, *companies: str) -> None:
     for company in companies:
         seq, digest = log.head()
-        event = CompanyRegistered(company=company, cores=None, memory_mb=None, part=None)
+        event = CompanyRegistered(company=company, amounts=None, part=None)
         record = encode_turn([(event, "")], first=seq + 1, at=1, previous=digest)
         log.commit(Position(seq, digest), record)
 

@@ -30,6 +30,7 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerRemoved,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.decide import decide
 from tests.property.given import ACME, entered, fold, granted, joined, queued, shared, submission
 
@@ -139,7 +140,7 @@ def test_an_app_id_is_used_once_even_after_the_app_has_ended(state: list[Event])
         decide(fold([ACME, *state]), submission("a1"))
 
 
-BOUGHT = CompanyRegistered(company="acme", cores=16, memory_mb=8192)
+BOUGHT = CompanyRegistered(company="acme", amounts=Resources(16, 8192))
 
 
 def test_an_app_with_more_cores_than_its_quota_is_refused_with_both_numbers() -> None:
@@ -266,7 +267,7 @@ def test_executors_that_end_otherwise_are_no_failures(reason: Word) -> None:
 
 def test_the_last_executor_of_a_leaving_worker_takes_the_worker_with_it() -> None:
     """Semantics W3."""
-    state = fold([*RUNNING, WorkerChanged(worker="w1", status="leaving", cores=16, memory_mb=65536)])
+    state = fold([*RUNNING, WorkerChanged(worker="w1", status="leaving", offer=Resources(16, 65536))])
     assert decide(state, ended("a1.0")) == [removed("a1.0", "exited")]
     fold([removed("a1.0", "exited")], state)
     assert decide(state, ended("a1.1")) == [

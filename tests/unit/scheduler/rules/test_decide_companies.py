@@ -17,6 +17,7 @@ from scheduler.model.events import (
     CompanyRemoved,
     ExecutorRemoved,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.decide import decide
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 
@@ -25,7 +26,7 @@ def test_a_company_is_registered_with_amounts_a_part_or_neither() -> None:
     """Semantics C2."""
     state = fold([])
     assert decide(state, RegisterCompany(company="acme", cores=64, memory_mb=32768)) == [
-        CompanyRegistered(company="acme", cores=64, memory_mb=32768)
+        CompanyRegistered(company="acme", amounts=Resources(64, 32768))
     ]
     assert decide(state, RegisterCompany(company="acme", part="25%")) == [CompanyRegistered(company="acme", part="1/4")]
     assert decide(state, RegisterCompany(company="acme")) == [CompanyRegistered(company="acme")]
@@ -74,7 +75,7 @@ def test_a_company_needs_a_name_that_can_be_shown(name: str) -> None:
 
 def test_a_changed_quota_is_stated_in_full_and_the_same_again_changes_nothing() -> None:
     """Semantics C2."""
-    state = fold([CompanyRegistered(company="acme", cores=64, memory_mb=32768)])
+    state = fold([CompanyRegistered(company="acme", amounts=Resources(64, 32768))])
     assert decide(state, ChangeCompany(company="acme", cores=64, memory_mb=32768)) == []
     events = decide(state, ChangeCompany(company="acme", part="50%"))
     assert events == [CompanyChanged(company="acme", part="1/2")]
@@ -84,9 +85,9 @@ def test_a_changed_quota_is_stated_in_full_and_the_same_again_changes_nothing() 
 
 def test_borrowing_changes_alone_or_with_the_quota_and_stays_unless_stated() -> None:
     """Semantics C6."""
-    state = fold([CompanyRegistered(company="acme", cores=64, memory_mb=32768)])
+    state = fold([CompanyRegistered(company="acme", amounts=Resources(64, 32768))])
     events = decide(state, ChangeCompany(company="acme", borrow=True))
-    assert events == [CompanyChanged(company="acme", cores=64, memory_mb=32768, borrow=True)]
+    assert events == [CompanyChanged(company="acme", amounts=Resources(64, 32768), borrow=True)]
     fold(events, state)
     assert decide(state, ChangeCompany(company="acme", borrow=True)) == []
     assert decide(state, ChangeCompany(company="acme", part="1/2")) == [

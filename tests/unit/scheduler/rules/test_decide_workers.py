@@ -28,7 +28,7 @@ HELD: list[Event] = [ACME, joined(), joined("w2"), queued(), entered(), granted(
 
 
 def changed(status: WorkerStatus, cores: int = 16, memory_mb: int = 65536) -> WorkerChanged:
-    return WorkerChanged(worker="w1", status=status, cores=cores, memory_mb=memory_mb)
+    return WorkerChanged(worker="w1", status=status, offer=Resources(cores, memory_mb))
 
 
 def lost(executor: str) -> ExecutorRemoved:
@@ -38,7 +38,7 @@ def lost(executor: str) -> ExecutorRemoved:
 def test_a_new_worker_is_registered_with_its_offer() -> None:
     """Semantics W1."""
     assert decide(fold([]), worker("w1", 7, 5000)) == [
-        WorkerRegistered(worker="w1", node="w1", host="w1.example", rack="", cores=7, memory_mb=5000)
+        WorkerRegistered(worker="w1", node="w1", host="w1.example", rack="", offer=Resources(7, 5000))
     ]
 
 

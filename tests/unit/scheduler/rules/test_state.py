@@ -106,7 +106,7 @@ def test_a_changed_demand_moves_all_three_ledgers() -> None:
 
 def test_a_changed_demand_moves_its_company_in_the_order() -> None:
     """Semantics O4, C3."""
-    companies = [CompanyRegistered(company=name, cores=64, memory_mb=32768) for name in ("a", "b")]
+    companies = [CompanyRegistered(company=name, amounts=Resources(64, 32768)) for name in ("a", "b")]
     state = fold([*companies, joined("w1", 64), queued("a1", company="a"), queued("b1", 16, company="b")])
     fold([entered("a1", company="a"), entered("b1", company="b"), queued("a2", company="a")], state)
     fold([queued("b2", company="b")], state)
@@ -169,7 +169,7 @@ def test_an_ended_app_is_not_forgotten_while_an_executor_of_it_is_left() -> None
 @pytest.mark.parametrize("status", ["draining", "leaving", "decommissioned"])
 def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(status: WorkerStatus) -> None:
     """Semantics A4, W3."""
-    changed = WorkerChanged(worker="w1", status=status, cores=16, memory_mb=65536)
+    changed = WorkerChanged(worker="w1", status=status, offer=Resources(16, 65536))
     state = fold([*RUNNING, joined("w2", 8, 8192), changed])
     assert (state.fleet.total.cores, state.fleet.total.memory_mb) == (8, 8192)
     assert state.fleet.live_workers() == {"w2": Resources(8, 8192)}
@@ -184,7 +184,7 @@ def test_a_worker_that_is_not_alive_offers_nothing_and_what_runs_there_goes_on(s
 
 def test_a_larger_offer_is_free_at_once() -> None:
     """Semantics W1."""
-    state = fold([*RUNNING, WorkerChanged(worker="w1", status="alive", cores=32, memory_mb=4096)])
+    state = fold([*RUNNING, WorkerChanged(worker="w1", status="alive", offer=Resources(32, 4096))])
     assert state.workers["w1"].free == Resources(24, 0)
     assert (state.fleet.total.cores, state.fleet.total.memory_mb) == (32, 4096)
 
@@ -197,14 +197,14 @@ def test_a_default_quota_is_an_equal_part_of_the_live_cluster_and_moves_with_it(
     assert state.quota("acme") == Quota(Resources(10, 10_000), 3)
     fold([joined("w2", 5, 2_000), CompanyRemoved(company="c")], state)
     assert state.quota("acme") == Quota(Resources(15, 12_000), 2)
-    fold([WorkerChanged(worker="w2", status="draining", cores=5, memory_mb=2_000)], state)
+    fold([WorkerChanged(worker="w2", status="draining", offer=Resources(5, 2_000))], state)
     assert state.quota("acme") == Quota(Resources(10, 10_000), 2)
 
 
 def test_a_part_moves_with_the_live_cluster_and_amounts_do_not() -> None:
     """Semantics C2: 25%."""
     state = fold([CompanyRegistered(company="acme", part="1/4"), joined("w1", 10, 10_000)])
-    fold([CompanyRegistered(company="b", cores=64, memory_mb=32768)], state)
+    fold([CompanyRegistered(company="b", amounts=Resources(64, 32768))], state)
     assert state.quota("acme") == Quota(Resources(10, 10_000), 4)
     fold([WorkerRemoved(worker="w1", reason="removed")], state)
     assert state.quota("acme") == Quota(Resources(0, 0), 4)
@@ -430,7 +430,7 @@ def test_a_state_that_contradicts_itself_is_named_with_its_position(
 def test_the_next_moment_is_when_the_patience_of_the_app_held_back_longest_is_over() -> None:
     """Semantics T1, C7: the quota of 8 cores is requested since 4 ms, and two more apps want 4 and 8."""
     state = fold(
-        [CompanyRegistered(company="acme", cores=8, memory_mb=8192), joined("w1"), queued("a1"), entered("a1")]
+        [CompanyRegistered(company="acme", amounts=Resources(8, 8192)), joined("w1"), queued("a1"), entered("a1")]
     )
     assert state.timers.next(0) is None
     fold([queued("a2", 4, user="bob"), queued("a3", 8, user="cid")], state)

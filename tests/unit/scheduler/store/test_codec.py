@@ -41,6 +41,7 @@ from scheduler.model.events import (
     WorkerRegistered,
     WorkerRemoved,
 )
+from scheduler.model.resources import Resources
 from scheduler.store.codec import (
     FIELDS,
     GENESIS_DIGEST,
@@ -64,11 +65,11 @@ from scheduler.store.codec import (
 EVENTS: list[Event] = [
     MasterElected(master="m1"),
     ClusterConfigured(),
-    CompanyRegistered(company="Société Générale", cores=512, memory_mb=1048576),
+    CompanyRegistered(company="Société Générale", amounts=Resources(512, 1048576)),
     CompanyChanged(company="Société Générale", part="1/4"),
     CompanyRemoved(company="Société Générale"),
-    WorkerRegistered(worker="w1", node="n1", host="n1.example", rack="", cores=16, memory_mb=65536),
-    WorkerChanged(worker="w1", status="draining", cores=16, memory_mb=65536),
+    WorkerRegistered(worker="w1", node="n1", host="n1.example", rack="", offer=Resources(16, 65536)),
+    WorkerChanged(worker="w1", status="draining", offer=Resources(16, 65536)),
     AppRegistered(
         app="a1",
         company="acme",
@@ -83,7 +84,7 @@ EVENTS: list[Event] = [
         time_limit_s=600,
     ),
     AppAdmitted(app="a1", company="acme", user="ann", share="1/8"),
-    ExecutorAllocated(app="a1", executor="a1.0", worker="w1", cores=4, memory_mb=2048),
+    ExecutorAllocated(app="a1", executor="a1.0", worker="w1", resources=Resources(4, 2048)),
     ExecutorChanged(executor="a1.0"),
     ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="exited", exit_code=0, done=True),
     AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0),
@@ -112,7 +113,7 @@ EVENTS: list[Event] = [
         supervise=True,
         unlimited=True,
     ),
-    DriverAllocated(app="a2", driver="a2.driver-0", worker="w1", cores=1, memory_mb=1024),
+    DriverAllocated(app="a2", driver="a2.driver-0", worker="w1", resources=Resources(1, 1024)),
     AppChanged(app="a2", requested_cores=1, requested_memory_mb=1024, done_cores=0, executor_limit=3),
     ExecutorRevoked(app="a2", executor="a2.0", worker="w1"),
     DriverRemoved(app="a2", driver="a2.driver-0", worker="w1", reason="exited", exit_code=0),
@@ -154,7 +155,7 @@ EVENTS: list[Event] = [
         executor_limit=1,
         elastic=Elastic(1, 8, 4, 1),
     ),
-    ExecutorAllocated(app="a3", executor="a3.0", worker="w1", cores=4, memory_mb=2048, locality="rack"),
+    ExecutorAllocated(app="a3", executor="a3.0", worker="w1", resources=Resources(4, 2048), locality="rack"),
     ExecutorChanged(executor="a3.0", idle=True),
     AppChanged(
         app="a3",
@@ -301,7 +302,7 @@ def test_anyone_can_recompute_the_chain_and_the_commitments_from_an_export() -> 
         turn_of.append(line)
         if "digest" not in line:
             continue
-        events = [[each["type"], *each["data"].values()] for each in turn_of]
+        events = [[each["type"], *map(_as_stored, each["data"].values())] for each in turn_of]
         commands = []
         for number, each in enumerate(turn_of):
             if "command" in each:
@@ -314,6 +315,14 @@ def test_anyone_can_recompute_the_chain_and_the_commitments_from_an_export() -> 
         previous = _hash(*fields)
         assert previous == line["digest"]
         first, turn_of = line["seq"] + 1, []
+
+
+def _as_stored(value: object) -> object:
+    """Resources are stored as [cores, MiB, [amounts of further kinds]]."""
+    if isinstance(value, dict) and value.keys() >= {"cores", "memory_mb"}:
+        cores, memory_mb, *others = value.values()
+        return [cores, memory_mb, others]
+    return value
 
 
 def _compact(value: object) -> str:
@@ -363,10 +372,10 @@ def test_no_event_holds_a_float() -> None:
 
 
 def test_an_event_stored_before_its_type_got_more_fields_is_read_with_their_defaults() -> None:
-    record = forged(turn(FIRST), events=b'[["CompanyRegistered","acme",null,null]]')
+    record = forged(turn(FIRST), events=b'[["CompanyRegistered","acme",null]]')
     assert told(record)[0].event == CompanyRegistered(company="acme")
     (line,) = lines_of(record)
-    assert line.data == {"company": "acme", "cores": None, "memory_mb": None}
+    assert line.data == {"company": "acme", "amounts": None}
     assert list(read_lines([json.dumps(line.as_json()).encode()])) == [record]
 
 
@@ -380,9 +389,9 @@ def test_an_event_stored_before_its_type_got_more_fields_is_read_with_their_defa
         ('["CompanyRemoved"]', "CompanyRemoved holds data that cannot be read"),
         ('["CompanyRemoved",1]', "CompanyRemoved holds data that cannot be read"),
         ('["CompanyRemoved",null]', "CompanyRemoved holds data that cannot be read"),
-        ('["ExecutorAllocated","a","a.0","w",4.5,2048]', "ExecutorAllocated holds data that cannot be read"),
-        ('["ExecutorAllocated","a","a.0","w","4",2048]', "ExecutorAllocated holds data that cannot be read"),
-        ('["ExecutorAllocated","a","a.0","w",true,2048]', "ExecutorAllocated holds data that cannot be read"),
+        ('["ExecutorAllocated","a","a.0","w",[4.5,2048]]', "ExecutorAllocated holds data that cannot be read"),
+        ('["ExecutorAllocated","a","a.0","w",["4",2048]]', "ExecutorAllocated holds data that cannot be read"),
+        ('["ExecutorAllocated","a","a.0","w",[true,2048]]', "ExecutorAllocated holds data that cannot be read"),
     ],
 )
 def test_an_event_that_cannot_be_understood_is_named_with_its_position(events: str, why: str) -> None:

@@ -13,6 +13,7 @@ from fairlog.cli.main import cli
 from recovery.replay.chain import read_export
 from scheduler.model.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
 from scheduler.model.events import AppAdmitted
+from scheduler.model.resources import Resources
 from scheduler.store.codec import Fact, read_lines
 from tests.property.given import Cluster, recorded
 from tests.unit import recorded as logs
@@ -124,8 +125,8 @@ def test_a_grant_to_the_wrong_worker_is_found() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"cores": 8}, "S2"),
-        ({"memory_mb": 8192}, "S3"),
+        ({"resources": Resources(8, 2048)}, "S2"),
+        ({"resources": Resources(4, 8192)}, "S3"),
         ({"worker": "w9"}, "P1"),
         ({"app": "a2", "executor": "a2.0"}, "P6"),
         ({"locality": "any"}, "L5"),
@@ -138,7 +139,7 @@ def test_a_grant_of_another_size_place_or_app_is_found(changes: dict[str, object
 
 def test_a_grant_beyond_what_a_worker_offers_is_not_folded() -> None:
     seq = position("ExecutorAllocated", app="a1")
-    found = audit(rechained(edited(seq, cores=64)))
+    found = audit(rechained(edited(seq, resources=Resources(64, 2048))))
     assert [(each.seq, each.rule) for each in found[:2]] == [(seq, "S2"), (seq, "P1")]
 
 

@@ -26,6 +26,7 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered, CompanyRemoved, Event
+from scheduler.model.resources import Resources
 from scheduler.store.codec import Fact, lines_of
 from tests.property.given import Cluster
 from tests.unit.recorded import edited, facts, rechained, stored, without
@@ -127,8 +128,8 @@ def test_what_a_command_took_along_and_is_left_out_is_missed_where_it_was(
         ("ExecutorRemoved", {"reason": "lost"}, {"reason": "killed"}, "W2"),
         ("AppRemoved", {"app": "d1"}, {"reason": "finished"}, "D3"),
         ("WorkerRemoved", {"reason": "removed"}, {"last_seen": 7}, "W3"),
-        ("WorkerChanged", {"status": "leaving"}, {"cores": 2}, "W3"),
-        ("CompanyChanged", {}, {"cores": 1}, "C2"),
+        ("WorkerChanged", {"status": "leaving"}, {"offer": Resources(2, 1024)}, "W3"),
+        ("CompanyChanged", {}, {"amounts": Resources(1, 131072)}, "C2"),
     ],
 )
 def test_what_came_of_a_command_and_was_edited_is_named(

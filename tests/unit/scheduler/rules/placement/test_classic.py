@@ -25,7 +25,9 @@ def cores_by_worker(events: list[Event]) -> list[tuple[str, int]]:
 
 
 def placed(events: list[Event]) -> list[tuple[str, str, int]]:
-    return [(event.app, event.worker, event.cores) for event in events if isinstance(event, ExecutorAllocated)]
+    return [
+        (event.app, event.worker, event.resources.cores) for event in events if isinstance(event, ExecutorAllocated)
+    ]
 
 
 def example(placement: str) -> Cluster:

@@ -33,6 +33,7 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerRemoved,
 )
+from scheduler.model.resources import Resources
 from tests.property.given import Cluster, admitted, allocated, shared, worker
 
 
@@ -178,7 +179,7 @@ def test_a_killed_executor_holds_its_grant_until_its_worker_says_that_it_is_gone
     assert cluster.turn(KillExecutors(app="a1", executors=("a1.0",))) == []
     assert cluster.turn(EndedExecutor(executor="a1.0", reason="failed", exit_code=143)) == [
         ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="killed", exit_code=143),
-        ExecutorAllocated(app="a1", executor="a1.2", worker="w1", cores=2, memory_mb=1024),
+        ExecutorAllocated(app="a1", executor="a1.2", worker="w1", resources=Resources(2, 1024)),
     ]
     assert cluster.state.apps["a1"].failures == 0
 
@@ -268,7 +269,7 @@ def test_a_decommissioned_worker_is_left_at_once_and_nothing_is_placed_in_that_t
     cluster.turn(fixed(cores=4, each=2))
     cluster.worker("w3", 8)
     assert cluster.turn(DecommissionWorker(worker="w1")) == [
-        WorkerChanged(worker="w1", status="decommissioned", cores=4, memory_mb=65536),
+        WorkerChanged(worker="w1", status="decommissioned", offer=Resources(4, 65536)),
         ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="killed"),
     ]
     assert cluster.turn(DecommissionWorker(worker="w1")) == []
