@@ -222,12 +222,16 @@ class ReservationLapsed(_Fact, frozen=True):
 
 
 class AppAdmitted(_Fact, frozen=True):
-    """The app entered waitingApps; `share` is its company's before, as "n/d" in lowest terms (semantics A3, C3)."""
+    """The app entered waitingApps; `share` is its company's before, as "n/d" in lowest terms (semantics A3, C3).
+
+    `lent`: only because elastic apps of its company count with their least number of executors (semantics E7).
+    """
 
     app: str
     company: str
     user: str
     share: str
+    lent: bool = False
 
 
 class DriverAllocated(_Fact, frozen=True):

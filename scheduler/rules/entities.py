@@ -151,6 +151,9 @@ class App:
     """How many of its smallest executors it can still use."""
     more: Resources = NOTHING
     """What of its claim is not granted yet (semantics A8)."""
+    claim: Resources = NOTHING
+    """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
+    lent: Resources = NOTHING
     unserved: bool = False
     """Whether it was admitted and never granted anything (semantics O3)."""
     executors: dict[str, Allocation] = field(default_factory=dict)
@@ -159,6 +162,8 @@ class App:
     holds: dict[int, Hold] = field(default_factory=dict)
     owed_since: int = 0
     """Since when (ms) it is owed executors and was granted none."""
+    on_lent: bool = False
+    """Whether it was admitted on what elastic apps of its company claim beyond their least (semantics E7)."""
     no_hold_before: int = 0
     """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
     losses: tuple[int, ...] = ()
@@ -197,6 +202,14 @@ class App:
     def executor_memory_mb(self) -> int | None:
         """Memory of each of its executors in MiB, None if the scheduler works it out."""
         return self.spec.executor_memory_mb if self.unit is None else self.unit.memory_mb
+
+    @property
+    def beyond_least(self) -> Resources:
+        """What an admitted elastic app claims beyond its least number of executors (semantics E7)."""
+        if self.spec.elastic is None or self.unit is None or not self.admitted or self.ended is not None:
+            return NOTHING
+        least = self.unit * self.spec.elastic.least + Resources(self.spec.driver_cores, self.spec.driver_memory_mb)
+        return (self.claim - least).at_least(NOTHING)
 
     @property
     def elastic(self) -> bool:

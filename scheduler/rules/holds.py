@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from scheduler.model.events import Event, ExecutorAllocated, HoldEnded, RevocationWithdrawn, RoomHeld
 from scheduler.model.resources import NOTHING, Resources
 
+from scheduler.rules.demand import raised_by_return
+
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Hold, Worker
     from scheduler.rules.state import ClusterState
@@ -39,8 +41,11 @@ def end(state: ClusterState, hold: Hold, reason: Ending) -> Iterator[Event]:
     """The hold ends; executors that still leave for its claim go on as before (semantics E5)."""
     yield HoldEnded(hold=hold.id, worker=hold.worker, app=hold.app, reason=reason)
     for executor in list(hold.leaving.values()):
-        if state.apps[executor.app].ended is None:
+        app = state.apps[executor.app]
+        if app.ended is None:
             yield RevocationWithdrawn(app=executor.app, executor=executor.id, worker=executor.worker)
+            if hold.within:
+                yield from raised_by_return(app)
 
 
 def _why_void(state: ClusterState, hold: Hold, at: int) -> Ending | None:

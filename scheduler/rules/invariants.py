@@ -74,6 +74,7 @@ def _claims(state: ClusterState) -> Iterator[str]:
     claimed: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
     unserved: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
     held: defaultdict[str, Resources] = defaultdict(Resources)
+    lent: defaultdict[str, Resources] = defaultdict(Resources)
     for app in state.apps.values():
         spec, need = app.spec, app.need
         if app.ended is None and need is not claims.need_of(app):
@@ -85,8 +86,13 @@ def _claims(state: ClusterState) -> Iterator[str]:
         never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.next_driver
         if app.unserved != never:
             yield f"app {spec.app!r} was granted something or not, against its facts"
+        if app.lent != app.beyond_least:
+            yield f"app {spec.app!r} counts {app.lent} beyond its least number of executors"
+        lent[spec.company] += app.lent
         live = _sum([one for one in app.slices() if state.workers[one.worker].status == "alive"])
         held[spec.company] += live
+        if spec.elastic is not None and app.claim != live + app.more:
+            yield f"app {spec.app!r} counts a claim of {app.claim}, not {live + app.more}"
         for level in ((), (spec.company,), (spec.company, spec.user)):
             claimed[level] += live + app.more
             unserved[level] += app.requested if never else NOTHING
@@ -95,6 +101,8 @@ def _claims(state: ClusterState) -> Iterator[str]:
         if (standing.claimed, standing.unserved) != (claimed[level], unserved[level]):
             yield f"{level or 'the cluster'} counts {standing} where its apps claim {claimed[level]}"
     for name, standing in claims.companies.items():
+        if standing.lent != lent[name]:
+            yield f"company {name!r} counts {standing.lent} beyond the least of elastic apps, not {lent[name]}"
         if standing.held != held[name]:
             yield f"company {name!r} counts {standing.held} on live workers where it is granted {held[name]}"
     live_workers = [worker for worker in state.workers.values() if worker.status == "alive"]

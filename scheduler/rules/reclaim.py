@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.model.events import Event, ExecutorRevoked, HoldEnded, RoomHeld, Shares
 from scheduler.model.resources import NOTHING, Resources, Share
 from scheduler.rules.admission.queue import reached
+from scheduler.rules.demand import lowered_by_loss
 from scheduler.rules.holds import claimed_by_company, claims_of, leaving_by_company
 
 if TYPE_CHECKING:
@@ -66,16 +67,17 @@ class _Reclaiming:
             before = self.number
             yield from self._pass(self._within_part)
             yield from self._pass(self._to_part, once=True)
+        yield from self._pass(lambda app: app.on_lent, within=True)
 
-    def _pass(self, wanted: Callable[[App], bool], *, once: bool = False) -> Iterator[Event]:
+    def _pass(self, wanted: Callable[[App], bool], *, once: bool = False, within: bool = False) -> Iterator[Event]:
         for app in self.state.owed.serve(wanted):
-            while self.number < CLAIMS_A_TURN and wanted(app) and self._may_claim(app):
-                found = self._find(app)
+            while self.number < CLAIMS_A_TURN and wanted(app) and self._may_claim(app, again=within):
+                found = self._gather_lent(app) if within else self._find(app)
                 if found is None:
-                    self.failed.add(app.admitted)
+                    self.failed |= set() if within else {app.admitted}
                     break
                 self.number += 1
-                yield from self._claim(app, *found)
+                yield from self._claim(app, *found, within=within)
                 if once:
                     break
 
@@ -95,9 +97,9 @@ class _Reclaiming:
         company = app.spec.company
         return bool(app.need.executor.cores) and not reached(self._held(company), self.parts[company])
 
-    def _may_claim(self, app: App) -> bool:
+    def _may_claim(self, app: App, *, again: bool) -> bool:
         """Whether the app is owed an executor that it does not claim and that will fit nowhere (semantics E1)."""
-        if app.admitted in self.failed or not app.owed or app.usable <= len(claims_of(app)):
+        if (app.admitted in self.failed and not again) or not app.owed or app.usable <= len(claims_of(app)):
             return False
         state, size = self.state, app.need.least
         if state.fleet.has_room(size):
@@ -144,6 +146,37 @@ class _Reclaiming:
                     for loss in needed
                 )
                 return (worker, needed) if all(lawful) else None
+        return None
+
+    def _gather_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
+        """The same by losses of elastic apps of the claimant's company, which keep their least number (semantics E7).
+
+        From the app with the most beyond its least first, ties by admission, the last one first; worked out anew after
+        each loss.
+        """
+        state, size = self.state, app.need.executor
+        only = next((hold.worker for hold in app.holds.values() if hold.reason == "hold"), None)
+        elastics = {one.admitted: one for one in state.elastics.get(app.spec.company, {}).values() if one is not app}
+        beyond = {number: _beyond_least(one) for number, one in elastics.items()}
+        executors = {number: iter(_last_granted(one)) for number, one in elastics.items()}
+        gathered: defaultdict[str, list[Loss]] = defaultdict(list)
+        for _ in range(LOOKED_AT):
+            number = max(beyond, key=lambda one: (beyond[one], one), default=None)
+            if number is None or beyond[number] < 1:
+                return None
+            executor = next(executors[number], None)
+            if executor is None:
+                del beyond[number]
+                continue
+            worker = state.workers[executor.worker]
+            if not self._may_be_taken(executor, worker, app) or worker.id != (only or worker.id):
+                continue
+            losses = gathered[worker.id]
+            losses.append(Loss(executor, "E7"))
+            beyond[number] -= 1
+            room = _room_to_come(worker, app)
+            if (room + _sum(losses)).covers(size):
+                return worker, _needed(losses, room, size)
         return None
 
     def _may_be_taken(self, executor: Allocation, worker: Worker, claimant: App) -> bool:
@@ -194,7 +227,7 @@ class _Reclaiming:
                     if (executor.idle_since is not None) == idle:
                         yield executor
 
-    def _claim(self, app: App, worker: Worker, losses: list[Loss]) -> Iterator[Event]:
+    def _claim(self, app: App, worker: Worker, losses: list[Loss], *, within: bool) -> Iterator[Event]:
         """Hold the room for the claimant and tell the executors to leave, with a receipt each (semantics E5)."""
         state, company, size = self.state, app.spec.company, app.need.executor
         deadline = self.at + state.settings.reclaim_patience_s * 1000
@@ -202,7 +235,7 @@ class _Reclaiming:
         if own is not None:
             yield HoldEnded(hold=own.id, worker=own.worker, app=own.app, reason="served")
         held = self._held(company)
-        yield RoomHeld(worker=worker.id, app=app.spec.app, amounts=size, reason="reclaim")
+        yield RoomHeld(worker=worker.id, app=app.spec.app, amounts=size, reason="reclaim", within=within)
         hold = state.head
         self.claimed[company] = self.claimed.get(company, NOTHING) + size
         for executor, rule in losses:
@@ -228,6 +261,8 @@ class _Reclaiming:
                 shares=shares,
             )
             self.leaving[loser] = self.leaving.get(loser, NOTHING) + executor.resources
+            if within:
+                yield from lowered_by_loss(state.apps[executor.app])
 
 
 @dataclass(slots=True)
@@ -268,6 +303,17 @@ def _room_to_come(worker: Worker, app: App) -> Resources:
     """What is free, with what was told to leave, less what is held there but for a hold of the app's own (E1, E4)."""
     kept = (hold.amounts for hold in worker.holds.values() if hold.app != app.spec.app or hold.reason == "reclaim")
     return worker.free + worker.leaving - sum(kept, NOTHING)
+
+
+def _beyond_least(app: App) -> int:
+    """How many executors that go on an elastic app has beyond its least number (semantics E7)."""
+    least = app.spec.elastic.least if app.spec.elastic is not None else 0
+    return sum(executor.status != "stopping" for executor in app.executors.values()) - least
+
+
+def _last_granted(app: App) -> list[Allocation]:
+    """The app's executors, idle ones first, the one granted last first (semantics E4)."""
+    return sorted(reversed(list(app.executors.values())), key=lambda one: one.idle_since is None)
 
 
 def _sum(losses: list[Loss]) -> Resources:

@@ -144,7 +144,7 @@ def fill(state: ClusterState) -> Event | None:
     if not any(map(has_room, state.queue.asks())):
         return None
     first = state.queue.next_that(has_room, able=has_room)
-    return None if first is None else admission(state, first)
+    return None if first is None else admission(state, first, filling=True)
 
 
 def _could_use(state: ClusterState, need: Need) -> bool:

@@ -85,7 +85,7 @@ def _record_of(entity: type, *links: str, **more: Any) -> type[Any]:  # noqa: AN
 _APP = _record_of(
     App,
     *("queued", "accounts", "usage", "owed", "executors", "driver", "holds"),
-    *("standings", "need", "more", "usable", "unserved"),
+    *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
 )
 _WORKER = _record_of(Worker, "executors", "drivers", "holds", "leaving")
 _ALLOCATION = _record_of(Allocation)

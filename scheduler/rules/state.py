@@ -120,6 +120,8 @@ class ClusterState:
         """The live workers on which executors were told to stop."""
         self.holders: dict[str, dict[str, App]] = {}
         """Company -> its admitted apps that have executors."""
+        self.elastics: dict[str, dict[str, App]] = {}
+        """Company -> its elastic apps in waitingApps."""
         self.driver_cores = 0
         """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.owed = Owed()
@@ -323,6 +325,9 @@ class ClusterState:
                 self.wishes[app.spec.app] = app
             if app.spec.driver and app.driver is None:
                 self._let_driver_wait(app, waits=True)
+            if app.spec.elastic is not None:
+                self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
+                self.claims.lend(app)
             self._reconsider(app)
             if app.executors:
                 self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
@@ -557,6 +562,10 @@ class ClusterState:
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
         user.last_selected_at = self.at
+        app.on_lent = event.lent
+        if app.spec.elastic is not None:
+            self.elastics.setdefault(event.company, {})[event.app] = app
+            self.claims.lend(app)
         self.queue.admit(app.queued, self.head)
         if app.spec.driver:
             self._let_driver_wait(app, waits=True)
@@ -627,6 +636,9 @@ class ClusterState:
             if app.unserved:
                 self.claims.serve(app)
             self._reconsider(app)
+            if app.spec.elastic is not None:
+                self.claims.lend(app)
+                del self.elastics[app.spec.company][event.app]
             self.queue.leave(app.queued)
         else:
             self.queue.remove(app.queued)
@@ -936,7 +948,7 @@ def _worker_facts(worker: Worker) -> dict[str, Any]:
 
 _APP_LINKS = (
     *("spec", "private", "queued", "accounts", "usage", "executors", "driver", "holds"),
-    *("standings", "need", "more", "usable", "unserved"),
+    *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
 )
 
 

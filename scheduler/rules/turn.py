@@ -30,7 +30,7 @@ from scheduler.model.events import (
     RoomReserved,
 )
 from scheduler.rules.decide import admit, decide
-from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request
+from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
 from scheduler.rules.holds import new_holds
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.reclaim import reclaim
@@ -195,6 +195,8 @@ def _consequences(state: ClusterState, event: Event, at: int) -> Sequence[Event]
 def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
     while (admitted := admit(state)) is not None:
         yield admitted
+        if admitted.lent:
+            yield from withdrawn(state, admitted)
 
 
 def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:

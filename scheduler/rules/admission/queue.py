@@ -393,6 +393,16 @@ class AppQueue:
         """Whether the company may claim that much more now (semantics C4, C6)."""
         return self.companies[name].limit.admits(request) or self.may_borrow(name)
 
+    def on_lent(self, app: Pending, *, full: bool, filling: bool) -> bool:
+        """Whether the app may enter only because elastic apps of its company count with their least (semantics E7)."""
+        company, request = self.companies[app.company], app.request
+        standing, limit = company.tenant.standing, company.limit
+        if standing.lent == NOTHING:
+            return False
+        if not (limit.admits(request, lent=False) or company.borrows):
+            return True
+        return full and not filling and not self.part(app.company).covers(standing.claimed + request)
+
     def next_within(self) -> Pending | None:
         """The app to admit next among those that keep their company within its part (semantics A3, C8, C, U, F)."""
         self._settle()
@@ -405,11 +415,16 @@ class AppQueue:
                 return self._first_of(name, company, test)
         return None
 
-    def next_beyond(self) -> Pending | None:
-        """The app to admit next among all that C4 or C6 lets pass (semantics A3, C, U, F)."""
-        return self.next_that(lambda _: True)
+    def next_beyond(self, has_room: Callable[[Resources], bool]) -> Pending | None:
+        """The app to admit next among all that C4 or C6 lets pass (semantics A3, C, U, F).
 
-    def next_that(self, test: Test, *, able: Test | None = None) -> Pending | None:
+        Of companies for which there is room where that much of their claims does not count (semantics E7).
+        """
+        return self.next_that(lambda _: True, among=lambda company: has_room(company.tenant.standing.lent))
+
+    def next_that(
+        self, test: Test, *, able: Test | None = None, among: Callable[[CompanyQueue], bool] = lambda _: True
+    ) -> Pending | None:
         """The app to admit next among those that pass the test as well.
 
         With `able`, only apps of other companies that pass that keep a company from borrowing (semantics A9).
@@ -417,6 +432,8 @@ class AppQueue:
         self._settle()
         for _, _, _, name in self._order:
             company = self.companies[name]
+            if not among(company):
+                continue
             found = self._first_of(name, company, test, able=able)
             if found is not None:
                 return found
@@ -456,7 +473,8 @@ class AppQueue:
     def _keeps_part(self, company: CompanyQueue) -> Test:
         """Whether an app keeps the company within its part, or C4 lets it pass and the company claims nothing (A3)."""
         part, limit = self._part(company), company.limit
-        claimed = company.tenant.standing.claimed
+        standing = company.tenant.standing
+        claimed = standing.claimed - standing.lent
         if claimed == NOTHING:
             return lambda ask: part.covers(ask.request) or limit.admits(ask.request)
         room = part - claimed
