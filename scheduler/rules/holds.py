@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 
 from scheduler.model.events import Event, ExecutorAllocated, HoldEnded, RevocationWithdrawn, RoomHeld
 from scheduler.model.resources import NOTHING, Resources
-
 from scheduler.rules.demand import raised_by_return
 
 if TYPE_CHECKING:

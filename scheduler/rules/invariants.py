@@ -199,7 +199,7 @@ def _holds(state: ClusterState) -> Iterator[str]:
         stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
         if worker.leaving != _sum(stopping):
             yield f"worker {worker.id!r} counts {worker.leaving} to leave where {_sum(stopping)} do"
-        if (worker.id in state.leaving) != bool(stopping and worker.status == "alive"):
+        if (worker.id in state.leaving) != (worker.leaving != NOTHING and worker.status == "alive"):
             yield f"worker {worker.id!r} has executors that leave or not, against the state"
         if list(worker.holds) != [hold.id for hold in state.holds.values() if hold.worker == worker.id]:
             yield f"the holds on worker {worker.id!r} are not those of the state"

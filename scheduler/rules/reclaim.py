@@ -313,7 +313,7 @@ def _beyond_least(app: App) -> int:
 
 def _last_granted(app: App) -> list[Allocation]:
     """The app's executors, idle ones first, the one granted last first (semantics E4)."""
-    return sorted(reversed(list(app.executors.values())), key=lambda one: one.idle_since is None)
+    return sorted(list(app.executors.values())[::-1], key=lambda one: one.idle_since is None)
 
 
 def _sum(losses: list[Loss]) -> Resources:

@@ -847,7 +847,7 @@ class ClusterState:
     @contextmanager
     def seen_by(self, app: App) -> Iterator[None]:
         """Have the fleet show what is free to the app, room that is held for it included (semantics P8)."""
-        workers = [self.workers.get(worker) for worker in {hold.worker for hold in app.holds.values()}]
+        workers = [self.workers.get(worker) for worker in dict.fromkeys(hold.worker for hold in app.holds.values())]
         seen = [
             (worker, worker.open_to(None), worker.open_to(app.spec.app))
             for worker in workers
