@@ -14,6 +14,7 @@ from scheduler.model.commands import (
     EndApp,
     EndedExecutor,
     KillApp,
+    Private,
     RegisterCompany,
     RegisterWorker,
     SubmitApp,
@@ -132,10 +133,10 @@ def ended(executor: str, *, done: bool = False) -> EndedExecutor:
 
 
 class _Checked(Turn):
-    def fold(self, event: Event, cause: str = "", private: object = None) -> None:
+    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         if isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
             within_part(self.state, event)
-        super().fold(event, cause)
+        super().fold(event, cause, private)
 
 
 def within_part(state: ClusterState, event: ExecutorRevoked) -> None:
