@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from scheduler.model.events import DriverAllocated, ExecutorAllocated
+from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
@@ -151,7 +151,11 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
     placement = PLACEMENTS[settings.placement]
     if not placement.across_apps:
         together += [granted.executor for granted in place(state, app, at)]
-    size, memory = _computed(state, app, event) if app.sized_by_scheduler else _asked(state, app, event)
+    sizing = app.sizing
+    if isinstance(sizing, Computed):
+        size, memory = _computed(state, app, sizing, event)
+    else:
+        size, memory = _asked(state, app, event)
     least = Resources(1, event.resources.memory_mb) if _grows(state, app) else event.resources
     found = list(state.fleet.candidates(least, settings.worker_selection))
     if placement.one_a_worker:
@@ -163,7 +167,7 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
     return Batch(together, size, memory, where, candidates)
 
 
-def _computed(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Reason, Reason]:
+def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAllocated) -> tuple[Reason, Reason]:
     """Why S2 and S4 came to that size, and S3 to that memory."""
     fleet, settings, left, size = state.fleet, state.settings, app.left_cores, event.resources
     larger = []
@@ -180,7 +184,7 @@ def _computed(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[
         f"{left} cores left to grant on {fleet.usable} usable workers make executors of {size.cores} cores"
         f"{'; ' if larger else ''}{', '.join(larger)}"
     )
-    per_task = app.spec.memory_per_task_mb
+    per_task = sizing.memory_per_task_mb
     least = fleet.least_memory_mb(size.cores)
     basis = f"{per_task} MiB a task" if per_task is not None else f"none was given, and {least} MiB are free at least"
     memory = (
@@ -202,7 +206,8 @@ def _asked(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Rea
 
 def _grows(state: ClusterState, app: App) -> bool:
     """Whether each of its executors takes as many cores as there are (P4, P7)."""
-    return not app.sized_by_scheduler and (app.unit is None or PLACEMENTS[state.settings.placement].one_a_worker)
+    one_a_worker = PLACEMENTS[state.settings.placement].one_a_worker
+    return isinstance(app.sizing, OnePerWorker) or (isinstance(app.sizing, Fixed) and one_a_worker)
 
 
 def _reason(rule: str, text: str) -> Reason:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import Quota, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
@@ -233,12 +234,13 @@ def _for_executors(state: ClusterState, app: App) -> Wait | None:
     """No live worker (A4), its driver (D), its limit (P5), or what placement waits for; None if it wants nothing."""
     if not state.fleet.live:
         return Wait("no-live-worker", "A4", _no_worker)
-    if app.spec.driver and app.driver is None:
-        return _for_its_driver(state, app)
+    if app.spec.driver is not None and app.driver is None:
+        return _for_its_driver(state, app.spec.driver)
     if app.executor_limit == 0:
         return Wait("limit", "P5", lambda: ("it asks for 0 executors", {}))
-    if app.unit is not None and 0 < app.left_cores < app.unit.cores and not state.wants_executors(app):
-        return Wait("limit", "P6", partial(_too_little_left, app, app.unit))
+    sizing = app.sizing
+    if isinstance(sizing, Fixed) and 0 < app.left_cores < sizing.each.cores and not state.wants_executors(app):
+        return Wait("limit", "P6", partial(_too_little_left, app, sizing.each))
     return _for_placement(state, app) if state.wants_executors(app) else None
 
 
@@ -253,13 +255,15 @@ def _too_little_left(app: App, size: Resources) -> Told:
 def _for_placement(state: ClusterState, app: App) -> Wait:
     """A preferred host (L5), a worker that is large enough, or room on one (P1)."""
     settings = state.settings
-    cores = app.unit.cores if app.unit is not None else settings.min_executor_cores if app.sized_by_scheduler else 1
-    memory_mb = app.executor_memory_mb
-    if memory_mb is None:
-        memory_mb = executor_memory_mb(state.fleet, settings, cores, app.spec.memory_per_task_mb)
-        memory_mb = settings.min_executor_memory_mb if memory_mb is None else memory_mb
-    size = Resources(cores, memory_mb)
-    if next(state.fleet.candidates(Resources(cores, memory_mb), settings.worker_selection), None) is not None:
+    match app.sizing:
+        case Fixed(each=size):
+            pass
+        case OnePerWorker(memory_mb=memory_mb):
+            size = Resources(1, memory_mb)
+        case Computed(memory_per_task_mb=per_task):
+            computed_mb = executor_memory_mb(state.fleet, settings, settings.min_executor_cores, per_task)
+            size = Resources(settings.min_executor_cores, computed_mb or settings.min_executor_memory_mb)
+    if next(state.fleet.candidates(size, settings.worker_selection), None) is not None:
         if app.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
@@ -268,9 +272,8 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     return _for_room(state, size)
 
 
-def _for_its_driver(state: ClusterState, app: App) -> Wait:
-    settings, spec = state.settings, app.spec
-    size = Resources(spec.driver_cores, spec.driver_memory_mb)
+def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
+    settings = state.settings
     held = f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores"
     numerator, denominator = map(int, settings.max_driver_share.split("/"))
     most = None

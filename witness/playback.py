@@ -108,7 +108,7 @@ _WORDS: dict[type[Event], str] = {
     WorkerRegistered: "worker {0.worker} offers {0.offer.cores} cores",
     WorkerChanged: "worker {0.worker} {0.status}",
     WorkerRemoved: "worker {0.worker} {0.reason}",
-    AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested_cores} cores",
+    AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested.cores} cores",
     ExecutorRevoked: "{0.executor} is told to stop",
     ExecutorRemoved: "{0.executor} {0.reason}",
     AppRemoved: "{0.app} {0.reason}",

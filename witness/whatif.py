@@ -273,7 +273,7 @@ class OtherWorld(World):
 
     def _reckon(self, name: str, running: _Running, now: int) -> None:
         app = self.state.apps.get(name)
-        if app is None or (app.ended is not None and not app.slices()):
+        if app is None or (app.ended is not None and not app.allocations()):
             self._apart[name] = _Running(at=now, version=running.version + 1)
             return
         if running.at < 0:
@@ -300,7 +300,7 @@ class OtherWorld(World):
             turn.take(EndedExecutor(executor=executor.id, reason="exited", exit_code=0, done=not failed))
         if app.driver is not None:
             turn.take(EndedDriver(driver=app.driver.id, reason="exited", exit_code=int(failed)))
-        elif app.ended is None and not app.spec.driver:
+        elif app.ended is None and app.spec.driver is None:
             turn.take(EndApp(app=name, reason="failed" if failed else "finished"))
 
 

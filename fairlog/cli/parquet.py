@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.archive.files import whole_file
 from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import named
 from scheduler.model.ids import app_of
 
 if TYPE_CHECKING:
@@ -75,13 +76,11 @@ def write(path: Path, lines: Iterable[Line]) -> int:
 
 def _row(line: Line) -> dict[str, Any]:
     """The line's fields and those of its event; of the app that an executor is of, if that is all it says."""
-    said = dict(line.data)
-    for vector in ("offer", "amounts", "resources"):
-        said.update(said.pop(vector, None) or {})
+    said = named(line.data)
     if "app" not in said and "executor" in said:
         said["app"] = app_of(said["executor"])
-    if said.get("driver") in {True, False}:
-        said["has_driver"] = said.pop("driver")
+    if line.type == "AppRegistered":
+        said |= {"has_driver": "driver_cores" in said, "unlimited": said["cores"] is None}
     if "share" in said:
         said["share"] = float(Fraction(said["share"]))
     data = json.dumps(line.data, separators=(",", ":"), ensure_ascii=False)

@@ -128,14 +128,14 @@ def log_line(line: Line) -> str:
 
     A 0 or a False is shown where it is not what the event says by default.
     """
-    from scheduler.model.events import EVENT_TYPES  # noqa: PLC0415 - other answers need not wait for the models
+    from scheduler.model.events import EVENT_TYPES, named  # noqa: PLC0415 - other answers need not wait for the models
 
     model = EVENT_TYPES[line.type]
     usual = {field.name: field.default for field in structs.fields(model)}
     parts = [
         f"{name}={words(value)}"
-        for name, value in line.data.items()
-        if value or (isinstance(value, int) and usual.get(name, value) != value)
+        for name, value in named(line.data).items()
+        if value or (isinstance(value, int) and usual.get(name) != value)
     ]
     return f"{line.seq:>7}  {moment(line.at)}  {line.type:<18} {' '.join(parts)}".rstrip()
 

@@ -7,17 +7,54 @@ than most because it is the whole vocabulary of the log.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, to_builtins
 
-from scheduler.model.resources import Resources
+from scheduler.model.resources import Resources, kinds
 
 WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
-Sizing = Literal["computed", "fixed", "one-per-worker"]
 Locality = Literal["host", "rack", "any"]
 """How near an executor came to what was asked for: a preferred host, the rack of one, or neither (semantics L5)."""
+
+
+class _Sizing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    @classmethod
+    def name(cls) -> str:
+        """The tag in the log: `computed`, `fixed` or `one-per-worker`."""
+        return str(cls.__struct_config__.tag)
+
+
+class Computed(_Sizing, frozen=True, tag="computed"):
+    """The scheduler computes cores and memory (semantics S2, S3); memory per task in MiB, None = by the workers."""
+
+    memory_per_task_mb: int | None = None
+
+
+class Fixed(_Sizing, frozen=True, tag="fixed"):
+    """All executors have the size `each` (semantics S5).
+
+    `counted`: the app is sized by a number of executors, so its request follows that number (semantics L6, O4).
+    """
+
+    each: Resources
+    counted: bool = False
+
+    @property
+    def memory_mb(self) -> int:
+        """Memory of an executor in MiB."""
+        return self.each.memory_mb
+
+
+class OnePerWorker(_Sizing, frozen=True, tag="one-per-worker"):
+    """At most one executor a worker, with this memory and as many cores as the worker can give (semantics S5)."""
+
+    memory_mb: int
+
+
+Sizing = Computed | Fixed | OnePerWorker
+"""How the executors of an app are sized."""
 
 
 class Elastic(NamedTuple):
@@ -111,6 +148,7 @@ class ClusterConfigured(_Fact, frozen=True):
     reclaim_window_s: int = 3600
     reclaim_patience_s: int = 300
     kill_grace_s: int = 30
+    own_sizes: Literal["any", "within-bounds"] = "any"
 
 
 class CompanyRegistered(_Fact, frozen=True):
@@ -178,11 +216,11 @@ class LostWorkersForgotten(_Fact, frozen=True):
 
 
 class AppRegistered(_Fact, frozen=True):
-    """A user's app joined the user's queue: what was asked for and what that makes it hold (semantics A1, A2, S5).
+    """A user's app joined the user's queue, with what it asked for and what it requests (semantics A1, A2, S5).
 
-    Its name, command, variables and folder are private (`Private`) and stand beside the event.
-    An `unlimited` app states 0 cores and takes whatever it gets: its request is the most that it has held.
-    The driver's cores and memory are part of the request. `elastic` is stated by an app whose demand follows its
+    Its name, command, variables and folder are private (`Private`) and stand beside the event. `cores` None is
+    unlimited: the app takes what it can get, and its request is the most that it has held. `requested` includes the
+    `driver`. `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the
     backlog (L6).
     """
 
@@ -190,22 +228,15 @@ class AppRegistered(_Fact, frozen=True):
     company: str
     user: str
     kind: Literal["batch", "sql"]
-    cores: int
-    requested_cores: int
-    memory_per_task_mb: int | None
-    requested_memory_mb: int
+    cores: int | None
+    requested: Resources
     tasks: int
+    sizing: Sizing
     retries: int = 0
     time_limit_s: int | None = None
-    sizing: Sizing = "computed"
-    executor_cores: int | None = None
-    executor_memory_mb: int | None = None
     executor_limit: int | None = None
-    driver: bool = False
-    driver_cores: int = 0
-    driver_memory_mb: int = 0
+    driver: Resources | None = None
     supervise: bool = False
-    unlimited: bool = False
     elastic: Elastic | None = None
 
 
@@ -340,19 +371,16 @@ class ExecutorRemoved(_Fact, frozen=True):
 class AppChanged(_Fact, frozen=True):
     """The demand of an app, stated in full (semantics O4, S6, P5, L1); `executor_limit` None = no limit.
 
-    From here on its executors have `executor_cores` and `executor_memory_mb`; None = the scheduler sizes them, or
-    one grows on each worker. `preferring_tasks` of its tasks prefer some host, `preferred_hosts` says how many
-    prefer each. In an elastic app `backlog_executors` is what its tasks call for, and `next_step` how many more
-    it asks for next (L6). `target` is how many executors were asked for, where not all of them are requested yet (L1).
+    A `Computed` app becomes `Fixed` when its number of executors is stated. `preferring_tasks` tasks prefer some host;
+    `preferred_hosts` counts them by host. An elastic app has tasks for `backlog_executors` executors and asks for
+    `next_step` more next (L6). `target` is the number of executors asked for while not all are requested yet (L1).
     """
 
     app: str
-    requested_cores: int
-    requested_memory_mb: int
-    done_cores: int
+    requested: Resources
+    sizing: Sizing
+    done_cores: int = 0
     executor_limit: int | None = None
-    executor_cores: int | None = None
-    executor_memory_mb: int | None = None
     preferring_tasks: int = 0
     preferred_hosts: dict[str, int] = {}
     backlog_executors: int | None = None
@@ -453,10 +481,35 @@ EVENT_TYPES: dict[str, type[Event]] = {
 }
 
 
+def named(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored values of an event for people and programs: resources and a sizing as amounts with their own names."""
+    found: dict[str, Any] = {}
+    for name, value in stored.items():
+        match name, value:
+            case "sizing", ["computed", memory_mb]:
+                found |= {"sizing": "computed", "memory_per_task_mb": memory_mb}
+            case "sizing", ["one-per-worker", memory_mb]:
+                found |= {"sizing": "one-per-worker", "executor_memory_mb": memory_mb}
+            case "sizing", ["fixed", each, *_]:
+                found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in _by_kind(each)}
+            case "requested" | "driver", [_, _, *_] | {}:
+                found |= {f"{name}_{kind}": amount for kind, amount in _by_kind(value)}
+            case "offer" | "amounts" | "resources", [_, _, *_] | {}:
+                found |= _by_kind(value)
+            case _:
+                found[name] = value
+    return found
+
+
+def _by_kind(amounts: Sequence[Any] | Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    """Kind and amount of stored resources: an array as in the log, or already an object by kind."""
+    if isinstance(amounts, Mapping):
+        return amounts.items()
+    cores, memory_mb, *others = amounts
+    return zip(kinds(), (cores, memory_mb, *(others[0] if others else ())), strict=False)
+
+
 def outlined(event: Event) -> dict[str, Any]:
-    """The event as JSON values: its type and its fields that are not None, resources by kind."""
-    stated: dict[str, Any] = {"type": type(event).__name__}
-    for name, value in asdict(event).items():
-        if value is not None:
-            stated[name] = value.by_kind() if isinstance(value, Resources) else value
-    return stated
+    """The event as JSON values for programs: its type and what it states, without what is None."""
+    stated = named(dict(zip(event.__struct_fields__, to_builtins(event)[1:], strict=True)))
+    return {"type": type(event).__name__, **{name: value for name, value in stated.items() if value is not None}}

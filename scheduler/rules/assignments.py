@@ -12,6 +12,7 @@ from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
     AppRemoved,
+    Computed,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -33,9 +34,7 @@ _to_json = Encoder().encode
 _WITHHELD = Private()
 
 
-def grant_for(  # noqa: C901 - a field after the other
-    app: App, executor: str, cores: int, memory_mb: int, *, settled_at: int = 0
-) -> str:
+def grant_for(app: App, executor: str, cores: int, memory_mb: int, *, settled_at: int = 0) -> str:
     """The grant of an executor of `app`, or of its driver, as the JSON text that `Grant` reads.
 
     Every grant is written by a commit and most are read elsewhere: no model is made of it here, and what most
@@ -61,15 +60,14 @@ def grant_for(  # noqa: C901 - a field after the other
         grant["retries"] = spec.retries
     if spec.time_limit_s is not None:
         grant["time_limit_s"] = spec.time_limit_s
-    if not app.plain:
+    if spec.driver is not None:
         if is_driver(executor):
             grant["role"] = "driver"
-        if spec.driver or spec.sizing != "computed":
-            grant["stays"] = True
-        if spec.driver:
-            grant["has_driver"] = True
-        if app.elastic:
-            grant["elastic"] = True
+        grant["stays"] = grant["has_driver"] = True
+    elif not isinstance(spec.sizing, Computed):
+        grant["stays"] = True
+    if spec.elastic is not None:
+        grant["elastic"] = True
     if settled_at:
         grant["settled_at"] = settled_at
     return _to_json(grant).decode()
@@ -87,7 +85,7 @@ def changed_grants(events: Iterable[Event], state: ClusterState, *, settled_at: 
             case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
             case AppRemoved() if event.app in state.apps:
-                for held in state.apps[event.app].slices():
+                for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, STOP)
             case ExecutorRevoked():
                 changes.put(event.worker, event.executor, STOP)

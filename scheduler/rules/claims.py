@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.model.events import ClusterConfigured
+from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.placement.sizing import memory_for
 
 if TYPE_CHECKING:
-    from scheduler.model.events import AppRegistered
     from scheduler.rules.entities import Allocation, App
     from scheduler.rules.fleet import Fleet
     from scheduler.rules.ledger import Balance
@@ -33,7 +32,7 @@ class Standing:
     held: Resources = NOTHING
     """What they are granted on live workers; kept for companies only."""
     lent: Resources = NOTHING
-    """What of that elastic apps claim beyond their least number of executors; kept for companies only (semantics E7)."""
+    """What of it elastic apps claim beyond their least number; kept for companies only (semantics E7)."""
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything (semantics O3)."""
 
@@ -137,28 +136,21 @@ class Claims:
 
     def need_of(self, app: App) -> Need:
         """What the app needs of a worker now (semantics A8, N3)."""
-        spec, unit, growing = app.spec, app.unit, False
-        if unit is not None:
-            executor = least = unit
-        elif spec.executor_memory_mb is not None:
-            executor = least = Resources(1, spec.executor_memory_mb)
-            growing = True
-        else:
-            executor, least = self.smallest(spec)
-        driver = NOTHING
-        if not app.plain and spec.driver:
-            asked = Resources(spec.driver_cores, spec.driver_memory_mb)
-            driver = asked if app.driver is None else NOTHING
-            if app.requested.cores - asked.cores < executor.cores and not spec.unlimited:
-                executor = least = NOTHING
-        if app.executor_limit == 0:
+        sizing, spec = app.sizing, app.spec
+        executor, least = self.smallest(sizing)
+        beside = spec.driver is not None and spec.cores is not None and app.requested.cores - spec.driver.cores
+        if app.executor_limit == 0 or (beside is not False and beside < executor.cores):
             executor = least = NOTHING
-        return self.intern(executor, driver, least, growing=growing)
+        return self.intern(executor, app.unplaced_driver, least, growing=isinstance(sizing, OnePerWorker))
 
-    def smallest(self, spec: AppRegistered) -> tuple[Resources, Resources]:
-        """The smallest executor of an app whose executors the scheduler sizes, and the least room for it (S2, S3)."""
+    def smallest(self, sizing: Sizing) -> tuple[Resources, Resources]:
+        """The smallest executor under that sizing, and the least room for it (semantics S2, S3, S5)."""
+        if isinstance(sizing, Fixed):
+            return sizing.each, sizing.each
+        if isinstance(sizing, OnePerWorker):
+            return (each := Resources(1, sizing.memory_mb)), each
         settings, cores = self._settings, self._settings.min_executor_cores
-        per_core = spec.memory_per_task_mb
+        per_core = sizing.memory_per_task_mb
         if per_core is None:
             executor = Resources(cores, memory_for(settings, cores, COMPUTED_MB_PER_CORE))
             return executor, Resources(cores, memory_for(settings, cores, LEAST_MB_PER_CORE))

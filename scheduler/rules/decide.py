@@ -1,9 +1,7 @@
-"""What follows from a command, who is admitted next, and where an app's executors go.
+"""The events of a command, the next admission, and the next executors of an app.
 
-These functions only read the state they are given. Their answers depend on nothing else: no clock,
-no randomness, no iteration over an unordered set (semantics T2). The module is longer than most because
-whatever a command can cause stands in it; what a submission becomes is in `submission`, how executors and
-drivers find their workers in `placement`.
+These functions only read the state. Their results depend on nothing else: no clock, no randomness, no iteration over an
+unordered set (semantics T2). `submission` builds the event of a submitted app; `placement` chooses workers.
 """
 
 from __future__ import annotations
@@ -53,12 +51,15 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    Computed,
     DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
+    Fixed,
+    OnePerWorker,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -86,10 +87,7 @@ from scheduler.rules.validate import (
 
 
 def decide(state: ClusterState, command: Command) -> list[Event]:
-    """The events that `command` causes by itself; none if it changes nothing.
-
-    Raises: a CommandRejected that says why the command is refused.
-    """
+    """The events of `command`; none if it changes nothing. Raises: CommandRejected."""
     match command:
         case SubmitApp():
             return [registration(state, _company(state, command.company), command)]
@@ -126,7 +124,7 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
         case RegisterCompany():
             if command.company in state.companies:
                 raise DuplicateCompany(command.company)
-            return [_tenant(state, command)]
+            return [_tenant(command)]
         case ChangeCompany():
             return _change_company(state, command)
         case RemoveCompany():
@@ -142,12 +140,11 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
 
 
 def admit(state: ClusterState) -> AppAdmitted | None:
-    """The app that enters waitingApps next, None when nobody may (semantics A3).
+    """The app that enters waitingApps next; None if no app may enter (semantics A3).
 
     First those that keep their company within its part, whatever others hold: it is theirs. Then, while all claims
-    together are below the live cluster in cores and in memory, the others that C4 or C6 lets pass, so that the last
-    one may overshoot. With no live worker nothing is admitted. With open admission everybody enters at once, in the
-    order of arrival (A6).
+    are below the live cluster in cores and in memory, the others that C4 or C6 lets pass, so the last one may exceed
+    it. Nothing enters without a live worker. Open admission admits every app at once, in order of arrival (A6).
     """
     if state.settings.admission == "open":
         first = state.queue.oldest()
@@ -168,22 +165,24 @@ def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> Ap
 
 
 def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
-    """The executors that `app` gets next at time `at` (ms), none when nothing fits for now.
+    """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
-    With `most`, whole executors that fit into that much (semantics P6). They come grouped by worker, in the order of the candidates. Once they are folded, another call
-    gives what the app gets after that.
+    With `most`, only whole executors that fit into that much (semantics P6). The caller folds them before it calls
+    again. None fits at present if it is empty.
     """
     if not app.owed:
         return []
-    if app.plain or app.sized_by_scheduler:
-        return _place_computed(state, app, most)
-    if app.wanted and app.unit is not None and not PLACEMENTS[state.settings.placement].one_a_worker:
-        return place_near(state, app, app.unit, at, most)
-    return _place_as_asked(state, app, most)
+    match app.sizing:
+        case Computed():
+            return _place_computed(state, app, app.sizing, most)
+        case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
+            return place_near(state, app, size, at, most) if app.wanted else _place_fixed(state, app, size, most)
+        case Fixed() | OnePerWorker():
+            return _place_growing(state, app, app.sizing.memory_mb, most)
 
 
-def _place_computed(state: ClusterState, app: App, most: Resources | None) -> list[ExecutorAllocated]:
-    """Executors of one size that the scheduler works out (semantics S4, P2, P3)."""
+def _place_computed(state: ClusterState, app: App, sizing: Computed, most: Resources | None) -> list[ExecutorAllocated]:
+    """Executors of one size that the scheduler computes (semantics S4, P2, P3)."""
     settings, left = state.settings, app.left_cores
     if most is not None:
         smallest = app.need.executor
@@ -191,7 +190,7 @@ def _place_computed(state: ClusterState, app: App, most: Resources | None) -> li
     if left < settings.min_executor_cores:
         return []
     for cores in sizes_to_try(state.fleet, left):
-        memory_mb = executor_memory_mb(state.fleet, settings, cores, app.spec.memory_per_task_mb)
+        memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb)
         if memory_mb is None:
             continue
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
@@ -203,34 +202,41 @@ def _place_computed(state: ClusterState, app: App, most: Resources | None) -> li
     return []
 
 
-def _place_as_asked(state: ClusterState, app: App, most: Resources | None) -> list[ExecutorAllocated]:
-    """Executors as the app wants them: of fixed size, or growing with one a worker (semantics S5, P4, P5, P7).
-
-    With fair admission their memory never exceeds what the app requested (A2).
-    """
-    settings, left = state.settings, app.left_cores
-    placement = PLACEMENTS[settings.placement]
-    cores, memory_mb = None if app.unit is None else app.unit.cores, app.executor_memory_mb or 0
-    limit = app.left_executors
-    if settings.admission == "fair":
-        limit = min(limit, app.left_memory_mb // memory_mb)
+def _place_fixed(state: ClusterState, app: App, size: Resources, most: Resources | None) -> list[ExecutorAllocated]:
+    """Executors of the size that the app states (semantics S5, P5)."""
+    limit = min(_affordable(state, app, size.memory_mb), app.left_cores // size.cores)
     if most is not None:
-        left, limit = min(left, most.cores), min(limit, most.memory_mb // memory_mb)
+        limit = min(limit, most.holds(size))
     if limit <= 0:
         return []
-    if cores is not None and not placement.one_a_worker:
-        size = Resources(cores, memory_mb)
-        counts = placement.of_size(_candidates(state, app, size), size, min(limit, left // cores))
-        return allocations(app, counts, size)
-    grown = placement.growing(_candidates(state, app, Resources(1, memory_mb)), left, limit)
+    candidates = _candidates(state, app, size)
+    return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
+
+
+def _place_growing(state: ClusterState, app: App, memory_mb: int, most: Resources | None) -> list[ExecutorAllocated]:
+    """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
+    limit, left = _affordable(state, app, memory_mb), app.left_cores
+    if most is not None:
+        limit, left = min(limit, most.memory_mb // memory_mb), min(left, most.cores)
+    if limit <= 0:
+        return []
+    candidates = _candidates(state, app, Resources(1, memory_mb))
+    grown = PLACEMENTS[state.settings.placement].growing(candidates, left, limit)
     return [
         allocation(app, number, worker, Resources(cores, memory_mb))
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
     ]
 
 
+def _affordable(state: ClusterState, app: App, memory_mb: int) -> int:
+    """How many more executors the app may have (P5); fair admission also keeps their memory in the request (A2)."""
+    if state.settings.admission == "open":
+        return app.left_executors
+    return min(app.left_executors, app.left_memory_mb // memory_mb)
+
+
 def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
-    """The workers with room (semantics P1), by the rules before Spark 1.4 without those that have one of it (P7)."""
+    """The workers with room for `size` (semantics P1); classic placements skip those with an executor of it (P7)."""
     candidates = state.fleet.candidates(size, state.settings.worker_selection)
     if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
@@ -250,14 +256,14 @@ def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Eve
 
 
 def _is_its_worker(held: Allocation, worker: str) -> bool:
-    """Whether the log grants the executor or driver to the worker that speaks of it; one that gives no name may."""
+    """Whether the executor or driver is granted to the reporting worker; a report without a name is accepted."""
     return worker in {"", held.worker}
 
 
 def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
-    """The grant returns; tasks that came back undo what was done (S6), too many failures end the app (W5).
+    """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
-    One that was told to stop has not failed, whatever it says, and leaves what is done as it is.
+    An executor that was stopped has not failed, and leaves what is done as it is.
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
@@ -289,10 +295,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
 
 
 def _driver_ended(state: ClusterState, command: EndedDriver) -> list[Event]:
-    """The app ends with its driver: exit 0 finishes it, anything else fails it unless it is supervised (semantics D3).
-
-    A driver that left without an exit code has failed.
-    """
+    """The app ends with its driver: finished on exit code 0, else failed unless supervised (semantics D3)."""
     driver = _driver(state, command.driver)
     if not _is_its_worker(driver, command.worker):
         return []
@@ -317,13 +320,13 @@ def _driver_ended(state: ClusterState, command: EndedDriver) -> list[Event]:
 
 
 def _out_once_empty(worker: Worker) -> list[Event]:
-    """The removal of a leaving worker whose last executor or driver ends with this turn's events (semantics W3)."""
+    """The removal of a leaving worker whose last executor or driver ends now (semantics W3)."""
     leaves = worker.status == "leaving" and len(worker.executors) + len(worker.drivers) == 1
     return [_removed(worker, "removed")] if leaves else []
 
 
 def _kill_executors(state: ClusterState, command: KillExecutors) -> list[Event]:
-    """Each is told to stop and holds its grant until its worker's word; then it is replaced (semantics P6, A5)."""
+    """Each executor stops and holds its grant until its worker confirms; then it is replaced (semantics P6, A5)."""
     app = _living(state, command.app)
     named = [app.executors[name] for name in dict.fromkeys(command.executors) if name in app.executors]
     return [
@@ -334,9 +337,9 @@ def _kill_executors(state: ClusterState, command: KillExecutors) -> list[Event]:
 
 
 def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
-    """Its executors leave at once: the worker takes nothing more, so nothing is promised twice (semantics W6).
+    """Its executors leave at once and the worker gets no others; its drivers stay until they end (semantics W6).
 
-    Drivers stay until they end; a worker that was leaving leaves with the last of them, and is not called back.
+    A leaving worker is removed with its last driver.
     """
     executors = _remove_executors(state, worker, "killed")
     if worker.status != "leaving":
@@ -350,23 +353,23 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
 
 
 def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
-    """The app ends, its tasks being over (semantics A5); one with a driver ends when that does (D3)."""
+    """The app ends because its tasks are over (semantics A5); an app with a driver ends with it instead (D3)."""
     app = _app(state, command.app)
     if app.ended is not None:
         return []
-    if app.spec.driver:
+    if app.spec.driver is not None:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill {command.app}` ends both")
     return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
 
 
 def _kill(state: ClusterState, command: KillApp) -> list[Event]:
-    """The app ends; each of its executors, told to stop, holds its grant until it is gone (semantics A5)."""
+    """The app ends; its executors stop and hold their grants until they are gone (semantics A5)."""
     _living(state, command.app)
     return [AppRemoved(app=command.app, reason="killed")]
 
 
 def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event]:
-    """A new offer, a changed one, or nothing if it is the same again (semantics W1)."""
+    """A new or changed offer; nothing if it is the same (semantics W1)."""
     check_identifier("the worker id", command.worker)
     for what, value in (("the node", command.node), ("the host", command.host), ("the rack", command.rack)):
         if value or what != "the rack":
@@ -392,7 +395,7 @@ def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event
 
 
 def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[WorkerStatus, ...]) -> list[Event]:
-    """The worker with another status, nothing if it has none of those it may come from (semantics W3, W6)."""
+    """The worker with another status; nothing unless its status is in `only_from` (semantics W3, W6)."""
     if worker.status not in only_from:
         return []
     return [_with_status(worker, status)]
@@ -403,7 +406,7 @@ def _with_status(worker: Worker, status: WorkerStatus) -> WorkerChanged:
 
 
 def _undrain(worker: Worker) -> list[Event]:
-    """Alive again, unless it was decommissioned, be it that it now waits for its drivers to leave (semantics W6)."""
+    """Alive again, unless it was decommissioned (semantics W6)."""
     if worker.decommissioned:
         raise InvalidCommand(
             f"worker {worker.id!r} was decommissioned; run `fairlog remove {worker.id}` and restart its agent"
@@ -412,7 +415,7 @@ def _undrain(worker: Worker) -> list[Event]:
 
 
 def _remove_worker(state: ClusterState, command: RemoveWorker) -> list[Event]:
-    """Out at once if it is empty or forced, else as soon as its last executor has ended (semantics W3)."""
+    """Removed at once if empty or forced, else once its last executor has ended (semantics W3)."""
     worker = _worker(state, command.worker)
     if (worker.executors or worker.drivers) and not command.force:
         return _set_status(worker, "leaving", only_from=("alive", "draining", "decommissioned"))
@@ -424,7 +427,7 @@ def _removed(worker: Worker, reason: str, last_seen: int = 0) -> WorkerRemoved:
 
 
 def _lose_all(state: ClusterState, worker: Worker) -> list[Event]:
-    """Every executor and driver of the worker is lost; the app of a driver fails unless it is supervised (W2, D3)."""
+    """All executors and drivers of the worker are lost; unsupervised apps fail with their driver (semantics W2, D3)."""
     events = _remove_executors(state, worker, "lost")
     for driver in worker.drivers.values():
         events.append(DriverRemoved(app=driver.app, driver=driver.id, worker=worker.id, reason="lost"))
@@ -436,7 +439,7 @@ def _lose_all(state: ClusterState, worker: Worker) -> list[Event]:
 
 
 def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost", "killed"]) -> list[Event]:
-    """Every executor of the worker is gone; its apps keep their place and their tasks come back (semantics W2, W6)."""
+    """All executors of the worker are gone; their apps stay and their tasks run again (semantics W2, W6)."""
     events: list[Event] = [
         ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
@@ -447,8 +450,8 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
     return events
 
 
-def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> CompanyRegistered:
-    """The company and its quota as the log states them (semantics C2)."""
+def _tenant(command: RegisterCompany | ChangeCompany) -> CompanyRegistered:
+    """The event of a company and its quota (semantics C2)."""
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
     if (command.cores is None) != (command.memory_mb is None):
@@ -464,8 +467,8 @@ def _tenant(state: ClusterState, command: RegisterCompany | ChangeCompany) -> Co
 
 
 def _change_company(state: ClusterState, command: ChangeCompany) -> list[Event]:
-    """The quota stated, in full; what the command leaves open stays as it is (semantics C2, C6)."""
-    stated = asdict(_tenant(state, command))
+    """The quota in full; what the command does not state stays (semantics C2, C6)."""
+    stated = asdict(_tenant(command))
     known = asdict(_company(state, command.company).spec)
     if command.borrow is None:
         stated["borrow"] = known["borrow"]

@@ -1,6 +1,6 @@
-"""How an app's demand moves: stated anew, by what of it has ended, by its backlog and by time (semantics L1, L6, O4).
+"""How the demand of an app changes: by command, by its ended executors, by its backlog and with time (L1, L6, O4).
 
-Like `decide`, these functions read the state and answer with events.
+Like `decide`, these functions read the state and return events.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    Computed,
     Event,
     ExecutorAllocated,
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
+    OnePerWorker,
+    Sizing,
     Wanted,
 )
 from scheduler.model.resources import Resources
@@ -32,21 +36,19 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 
 MAX_HOSTS = 10_000
-"""How many hosts an app may name."""
+"""The most hosts that an app may prefer."""
 MAX_NEAR = 10_000
-"""How many executors of an app may have preferred hosts: each is a request of its own."""
+"""The most executors of an app that prefers hosts: each is a request of its own."""
 
 
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
-    """The app's demand in full, some of it changed (semantics O4)."""
+    """The app's demand in full, with these changes (semantics O4)."""
     stated: dict[str, Any] = {
         "app": app.spec.app,
-        "requested_cores": app.requested.cores,
-        "requested_memory_mb": app.requested.memory_mb,
+        "requested": app.requested,
+        "sizing": app.sizing,
         "done_cores": app.done_cores,
         "executor_limit": app.executor_limit,
-        "executor_cores": None if app.unit is None else app.unit.cores,
-        "executor_memory_mb": None if app.unit is None else app.unit.memory_mb,
         "preferring_tasks": app.preferring_tasks,
         "preferred_hosts": app.preferred_hosts,
         "backlog_executors": app.backlog_executors,
@@ -57,131 +59,125 @@ def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields
 
 
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
-    """The demand as it is stated from now on (semantics L1, O4, P5); a lower one stops nothing that runs.
+    """The demand that the command states (semantics L1, O4, P5); a lower one stops no executor.
 
-    An app whose executors were sized by the scheduler gets minimum executors from now on, so that a
-    number of them says how much that is; its request becomes what they make: at once where that is lower or the app is
-    pending, as far as there is room where it is higher (`wishes`). One that fixed its executors keeps within the cores
-    it was submitted with, as in Spark.
+    A computed app gets executors of the minimum size from now on. The request becomes that of the number of executors:
+    at once where it is lower or the app is pending, as far as there is room where it is higher (`grown`). An app that
+    fixed its executors keeps within the cores of its submission, as in Spark.
 
     Raises: InvalidCommand.
     """
-    executors, spec = command.executors, app.spec
+    executors = command.executors
     if executors is not None:
         check_range("executors", executors, 0, MAX_EXECUTORS)
     _check_preferences(app, command)
     preferring = command.preferring_tasks
     if preferring is None:
-        preferring = min(sum(command.prefer.values()), max(spec.tasks, *command.prefer.values(), 0))
-    changes: dict[str, Any] = {
-        "executor_limit": executors,
-        "preferring_tasks": preferring,
-        "preferred_hosts": dict(sorted(command.prefer.items())),
-    }
-    if spec.elastic is not None:
-        least, most, *_ = spec.elastic
-        if executors is None or not least <= executors <= most:
-            raise InvalidCommand(
-                f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
-            )
-    elif executors is not None and spec.sizing == "computed":
-        unit = app.unit or requested_resources(
-            state.settings, state.settings.min_executor_cores, spec.memory_per_task_mb
-        )
-        changes |= {"executor_cores": unit.cores, "executor_memory_mb": unit.memory_mb}
-    elif app.follows_limit:
-        raise InvalidCommand(
-            f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
-        )
-    if spec.sizing != "one-per-worker" and not spec.unlimited:
-        changes |= _requested(state, app, executors, changes)
+        preferring = min(sum(command.prefer.values()), max(app.spec.tasks, *command.prefer.values(), 0))
+    sizing = _sizing(state, app, executors)
+    changes: dict[str, Any] = {"sizing": sizing, "executor_limit": executors}
+    if isinstance(sizing, Fixed) and app.spec.cores is not None and (executors, app.executor_limit) != (None, None):
+        changes |= _requested(state, app, sizing, executors)
+    changes |= {"preferring_tasks": preferring, "preferred_hosts": dict(sorted(command.prefer.items()))}
     changed = demand(app, **changes)
     return [] if changed == demand(app) else [changed]
 
 
-def _requested(state: ClusterState, app: App, executors: int | None, changes: dict[str, Any]) -> dict[str, Any]:
+def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | None) -> dict[str, Any]:
     """What a demand of so many executors requests now: less at once, more as far as there is room later (L1, S5)."""
-    if executors is None and app.executor_limit is None:
-        return {}
-    cores = changes.get("executor_cores") or (app.unit.cores if app.unit is not None else 0)
-    most = app.spec.cores // cores if app.fixed else MAX_EXECUTORS
+    most = MAX_EXECUTORS if sizing.counted else (app.spec.cores or 0) // sizing.each.cores
     target = most if executors is None else min(executors, most)
     stated = min(_stated(app), most)
-    more: dict[str, Any] = {"done_cores": 0, "target": None}
+    changes: dict[str, Any] = {"done_cores": 0, "target": None}
+    limit = executors
     if target > stated and app.admitted and state.settings.admission == "fair":
-        more |= {"executor_limit": stated, "target": target}
-    request = _request(app, {**changes, **more})
-    return {**more, "requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
+        limit = stated
+        changes |= {"executor_limit": stated, "target": target}
+    return {**changes, "requested": _request(app, sizing, limit)}
 
 
 def _stated(app: App) -> int:
     """How many executors of one size the app requests now."""
     if app.executor_limit is not None:
         return app.executor_limit
-    cores = app.requested.cores - app.spec.driver_cores
+    cores = app.requested.cores - (app.spec.driver.cores if app.spec.driver is not None else 0)
     return cores // app.need.executor.cores if app.need.executor.cores else 0
 
 
-def after_removal(app: App) -> list[Event]:
-    """What the end of executors, their tasks not all done, makes of the app's demand.
+def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
+    """The sizing under that number of executors. Raises: InvalidCommand if the app cannot have that number."""
+    spec, sizing, settings = app.spec, app.sizing, state.settings
+    if spec.elastic is not None:
+        least, most, *_ = spec.elastic
+        if executors is None or not least <= executors <= most:
+            raise InvalidCommand(
+                f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
+            )
+    elif isinstance(sizing, Computed) and executors is not None:
+        each = requested_resources(settings, settings.min_executor_cores, sizing.memory_per_task_mb)
+        return Fixed(each, counted=True)
+    elif isinstance(sizing, Fixed) and sizing.counted and executors is None:
+        raise InvalidCommand(
+            f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
+        )
+    return sizing
 
-    What earlier ones were done with is owed again (semantics S6).
+
+def after_removal(app: App) -> list[Event]:
+    """The app's demand once executors, whose tasks are not all done, have ended.
+
+    The cores that were done before are owed again (semantics S6).
     """
     return [demand(app, done_cores=0)] if app.done_cores else []
 
 
 def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
-    """What an executor's word on the work there is means for an elastic app (semantics L6).
+    """The demand of an elastic app whose executor reports its waiting and running tasks (semantics L6).
 
-    Fewer executors than are asked for: the demand falls at once, and growth starts over at one.
+    If they need fewer executors, the demand falls at once and the step returns to one.
     """
     check_range("waiting tasks", command.waiting, 0, MAX_TASKS)
     check_range("running tasks", command.running, 0, MAX_TASKS)
-    if app.ended is not None or not app.elastic or app.unit is None or executor.status == "stopping":
+    bounds, sizing = app.spec.elastic, app.sizing
+    if app.ended is not None or bounds is None or not isinstance(sizing, Fixed) or executor.status == "stopping":
         return []
     events: list[Event] = []
     if command.idle != (executor.idle_since is not None):
         events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
-    wanted = executors_for(app, command.waiting + command.running)
+    needed = -(-(command.waiting + command.running) // sizing.each.cores)
+    wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.backlog_executors:
         return events
-    changes: dict[str, Any] = {"backlog_executors": wanted}
-    if wanted <= (app.executor_limit or 0):
+    changes: dict[str, Any] = {"backlog_executors": wanted, "done_cores": 0}
+    limit = app.executor_limit or 0
+    if wanted <= limit:
+        limit = wanted
         changes |= {"executor_limit": wanted, "next_step": 1, "target": None}
-    changes["done_cores"] = 0
-    request = _request(app, changes)
-    changes |= {"requested_cores": request.cores, "requested_memory_mb": request.memory_mb}
-    return [*events, demand(app, **changes)]
-
-
-def executors_for(app: App, tasks: int) -> int:
-    """How many executors so many tasks call for, within the app's bounds (semantics L6)."""
-    least, most, *_ = app.spec.elastic or (0, 0)
-    return max(least, min(most, -(-tasks // (app.unit.cores if app.unit is not None else 1))))
+    return [*events, demand(app, **changes, requested=_request(app, sizing, limit))]
 
 
 def requests(
     state: ClusterState, event: AppAdmitted | AppChanged | ExecutorAllocated | ExecutorRemoved, at: int
 ) -> ExecutorsRequested | None:
-    """The pending requests of an app that prefers hosts, if `event`, folded at `at` (ms), makes them others (L1, L2).
+    """The pending requests of an app that prefers hosts once `event` is folded at `at` (ms); None = no change (L1, L2).
 
-    There are as many as executors are lacking. A new demand has all of them thought over; an executor that comes
-    serves one of them (L5), one that leaves only adds what is missing.
+    There is one for each missing executor. A new demand plans all of them again. A new executor serves one of them
+    (L5); the end of an executor only adds what is missing.
     """
     app = state.apps.get(event.app)
-    if app is None or app.plain or not (app.wanted or app.preferred_hosts):
+    if app is None or not (app.wanted or app.preferred_hosts):
         return None
     pending: Sequence[Wanted] = app.wanted
     if isinstance(event, ExecutorAllocated) and pending:
         worker = state.workers[event.worker]
         pending = without_one(pending, served_by(worker, pending, state.settings, state.places, at))
-    if app.unit is None or not app.preferred_hosts or not app.lacking:
+    if not isinstance(app.sizing, Fixed) or not app.preferred_hosts or not app.lacking:
         pending = ()
     elif isinstance(event, AppChanged) or sum(wanted.number for wanted in pending) != app.lacking:
         pending = rethought(
             pending,
             app.lacking,
-            Preferences(app.preferring_tasks, app.preferred_hosts, app.unit.cores),
+            Preferences(app.preferring_tasks, app.preferred_hosts, app.sizing.each.cores),
             _by_host(state, app),
             racks=state.places.racks_of(app.preferred_hosts),
             at=at,
@@ -190,11 +186,11 @@ def requests(
 
 
 MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
-"""What may change how many executors an app lacks, or where it prefers them."""
+"""The events that may change the number of missing executors, or the preferred hosts."""
 
 
 def _by_host(state: ClusterState, app: App) -> dict[str, int]:
-    """How many executors the app has on each host, but for those that were told to stop."""
+    """The number of the app's executors on each host, without those that are stopping."""
     by_host: dict[str, int] = {}
     for executor in app.executors.values():
         if executor.status != "stopping":
@@ -204,16 +200,16 @@ def _by_host(state: ClusterState, app: App) -> dict[str, int]:
 
 
 def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAllocated:
-    """The grant with the request that it raises, if it goes beyond it: cores (A6), or memory a worker (S5, O4)."""
+    """The grant; with a larger request if it exceeds the present one: in cores (A6), or in memory (S5, O4)."""
     app = state.apps[event.app]
-    if app.plain or app.sized_by_scheduler:
+    if isinstance(app.sizing, Computed):
         return event
     held = app.granted + Resources(app.done_cores + event.resources.cores, event.resources.memory_mb)
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
 def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
-    """The executors of elastic apps that were idle for `executor_idle_timeout_s`, unless the demand counts on them (L6).
+    """The executors of elastic apps that were idle for `executor_idle_timeout_s` and that no demand includes (L6).
 
     In the order of the apps' admission, of each the one idle longest first.
     """
@@ -231,35 +227,24 @@ def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
 
 def _wish(state: ClusterState, app: App) -> Iterator[AppChanged]:
     """The stated demand, as far as the company and the cluster have room (semantics L1)."""
-    limit, target = app.executor_limit or 0, app.target or 0
-    more = _room_for(state, app, target - limit)
-    if more:
-        reached = limit + more == target
-        request = _request(app, {"executor_limit": limit + more})
-        yield demand(
-            app,
-            executor_limit=limit + more,
-            target=None if reached else target,
-            requested_cores=request.cores,
-            requested_memory_mb=request.memory_mb,
-        )
+    limit, target, sizing = app.executor_limit or 0, app.target or 0, app.sizing
+    if isinstance(sizing, Fixed) and (more := _room_for(state, app, sizing, target - limit)):
+        limit += more
+        rest = None if limit == target else target
+        yield demand(app, executor_limit=limit, target=rest, requested=_request(app, sizing, limit))
 
 
 def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
     """The next step of an elastic app: 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as there is room (L6)."""
-    limit, wanted = app.executor_limit or 0, app.backlog_executors or 0
-    if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms or _others_wait(state, app):
+    limit, wanted, sizing = app.executor_limit or 0, app.backlog_executors or 0, app.sizing
+    if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms or not isinstance(sizing, Fixed):
         return
-    more = _room_for(state, app, min(app.next_step, wanted - limit))
-    if more:
-        request = _request(app, {"executor_limit": limit + more})
-        yield demand(
-            app,
-            executor_limit=limit + more,
-            next_step=2 * app.next_step if more == app.next_step else 1,
-            requested_cores=request.cores,
-            requested_memory_mb=request.memory_mb,
-        )
+    if _others_wait(state, app):
+        return
+    if more := _room_for(state, app, sizing, min(app.next_step, wanted - limit)):
+        step = 2 * app.next_step if more == app.next_step else 1
+        request = _request(app, sizing, limit + more)
+        yield demand(app, executor_limit=limit + more, next_step=step, requested=request)
 
 
 def withdrawn(state: ClusterState, admitted: AppAdmitted) -> Iterator[AppChanged]:
@@ -291,15 +276,8 @@ def raised_by_return(app: App) -> Iterator[AppChanged]:
 
 
 def _with_limit(app: App, limit: int) -> AppChanged:
-    request = _request(app, {"executor_limit": limit})
-    return demand(
-        app,
-        executor_limit=limit,
-        next_step=1,
-        target=None,
-        requested_cores=request.cores,
-        requested_memory_mb=request.memory_mb,
-    )
+    request = _request(app, app.sizing, limit) if isinstance(app.sizing, Fixed) else app.requested
+    return demand(app, executor_limit=limit, next_step=1, target=None, requested=request)
 
 
 def _others_wait(state: ClusterState, app: App) -> bool:
@@ -322,47 +300,42 @@ def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevo
         yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
 
 
-def _request(app: App, changes: dict[str, Any]) -> Resources:
-    """What an app that is asked for as a number of executors requests: those, and its driver (semantics L1, O4, S5).
+def _request(app: App, sizing: Fixed, executors: int | None) -> Resources:
+    """The request for that number of executors, with the driver (semantics L1, O4, S5).
 
-    Executors beyond the number are claimed until they are gone.
+    An app that was not sized by a number of executors keeps within its cores; None is all of them. Executors above the
+    number are claimed until they end.
     """
-    spec, limit = app.spec, changes.get("executor_limit", app.executor_limit)
-    unit = app.unit or Resources(changes["executor_cores"], changes["executor_memory_mb"])
-    request = unit * (limit or 0)
-    if app.fixed:
-        number = spec.cores // unit.cores if limit is None else min(limit, spec.cores // unit.cores)
-        request = Resources(spec.cores if limit is None else number * unit.cores, number * unit.memory_mb)
-    return request + Resources(spec.driver_cores, spec.driver_memory_mb) if spec.driver else request
+    cores, each = app.spec.cores or 0, sizing.each
+    number = executors or 0
+    if not sizing.counted:
+        most = cores // each.cores
+        number = most if executors is None else min(executors, most)
+    request = each * number if sizing.counted or executors is not None else Resources(cores, each.memory_mb * number)
+    return request if app.spec.driver is None else request + app.spec.driver
 
 
-def _usable(app: App, unit: Resources, more: int) -> int:
+def _usable(app: App, sizing: Fixed, more: int) -> int:
     """How many executors the app could still use if it requested so many more."""
     limit = (app.executor_limit or 0) + more
-    request = _request(app, {"executor_limit": limit})
-    left = request - app.granted - Resources(app.done_cores)
-    if app.spec.driver and app.driver is None:
-        left -= Resources(app.spec.driver_cores, app.spec.driver_memory_mb)
-    return max(0, min(left.holds(unit), limit - len(app.executors)))
+    left = _request(app, sizing, limit) - app.granted - app.unplaced_driver - Resources(app.done_cores)
+    return max(0, min(left.holds(sizing.each), limit - len(app.executors)))
 
 
-def _room_for(state: ClusterState, app: App, most: int) -> int:
+def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     """How many executors more, at most so many, the app may ask for now (semantics L1, L6).
 
     As many as C4 or C6 lets pass, and as stay within the company's part or, with all claims, within the cluster.
     """
-    if most <= 0 or app.unit is None:
-        return 0
-    if state.settings.admission == "open":
-        return most
-    company, unit = app.spec.company, app.unit
-    claims, total = state.claims, state.fleet.total
+    if most <= 0 or state.settings.admission == "open":
+        return max(0, most)
+    company, claims, total = app.spec.company, state.claims, state.fleet.total
     beyond = state.queue.may_borrow(company)
     quota, part = state.queue.companies[company].limit, state.queue.part(company)
     claimed, cluster = claims.of(company).claimed, claims.total.claimed
     more = 0
     while more < most:
-        added = unit * (_usable(app, unit, more + 1) - app.usable)
+        added = sizing.each * (_usable(app, sizing, more + 1) - app.usable)
         if not (beyond or quota.admits(added, lent=False)):
             break
         if not part.covers(claimed + added) and not total.covers(cluster + added):
@@ -374,7 +347,7 @@ def _room_for(state: ClusterState, app: App, most: int) -> int:
 def _check_preferences(app: App, command: ScaleApp) -> None:
     if not command.prefer:
         return
-    if command.executors is None or app.spec.sizing == "one-per-worker":
+    if command.executors is None or isinstance(app.sizing, OnePerWorker):
         raise InvalidCommand(
             "hosts can be preferred only with a number of executors of one size; give --executors N, not none"
         )

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler.model.commands import Private
-from scheduler.model.events import AppRegistered, CompanyChanged, CompanyRegistered, Locality, Wanted, WorkerStatus
+from scheduler.model.events import (
+    AppRegistered,
+    CompanyChanged,
+    CompanyRegistered,
+    Fixed,
+    Locality,
+    Sizing,
+    Wanted,
+    WorkerStatus,
+)
 from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.claims import NO_NEED, Need, Standings
@@ -20,9 +29,9 @@ AppState = Literal["pending", "waiting", "running", "finished", "failed", "kille
 
 @dataclass(slots=True)
 class Allocation:
-    """A slice of one worker granted to one app, for an executor or for its driver.
+    """A part of one worker, granted to an executor of one app or to its driver.
 
-    `stopping` = it was told to stop, its worker has yet to say that it is gone (semantics A5).
+    `stopping`: the worker has not confirmed the end yet (semantics A5).
     """
 
     id: str
@@ -109,10 +118,8 @@ class App:
     requested: Resources
     executor_limit: int | None
     """The most executors it may have at once (semantics P5), None = no limit."""
-    plain: bool
-    """Whether the scheduler sizes its executors and it has no driver, as most do (nor was its demand stated anew)."""
-    unit: Resources | None = None
-    """What each of its executors has, None if the scheduler sizes them or one grows on each worker."""
+    sizing: Sizing
+    """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
     preferring_tasks: int = 0
     preferred_hosts: dict[str, int] = field(default_factory=dict)
     wanted: tuple[Wanted, ...] = ()
@@ -186,29 +193,18 @@ class App:
     @property
     def left_cores(self) -> int:
         """Cores that placement still owes the app's executors (semantics S2, S6, D1)."""
-        left = self.requested.cores - self.granted.cores - self.done_cores
-        if self.plain:
-            return left
-        if self.spec.unlimited:
+        left, spec = self.requested.cores - self.granted.cores - self.done_cores, self.spec
+        if spec.cores is None:
             return UNLIMITED_CORES - self.granted.cores
-        return left - self.spec.driver_cores if self.driver is None else left
-
-    @property
-    def sized_by_scheduler(self) -> bool:
-        """Whether the scheduler works out how large its executors are (semantics S), rather than the app (S5)."""
-        return self.spec.sizing == "computed" and self.unit is None
-
-    @property
-    def executor_memory_mb(self) -> int | None:
-        """Memory of each of its executors in MiB, None if the scheduler works it out."""
-        return self.spec.executor_memory_mb if self.unit is None else self.unit.memory_mb
+        return left if spec.driver is None or self.driver is not None else left - spec.driver.cores
 
     @property
     def beyond_least(self) -> Resources:
         """What an admitted elastic app claims beyond its least number of executors (semantics E7)."""
-        if self.spec.elastic is None or self.unit is None or not self.admitted or self.ended is not None:
+        sizing, elastic = self.sizing, self.spec.elastic
+        if elastic is None or not isinstance(sizing, Fixed) or not self.admitted or self.ended is not None:
             return NOTHING
-        least = self.unit * self.spec.elastic.least + Resources(self.spec.driver_cores, self.spec.driver_memory_mb)
+        least = sizing.each * elastic.least + (self.spec.driver or NOTHING)
         return (self.claim - least).at_least(NOTHING)
 
     @property
@@ -217,38 +213,36 @@ class App:
         return self.spec.elastic is not None
 
     @property
-    def fixed(self) -> bool:
-        """Whether it fixed the size of its executors and states how many cores it wants of them (semantics S5)."""
-        return self.spec.sizing == "fixed" and not self.elastic
+    def driver_runs(self) -> bool:
+        """Whether it needs no driver, or has one that was not told to stop (semantics D1)."""
+        return self.spec.driver is None or (self.driver is not None and self.driver.status != "stopping")
 
     @property
-    def follows_limit(self) -> bool:
-        """Whether its request is what its number of executors makes, rather than cores it was submitted with."""
-        return self.unit is not None and (self.elastic or self.spec.sizing == "computed")
+    def unplaced_driver(self) -> Resources:
+        """Its driver while that waits for a worker; nothing otherwise."""
+        return NOTHING if self.spec.driver is None or self.driver is not None else self.spec.driver
 
     @property
     def lacking(self) -> int:
-        """How many executors of its unit placement owes it (semantics L1: target - starting - running)."""
-        if self.unit is None or not self.admitted or self.ended is not None:
+        """How many executors of its fixed size placement owes it (semantics L1: target - starting - running)."""
+        if not isinstance(self.sizing, Fixed) or not self.admitted or self.ended is not None:
             return 0
-        return max(0, min(self.left_executors, self.left_cores // self.unit.cores))
+        return max(0, min(self.left_executors, self.left_cores // self.sizing.each.cores))
 
     @property
     def left_executors(self) -> int:
         """How many more executors the app may have (semantics P5)."""
         return UNLIMITED_CORES if self.executor_limit is None else self.executor_limit - len(self.executors)
 
-    def slices(self) -> list[Allocation]:
-        """All that the app is granted, its driver included."""
+    def allocations(self) -> list[Allocation]:
+        """The allocations of its executors and its driver."""
         return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
 
     @property
     def left_executor_memory_mb(self) -> int:
         """Memory that may still be granted to its executors, without its driver's (semantics A2, D1)."""
-        left = self.requested.memory_mb - self.granted.memory_mb
-        if self.plain or self.driver is not None or not self.spec.driver:
-            return left
-        return left - self.spec.driver_memory_mb
+        left, spec = self.requested.memory_mb - self.granted.memory_mb, self.spec
+        return left if spec.driver is None or self.driver is not None else left - spec.driver.memory_mb
 
     @property
     def left_memory_mb(self) -> int:

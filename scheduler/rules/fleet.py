@@ -66,13 +66,15 @@ class Fleet:
         """What the live workers offer together."""
         self.live = 0
         """Number of live workers."""
+        self.leaving: dict[str, None] = {}
+        """The live workers on which executors or drivers were told to stop."""
         self._offers: dict[Resources, int] = {}
         """What a live worker offers -> how many offer that."""
         self._workers: dict[Shape, list[str]] = {}
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, Shape]] = []
         self._moved: dict[str, tuple[Shape, Shape]] = {}
-        """Worker -> (indexed shape, current shape); applied by `_settle`."""
+        """Worker -> (indexed shape, current shape); applied by `_sync`."""
         self.configure(sizes, minimum)
 
     def configure(self, sizes: Iterable[int], minimum: Resources) -> None:
@@ -111,19 +113,19 @@ class Fleet:
     def usable(self) -> int:
         """Number of usable workers (semantics S1)."""
         if self._moved:
-            self._settle()
+            self._sync()
         return self._usable
 
     def usable_with(self, index: int) -> int:
         """Number of usable workers with at least `sizes[index]` cores free."""
         if self._moved:
-            self._settle()
+            self._sync()
         return sum(self._usable_by_rank[len(self.sizes) - index :])
 
     def most_free_cores(self) -> int:
         """The largest number of free cores on any live worker; 0 without workers."""
         if self._moved:
-            self._settle()
+            self._sync()
         return self._by_cores[-1].cores if self._by_cores else 0
 
     def could_host(self, size: Resources) -> bool:
@@ -133,7 +135,7 @@ class Fleet:
     def has_room(self, size: Resources) -> bool:
         """Whether a live worker has that much free."""
         if self._moved:
-            self._settle()
+            self._sync()
         by_cores = self._by_cores
         return any(
             by_cores[index].covers(size) for index in range(bisect_left(by_cores, Resources(size.cores)), len(by_cores))
@@ -142,7 +144,7 @@ class Fleet:
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory (MiB) of usable workers with `cores` free; None if there is none (semantics S3)."""
         if self._moved:
-            self._settle()
+            self._sync()
         by_memory = self._by_memory
         for index in range(bisect_left(by_memory, (self._minimum.memory_mb,)), len(by_memory)):
             memory_mb, shape = by_memory[index]
@@ -156,7 +158,7 @@ class Fleet:
         Lazy. The fleet must not change during iteration.
         """
         if self._moved:
-            self._settle()
+            self._sync()
         _, by, largest_first = WORKER_SELECTIONS[selection]
         by_memory, by_cores = self._by_memory, self._by_cores
         if by == "memory":
@@ -180,17 +182,17 @@ class Fleet:
     def by_room(self) -> Iterator[str]:
         """The live workers with the most free cores first, then memory, then by id (semantics P8)."""
         if self._moved:
-            self._settle()
+            self._sync()
         for shape in reversed(self._by_cores):
             yield from self._workers[shape]
 
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""
         if self._moved:
-            self._settle()
+            self._sync()
         return {worker: shape for shape, workers in self._workers.items() for worker in workers}
 
-    def _settle(self) -> None:
+    def _sync(self) -> None:
         """Move every changed worker to its current shape."""
         for worker, (kept, free) in self._moved.items():
             if kept != free:

@@ -18,7 +18,7 @@ from scheduler.rules.timers import Timer
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.admission.quota import Pending
-    from scheduler.rules.claims import Need
+    from scheduler.rules.claims import Need, Standing
     from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.state import ClusterState
 
@@ -39,6 +39,7 @@ def violations(state: ClusterState) -> Iterator[str]:
         yield from _worker(worker)
     for app in state.apps.values():
         yield from _app(app, state)
+        yield from _claim(app, state)
     yield from _indexes(state)
     yield from _claims(state)
     for name, queue in state.queue.companies.items():
@@ -51,7 +52,7 @@ def _balances(state: ClusterState) -> Iterator[str]:
     companies: defaultdict[str, Balance] = defaultdict(Balance)
     users: defaultdict[tuple[str, str], Balance] = defaultdict(Balance)
     for app in state.apps.values():
-        waiting, held = app.admitted and app.ended is None, app.slices()
+        waiting, held = app.admitted and app.ended is None, app.allocations()
         if waiting or held:
             company, user = app.spec.company, app.spec.user
             accounts = cluster, companies[company], users[company, user]
@@ -69,50 +70,51 @@ def _balances(state: ClusterState) -> Iterator[str]:
 
 
 def _claims(state: ClusterState) -> Iterator[str]:
-    """What apps claim (semantics A8), and what the cluster, companies and users count of it."""
-    claims, fleet = state.claims, state.fleet
+    """What the cluster, companies and users count of their apps' claims (semantics A8, O3), and who can be hosted."""
+    claims = state.claims
     claimed: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
     unserved: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
     held: defaultdict[str, Resources] = defaultdict(Resources)
     lent: defaultdict[str, Resources] = defaultdict(Resources)
     for app in state.apps.values():
-        spec, need = app.spec, app.need
-        if app.ended is None and need is not claims.need_of(app):
-            yield f"app {spec.app!r} needs something else of a worker than its demand says"
-        if (app.usable, app.more) != (usable_executors(app), need.more(app, fleet)):
-            yield f"app {spec.app!r} counts {app.usable} executors and {app.more} that it can still use"
-        if bool(app.usable) != (app.admitted in need.owed.get(app.usable, ()) if app.usable else False):
-            yield f"app {spec.app!r} is not kept among those that can use {app.usable} executors"
-        never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.next_driver
-        if app.unserved != never:
-            yield f"app {spec.app!r} was granted something or not, against its facts"
-        if app.lent != app.beyond_least:
-            yield f"app {spec.app!r} counts {app.lent} beyond its least number of executors"
-        lent[spec.company] += app.lent
-        live = _sum([one for one in app.slices() if state.workers[one.worker].status == "alive"])
-        held[spec.company] += live
-        if spec.elastic is not None and app.claim != live + app.more:
-            yield f"app {spec.app!r} counts a claim of {app.claim}, not {live + app.more}"
-        for level in ((), (spec.company,), (spec.company, spec.user)):
+        company, user = app.spec.company, app.spec.user
+        live = _sum([one for one in app.allocations() if state.workers[one.worker].status == "alive"])
+        held[company] += live
+        lent[company] += app.lent
+        if app.spec.elastic is not None and (app.claim, app.lent) != (live + app.more, app.beyond_least):
+            yield f"app {app.spec.app!r} counts {app.claim} and {app.lent} beyond its least number of executors"
+        levels: tuple[tuple[str, ...], ...] = ((), (company,), (company, user))
+        for level in levels:
             claimed[level] += live + app.more
-            unserved[level] += app.requested if never else NOTHING
-    known = {(): claims.total, **{(name,): each for name, each in claims.companies.items()}, **claims.users}
-    for level, standing in known.items():
+            unserved[level] += app.requested if app.unserved else NOTHING
+    known: list[tuple[tuple[str, ...], Standing]] = [((), claims.total)]
+    known += [((name,), each) for name, each in claims.companies.items()]
+    known += [(user, each) for user, each in claims.users.items()]
+    for level, standing in known:
         if (standing.claimed, standing.unserved) != (claimed[level], unserved[level]):
             yield f"{level or 'the cluster'} counts {standing} where its apps claim {claimed[level]}"
     for name, standing in claims.companies.items():
-        if standing.lent != lent[name]:
-            yield f"company {name!r} counts {standing.lent} beyond the least of elastic apps, not {lent[name]}"
-        if standing.held != held[name]:
-            yield f"company {name!r} counts {standing.held} on live workers where it is granted {held[name]}"
-    live_workers = [worker for worker in state.workers.values() if worker.status == "alive"]
+        if (standing.held, standing.lent) != (held[name], lent[name]):
+            yield f"company {name!r} counts {standing} where its apps make {held[name]} and {lent[name]}"
+    offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
     for need in claims.needs.values():
-        hosted = all(
-            not size.cores or any(worker.offer.covers(size) for worker in live_workers)
-            for size in (need.least, need.driver)
-        )
-        if need.hostable != hosted:
+        sizes = [size for size in (need.least, need.driver) if size.cores]
+        if need.hostable != all(any(offer.covers(size) for offer in offers) for size in sizes):
             yield f"live workers could host {need.least} or not, against what they offer"
+
+
+def _claim(app: App, state: ClusterState) -> Iterator[str]:
+    """What the app needs and claims (semantics A8)."""
+    name, need = app.spec.app, app.need
+    if app.ended is None and need is not state.claims.need_of(app):
+        yield f"app {name!r} needs something else of a worker than its demand says"
+    if (app.usable, app.more) != (usable_executors(app), need.more(app, state.fleet)):
+        yield f"app {name!r} counts {app.usable} executors and {app.more} that it can still use"
+    if app.usable and app.admitted not in need.owed.get(app.usable, ()):
+        yield f"app {name!r} is not kept among those that can use {app.usable} executors"
+    never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.next_driver
+    if app.unserved != never:
+        yield f"app {name!r} was granted something or not, against its facts"
 
 
 def _worker(worker: Worker) -> Iterator[str]:
@@ -125,7 +127,7 @@ def _worker(worker: Worker) -> Iterator[str]:
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:
     name = app.spec.app
-    held = _sum(app.slices())
+    held = _sum(app.allocations())
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
     if app.executor_limit is None and not app.requested.covers(held + Resources(app.done_cores)):
@@ -199,7 +201,7 @@ def _holds(state: ClusterState) -> Iterator[str]:
         stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
         if worker.leaving != _sum(stopping):
             yield f"worker {worker.id!r} counts {worker.leaving} to leave where {_sum(stopping)} do"
-        if (worker.id in state.leaving) != (worker.leaving != NOTHING and worker.status == "alive"):
+        if (worker.id in state.fleet.leaving) != (worker.leaving != NOTHING and worker.status == "alive"):
             yield f"worker {worker.id!r} has executors that leave or not, against the state"
         if list(worker.holds) != [hold.id for hold in state.holds.values() if hold.worker == worker.id]:
             yield f"the holds on worker {worker.id!r} are not those of the state"
@@ -276,7 +278,7 @@ def _part(name: str, state: ClusterState) -> Resources:
         part = bought[name] if total <= live else bought[name] * live / total
         least = step if state.companies[name].spec.by_default or bought[name] >= step else 0
         parts.append(max(least, int(part / step) * step))
-    return Resources(*parts)
+    return Resources(parts[0], parts[1])
 
 
 def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:

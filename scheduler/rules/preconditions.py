@@ -22,6 +22,7 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    Computed,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -30,14 +31,17 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
     HoldEnded,
     LostWorkersForgotten,
     MasterElected,
+    OnePerWorker,
     RefusalsOmitted,
     ReservationLapsed,
     RevocationWithdrawn,
     RoomHeld,
     RoomReserved,
+    Sizing,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -164,43 +168,41 @@ def _app_registered(state: Facts, event: AppRegistered) -> Broken:
         return "A1", f"app {event.app!r} is known already"
     if event.company not in state.companies:
         return "A1", f"company {event.company!r} is not registered"
-    if event.cores < 0 or event.tasks < 0:
+    if (event.cores or 0) < 0 or event.tasks < 0:
         return "A1", f"app {event.app!r} asks for {event.cores} cores and {event.tasks} tasks"
-    if event.requested_cores < event.driver_cores or event.requested_memory_mb < event.driver_memory_mb:
+    if not event.requested.covers(event.driver or NOTHING):
         return "A2", f"app {event.app!r} requests less than its driver has"
-    if event.driver:
-        if event.driver_cores < 1 or event.driver_memory_mb < 1:
-            return "D1", f"the driver of app {event.app!r} asks for nothing"
-    elif event.driver_cores or event.driver_memory_mb:
-        return "D1", f"app {event.app!r} has no driver to hold {event.driver_cores} cores"
-    if event.sizing == "computed" and event.executor_limit is None and event.elastic is None and not event.unlimited:
-        return _as_computed(event)
-    return _as_asked(event)
+    if event.driver is not None and not event.driver.covers(_LEAST):
+        return "D1", f"the driver of app {event.app!r} asks for nothing"
+    if event.executor_limit is not None and event.executor_limit < 0:
+        return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
+    return _sizing(event.app, event.sizing) or _sized(event)
 
 
-def _as_computed(event: AppRegistered) -> Broken:
-    if event.executor_cores is not None or event.executor_memory_mb is not None:
-        return "S5", f"the scheduler sizes the executors of app {event.app!r}"
-    if event.memory_per_task_mb is not None and event.memory_per_task_mb < 1:
-        return "A2", f"a task of app {event.app!r} has {event.memory_per_task_mb} MiB"
+_LEAST = Resources(1, 1)
+
+
+def _sizing(app: str, sizing: Sizing) -> Broken:
+    match sizing:
+        case Computed(memory_per_task_mb=memory_mb):
+            if memory_mb is not None and memory_mb < 1:
+                return "A2", f"a task of app {app!r} has {memory_mb} MiB"
+        case Fixed(each=size):
+            if not size.covers(_LEAST):
+                return "S5", f"the executors of app {app!r} have {size}"
+        case OnePerWorker(memory_mb=memory_mb):
+            if memory_mb < 1:
+                return "S5", f"the executors of app {app!r} have {memory_mb} MiB"
     return None
 
 
-def _as_asked(event: AppRegistered) -> Broken:
-    cores, memory_mb = event.executor_cores, event.executor_memory_mb
-    if event.executor_limit is not None and event.executor_limit < 0:
-        return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
-    if event.sizing == "computed":
-        if event.unlimited or event.elastic is not None:
-            return "S5", f"app {event.app!r} does not size its executors"
-        return _as_computed(event)
-    if memory_mb is None or memory_mb < 1:
-        return "S5", f"the executors of app {event.app!r} have {memory_mb} MiB"
-    if (cores is None) != (event.sizing == "one-per-worker") or (cores is not None and cores < 1):
-        return "S5", f"{event.sizing} executors of app {event.app!r} have {cores} cores"
+def _sized(event: AppRegistered) -> Broken:
+    if event.cores is None and isinstance(event.sizing, Computed):
+        return "S5", f"app {event.app!r} does not size its executors"
     if event.elastic is not None:
         least, most, backlog, step = event.elastic
-        if cores is None or not 0 <= least <= backlog <= most or step < 1 or event.executor_limit is None:
+        counted = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
+        if not counted or not 0 <= least <= backlog <= most or step < 1:
             return "L6", f"app {event.app!r} cannot be elastic between {least} and {most} executors"
     return None
 
@@ -253,7 +255,7 @@ def _executor_allocated(state: Facts, event: ExecutorAllocated) -> Broken:
         return broken
     if event.executor != executor_id(event.app, app.next_executor):
         return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
-    if not app.plain and app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+    if not app.driver_runs:
         return "D1", f"the driver of app {event.app!r} does not run"
     request = event.requested or app.requested
     if not request.covers(app.requested):
@@ -269,14 +271,13 @@ def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
     broken = _granted(state, app, event)
     if broken is not None or app is None:
         return broken
-    if not app.spec.driver or app.driver is not None:
+    if app.spec.driver is None or app.driver is not None:
         return "D1", f"no driver of app {event.app!r} waits for a worker"
     if event.driver != driver_id(event.app, app.next_driver):
         return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.next_driver)!r}"
-    size = Resources(app.spec.driver_cores, app.spec.driver_memory_mb)
-    if event.resources != size:
-        return "D1", f"the driver of app {event.app!r} has {size}"
-    if not app.requested.covers(app.granted + size):
+    if event.resources != app.spec.driver:
+        return "D1", f"the driver of app {event.app!r} has {app.spec.driver}"
+    if not app.requested.covers(app.granted + event.resources):
         return "A2", f"app {event.app!r} requests {app.requested}, and would be granted more"
     return None
 
@@ -373,8 +374,8 @@ def _app_changed(state: Facts, event: AppChanged) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
         return "O4", f"app {event.app!r} is not known or has ended"
-    if event.done_cores < 0 or event.requested_cores < event.done_cores or event.requested_memory_mb < 0:
-        return "O4", f"app {event.app!r} cannot request {event.requested_cores} cores, {event.done_cores} of them done"
+    if event.done_cores < 0 or not event.requested.covers(Resources(event.done_cores)):
+        return "O4", f"app {event.app!r} cannot request {event.requested}, {event.done_cores} cores of it done"
     if event.target is not None and event.target <= (event.executor_limit or 0):
         return "L1", f"app {event.app!r} asks for {event.target} executors, which it requests already"
     if (
@@ -383,13 +384,12 @@ def _app_changed(state: Facts, event: AppChanged) -> Broken:
         or min(event.preferred_hosts.values(), default=0) < 0
     ):
         return "P5", f"app {event.app!r} cannot have a negative number of executors or tasks"
-    unit = event.executor_cores, event.executor_memory_mb
-    if app.unit is not None:
-        if unit != (app.unit.cores, app.unit.memory_mb):
-            return "S5", f"the executors of app {event.app!r} have {app.unit.cores} cores and {app.unit.memory_mb} MiB"
-    elif unit != (None, None) and (app.spec.sizing != "computed" or (unit[0] or 0) < 1 or (unit[1] or 0) < 1):
-        return "S5", f"the executors of app {event.app!r} cannot have {unit[0]} cores and {unit[1]} MiB"
-    if event.preferred_hosts and unit == (None, None):
+    if event.sizing != app.sizing:
+        if not isinstance(app.sizing, Computed) or not isinstance(event.sizing, Fixed):
+            return "S5", f"the executors of app {event.app!r} keep their size"
+        if (broken := _sizing(event.app, event.sizing)) is not None:
+            return broken
+    if event.preferred_hosts and not isinstance(event.sizing, Fixed):
         return "L1", f"app {event.app!r} prefers hosts without executors of one size"
     if event.next_step < 1 or (event.backlog_executors is not None) != app.elastic:
         return "L6", f"app {event.app!r} asks for {event.next_step} executors next, {event.backlog_executors} in all"
@@ -400,7 +400,7 @@ def _executors_requested(state: Facts, event: ExecutorsRequested) -> Broken:
     app = state.apps.get(event.app)
     if app is None or not app.admitted or app.ended is not None:
         return "L1", f"app {event.app!r} is not in waitingApps"
-    if app.unit is None and event.pending:
+    if event.pending and not isinstance(app.sizing, Fixed):
         return "L1", f"app {event.app!r} has no executors of one size to request"
     if any(wanted.number < 1 or wanted.since > state.at for wanted in event.pending):
         return "L1", f"app {event.app!r} requests no executors, or from a time that has not come"

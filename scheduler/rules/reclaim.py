@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.model.events import Event, ExecutorRevoked, HoldEnded, RoomHeld, Shares
+from scheduler.model.events import Computed, Event, ExecutorRevoked, HoldEnded, RoomHeld, Shares
 from scheduler.model.resources import NOTHING, Resources, Share
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.demand import lowered_by_loss
@@ -104,7 +104,7 @@ class _Reclaiming:
         state, size = self.state, app.need.least
         if state.fleet.has_room(size):
             return False
-        if any(_room_to_come(state.workers[worker], app).covers(size) for worker in state.leaving):
+        if any(_room_to_come(state.workers[worker], app).covers(size) for worker in state.fleet.leaving):
             return False
         return not any(
             _room_to_come(state.workers[hold.worker], app).covers(size)
@@ -201,7 +201,7 @@ class _Reclaiming:
             return "E2"
         if not larger or not reached(held, part):
             return None
-        if not loser.sized_by_scheduler and self._held(claimant.spec.company) != NOTHING:
+        if not isinstance(loser.sizing, Computed) and self._held(claimant.spec.company) != NOTHING:
             return None
         needs = zip(
             _amounts(claimant.need.executor),
@@ -313,7 +313,8 @@ def _beyond_least(app: App) -> int:
 
 def _last_granted(app: App) -> list[Allocation]:
     """The app's executors, idle ones first, the one granted last first (semantics E4)."""
-    return sorted(list(app.executors.values())[::-1], key=lambda one: one.idle_since is None)
+    executors = list(reversed(app.executors.values()))
+    return [one for idle in (True, False) for one in executors if (one.idle_since is not None) == idle]
 
 
 def _sum(losses: list[Loss]) -> Resources:

@@ -1,4 +1,4 @@
-"""A scenario run through the rules without a store: settings and commands in, decisions and the final state out."""
+"""Run a scenario of settings and commands without a store; return its decisions and the final state."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ class _Course:
     def _decided(self, event: Event) -> dict[str, Any] | None:
         """The event as an answer has it, None if it is none."""
         if isinstance(event, AppRegistered):
-            self._requested[event.app] = event.requested_cores
+            self._requested[event.app] = event.requested.cores
         elif isinstance(event, AppChanged):
             before = self._requested.get(event.app)
-            self._requested[event.app] = event.requested_cores
-            return None if event.requested_cores == before else {"requested": event.app, "cores": event.requested_cores}
+            self._requested[event.app] = event.requested.cores
+            return None if event.requested.cores == before else {"requested": event.app, "cores": event.requested.cores}
         elif isinstance(event, AppRemoved) and event.reason not in ("finished", "killed"):
             return {"removed": event.app, "reason": event.reason}
         decision = decision_of(event)
@@ -185,7 +185,7 @@ def _finish(state: ClusterState, name: str) -> Iterator[Command]:
     app = state.apps.get(name)
     for executor in list(app.executors) if app is not None else []:
         yield EndedExecutor(executor=executor, reason="exited", exit_code=0, done=True)
-    if app is None or not app.spec.driver or app.ended is not None:
+    if app is None or app.spec.driver is None or app.ended is not None:
         yield EndApp(app=name, reason="finished")
     elif app.driver is None:
         yield KillApp(app=name)

@@ -45,6 +45,7 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
     HoldEnded,
     LostWorkersForgotten,
     MasterElected,
@@ -70,7 +71,7 @@ from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
-from scheduler.rules.timers import Timers
+from scheduler.rules.timers import Timers, What
 from scheduler.rules.topology import Topology
 
 REFUSALS_A_MINUTE = 60
@@ -116,8 +117,6 @@ class ClusterState:
         self.drivers: dict[str, Allocation] = {}
         self.holds: dict[int, Hold] = {}
         """What is held for apps, by the position of its event (semantics P8, E5)."""
-        self.leaving: dict[str, None] = {}
-        """The live workers on which executors were told to stop."""
         self.holders: dict[str, dict[str, App]] = {}
         """Company -> its admitted apps that have executors."""
         self.elastics: dict[str, dict[str, App]] = {}
@@ -131,12 +130,6 @@ class ClusterState:
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
-        self._short_timers: dict[str, None] = {}
-        """The companies of which it is known when they will have been short for too long."""
-        self._due_changed: dict[str, App] = {}
-        """The apps that may wait for another time since somebody last asked."""
-        self._indexing = False
-        """Whether indexes are worked out from facts that are given."""
 
     def apply(self, event: Event, *, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -170,18 +163,18 @@ class ClusterState:
         return self._by_submission[self.waiting_drivers[index]] if index < len(self.waiting_drivers) else None
 
     def wants_executors(self, app: App) -> bool:
-        """Whether placement is to look at the app: it owes it a unit (P4), within its limit (P5), its driver placed."""
+        """Whether placement owes the app an executor (P4), within its limit (P5), once its driver is placed (D1)."""
         if app.ended is not None or not app.admitted:
             return False
         limit = app.executor_limit
         if limit is not None and limit <= len(app.executors):
             return False
-        if app.plain:
-            return app.left_cores > 0
-        if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+        if app.spec.driver is not None and not app.driver_runs:
             return False
-        unit = 1 if app.unit is None or PLACEMENTS[self.settings.placement].one_a_worker else app.unit.cores
-        return app.left_cores >= unit
+        sizing = app.sizing
+        if type(sizing) is not Fixed or PLACEMENTS[self.settings.placement].one_a_worker:
+            return app.left_cores > 0
+        return app.left_cores >= sizing.each.cores
 
     @property
     def timers(self) -> Timers:
@@ -189,15 +182,17 @@ class ClusterState:
         for company in self.queue.changed:
             self._timers.set(company, 0, self.queue.moments(company))
         self.queue.changed.clear()
-        for app in self._due_changed.values():
+        for app in self._timers.changed.values():
             self._set_timers(app)
-        self._due_changed.clear()
+        self._timers.changed.clear()
         short = {name: self.short_since(name) for name in self.owed.companies()}
-        for name in {**self._short_timers, **short}:
+        for name in {**self._timers.short, **short}:
             since = short.get(name)
-            due = () if since is None else ((since + self.settings.hold_patience_s * 1000, "short"),)
+            due: list[tuple[int, What]] = []
+            if since is not None:
+                due.append((since + self.settings.hold_patience_s * 1000, "short"))
             self._timers.set(name, -1, due)
-        self._short_timers = dict.fromkeys(short)
+        self._timers.short = dict.fromkeys(short)
         return self._timers
 
     def short_since(self, company: str) -> int | None:
@@ -279,14 +274,13 @@ class ClusterState:
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
         """Work out every index from the facts alone: for a state whose facts were read back, before any event.
 
-        `held_back` is what the caps held back, as `AppQueue.held_back` told it.
+        `held_back` is the result of `AppQueue.held_back`.
         """
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
         self.claims.configure(self.settings)
         self.queue.configure(self.settings)
         self.queue.basis.at = self.at
         self._oldest_commands = deque(self.commands)
-        self._indexing = True
         for allocation in (*self.executors.values(), *self.drivers.values()):
             if allocation.status == "stopping":
                 self.workers[allocation.worker].leaving += allocation.resources
@@ -294,8 +288,8 @@ class ClusterState:
                 self.holds[allocation.claim].leaving[allocation.id] = allocation
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
-        for known in self.known_workers():
-            self._offer(known.offer, 1)
+        for offering in self.known_workers():
+            self._offer(offering.offer, 1)
         self._wait_to_forget()
         for name, company in self.companies.items():
             standing = self.claims.of(name)
@@ -308,7 +302,7 @@ class ClusterState:
         self._set_quotas()
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
-            for held in app.slices():
+            for held in app.allocations():
                 if self.workers[held.worker].status == "alive":
                     self.claims.stay(held, app, live=True)
             if not app.admitted and app.ended is None:
@@ -323,16 +317,17 @@ class ClusterState:
                 self.claims.admit(app)
             if app.target is not None:
                 self.wishes[app.spec.app] = app
-            if app.spec.driver and app.driver is None:
+            if app.spec.driver is not None and app.driver is None:
                 self._let_driver_wait(app, waits=True)
             if app.spec.elastic is not None:
                 self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
                 self.claims.lend(app)
+            owed_since = app.owed_since
             self._reconsider(app)
+            app.owed_since = owed_since
             if app.executors:
                 self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
             self.queue.touch(app.spec.company, app.spec.user)
-        self._indexing = False
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
@@ -460,8 +455,8 @@ class ClusterState:
 
     def _wait_to_forget(self) -> None:
         first = min((worker.at for worker in self.lost.values()), default=None)
-        due = () if first is None else ((first + self.settings.remember_lost_s * 1000, "lost"),)
-        self._timers.set("", 0, due)
+        remembered_ms = self.settings.remember_lost_s * 1000
+        self._timers.set("", 0, () if first is None else ((first + remembered_ms, "lost"),))
 
     def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
         if was == now:
@@ -469,9 +464,9 @@ class ClusterState:
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.open_to(None))
         if now and worker.leaving != NOTHING:
-            self.leaving[worker.id] = None
+            self.fleet.leaving[worker.id] = None
         else:
-            self.leaving.pop(worker.id, None)
+            self.fleet.leaving.pop(worker.id, None)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
@@ -518,19 +513,17 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
-        request = Resources(event.requested_cores, event.requested_memory_mb)
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, request, self.head, self.at),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
             submitted=self.head,
             submitted_at=self.at,
-            requested=request,
+            requested=event.requested,
             executor_limit=event.executor_limit,
-            plain=event.sizing == "computed" and not event.driver,
-            unit=_unit(event.executor_cores, event.executor_memory_mb),
+            sizing=event.sizing,
         )
         if event.elastic is not None:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
@@ -567,13 +560,12 @@ class ClusterState:
             self.elastics.setdefault(event.company, {})[event.app] = app
             self.claims.lend(app)
         self.queue.admit(app.queued, self.head)
-        if app.spec.driver:
+        if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
         self._reconsider(app)
 
     def _app_changed(self, event: AppChanged) -> None:
-        app = self.apps[event.app]
-        request = Resources(event.requested_cores, event.requested_memory_mb)
+        app, request = self.apps[event.app], event.requested
         before = app.requested
         if app.admitted:
             add_request(app.accounts, request - before)
@@ -584,9 +576,7 @@ class ClusterState:
         if (event.executor_limit or 0) > (app.executor_limit or 0) or (wants and not wanted):
             app.asked_at = self.at
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
-        if app.unit is None:
-            app.unit = _unit(event.executor_cores, event.executor_memory_mb)
-        app.plain = app.plain and app.unit is None
+        app.sizing = event.sizing
         self._set_need(app)
         if not app.admitted and request != app.queued.request:
             app.queued = self.queue.restate(app.queued, request, app.need)
@@ -622,13 +612,13 @@ class ClusterState:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
-        for held in app.slices():
+        for held in app.allocations():
             self._let_leave(held)
         app.running = 0
         self._drop_holder(app)
         app.wanted = ()
         self.wishes.pop(event.app, None)
-        if not app.plain and app.spec.driver and app.driver is None and app.admitted:
+        if app.spec.driver is not None and app.driver is None and app.admitted:
             self._let_driver_wait(app, waits=False)
         if app.admitted:
             del self.waiting[event.app]
@@ -649,7 +639,7 @@ class ClusterState:
         executor = Allocation(event.executor, event.app, event.worker, event.resources, granted_at=self.at)
         executor.locality = event.locality
         app.owed_since = self.at
-        self._due_changed[app.spec.app] = app
+        self._timers.changed[app.spec.app] = app
         if not app.executors:
             self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
@@ -685,7 +675,7 @@ class ClusterState:
         if app.owed:
             self.owed.add(app)
         self.fleet.move(worker.id, before, worker.open_to(None))
-        self._due_changed[app.spec.app] = app
+        self._timers.changed[app.spec.app] = app
 
     def _hold_ended(self, event: HoldEnded) -> None:
         """What was held is free again; at its limit, its app gets none for as long (semantics P8)."""
@@ -704,7 +694,7 @@ class ClusterState:
                 self.owed.add(app)
             if event.reason == "limit":
                 app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
-            self._due_changed[app.spec.app] = app
+            self._timers.changed[app.spec.app] = app
 
     def _executor_revoked(self, event: ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
@@ -739,9 +729,9 @@ class ClusterState:
         worker = self.workers[allocation.worker]
         worker.leaving += change
         if worker.leaving != NOTHING and worker.status == "alive":
-            self.leaving[worker.id] = None
+            self.fleet.leaving[worker.id] = None
         else:
-            self.leaving.pop(worker.id, None)
+            self.fleet.leaving.pop(worker.id, None)
 
     def _executor_removed(self, event: ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
@@ -759,9 +749,8 @@ class ClusterState:
         if event.reason == "failed":
             app.failures += 1
         if event.done:
-            unplaced = app.spec.driver_cores if app.spec.driver and app.driver is None else 0
-            held = app.granted.cores - executor.resources.cores
-            app.done_cores = max(0, app.requested.cores - held - unplaced)
+            held = app.granted.cores - executor.resources.cores + app.unplaced_driver.cores
+            app.done_cores = max(0, app.requested.cores - held)
         self._grant(app, worker, -executor.resources)
         self._forget_if_over(app)
 
@@ -825,16 +814,16 @@ class ClusterState:
 
     def _reconsider(self, app: App, held: Resources | None = None) -> None:
         """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
-        if not app.plain:
+        if type(app.sizing) is Fixed:
             self._set_timers(app)
         if self.claims.update(app, held):
             self.queue.touch(app.spec.company, app.spec.user)
         owed = self.wants_executors(app)
         if owed != app.owed:
             app.owed = owed
-            if owed and not self._indexing:
+            if owed:
                 app.owed_since = self.at
-            self._due_changed[app.spec.app] = app
+            self._timers.changed[app.spec.app] = app
             if owed:
                 self.owed.add(app)
             else:
@@ -934,8 +923,6 @@ def _stated(event: Event) -> dict[str, Any]:
 
 
 def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
-    if isinstance(value, Resources):
-        return list(value)
     if isinstance(value, Struct):
         return to_builtins(value)
     return _facts(value) if is_dataclass(value) else value
@@ -953,10 +940,5 @@ _APP_LINKS = (
 
 
 def _app_facts(app: App) -> dict[str, Any]:
-    facts = _facts(app, *_APP_LINKS)
-    return {
-        **facts,
-        "spec": _stated(app.spec),
-        "executors": list(app.executors),
-        "driver": app.driver and app.driver.id,
-    }
+    facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
+    return {**facts, "spec": to_builtins(app.spec), "executors": list(app.executors), "driver": driver}

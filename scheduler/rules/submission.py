@@ -1,18 +1,17 @@
-"""What a submission becomes in the log: what was asked for, checked, and what that makes the app hold."""
+"""The event of a submitted app: its arguments checked, and what it requests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypedDict
 
 from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
-from scheduler.model.events import AppRegistered, Elastic, Sizing
-from scheduler.model.resources import Resources
+from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Company
-from scheduler.rules.placement.sizing import memory_for, requested_resources, resources_as_asked
+from scheduler.rules.placement.sizing import memory_for, requested_resources
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import (
     MAX_CORES,
@@ -26,14 +25,14 @@ from scheduler.rules.validate import (
 )
 
 SPARK_MEMORY_MB = 1024
-"""Memory of an executor or a driver that says nothing of it, as in Spark."""
+"""Default memory of an executor or a driver, as in Spark."""
 SPARK_DRIVER_CORES = 1
 
 
 def registration(state: ClusterState, company: Company, command: SubmitApp) -> AppRegistered:
-    """The app as it is queued, under what it will hold (semantics A1, A2, S5).
+    """The app as it is queued, with its request (semantics A1, A2, S5).
 
-    Raises: InvalidCommand, DuplicateApp, or QuotaExceeded if it is larger than what its company bought (C4).
+    Raises: InvalidCommand, DuplicateApp, or QuotaExceeded if the request alone is larger than the quota (C4).
     """
     check_identifier("the app id", command.app)
     if command.app in state.apps:
@@ -44,64 +43,68 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
         command = _elastic(state, command)
-    more = _more(state, command) if _says_more(command) else _NOTHING_MORE
-    cores, tasks = _cores_and_tasks(state, command)
-    if command.elastic is not None:
-        more["elastic"] = _bounds(command, tasks)
+    if command.executor_limit is not None:
+        check_range("the maximum number of executors", command.executor_limit, 0, MAX_EXECUTORS)
+    sizing = _sizing(command)
+    driver = _driver(command)
+    cores, tasks = _cores_and_tasks(state, command, sizing)
+    if state.settings.admission == "fair":
+        _check_size(state, sizing, cores or 0)
     if command.memory_per_task_mb is not None:
         check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     if command.time_limit_s is not None:
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
-    each, limit = more["executor_cores"], more["executor_limit"]
-    bounded = cores if each is None or limit is None else min(cores, limit * each)
-    request = request_of(
-        state,
-        cores=bounded,
-        memory_per_task_mb=command.memory_per_task_mb,
-        executor_cores=more["executor_cores"],
-        executor_memory_mb=more["executor_memory_mb"],
-        driver_cores=more["driver_cores"],
-        driver_memory_mb=more["driver_memory_mb"],
-        unlimited=more["unlimited"],
-    )
-    if state.settings.admission == "fair":
-        if not company.spec.may_borrow:
-            check_purchase(company, request.cores, request.memory_mb)
-        elif command.elastic is not None:
-            least = max(1, more["elastic"].least if more["elastic"] else 0)
-            check_purchase(company, least * (command.executor_cores or 0), least * (command.executor_memory_mb or 0))
+    request = _request(state, cores, sizing, command.executor_limit)
+    if driver is not None:
+        request += driver
     registered = AppRegistered(
         app=command.app,
         company=command.company,
         user=command.user,
         kind="batch" if command.kind == "batch" else "sql",
         cores=cores,
-        requested_cores=request.cores,
-        memory_per_task_mb=command.memory_per_task_mb,
-        requested_memory_mb=request.memory_mb,
+        requested=request,
         tasks=tasks,
+        sizing=sizing,
         retries=command.retries,
         time_limit_s=command.time_limit_s,
-        **more,
+        executor_limit=command.executor_limit,
+        driver=driver,
+        supervise=command.supervise,
+        elastic=None if command.elastic is None else _bounds(command, tasks),
     )
-    if state.settings.never_fits == "refuse" and state.settings.admission == "fair":
+    if state.settings.admission == "fair":
+        _check_purchase(company, registered)
         _check_fits(state, registered)
     return registered
 
 
+def _check_size(state: ClusterState, sizing: Sizing, cores: int) -> None:
+    """Raises: InvalidCommand if an executor is larger than the app, or out of the bounds that are set (S5)."""
+    settings = state.settings
+    if isinstance(sizing, Fixed) and not sizing.counted and sizing.each.cores > cores:
+        raise InvalidCommand(
+            f"an executor of {sizing.each.cores} cores is larger than the app, which asks for {cores} in all; "
+            "ask for more cores, or for smaller executors"
+        )
+    if settings.own_sizes == "any" or isinstance(sizing, Computed):
+        return
+    least = Resources(settings.min_executor_cores, settings.min_executor_memory_mb)
+    most = Resources(settings.max_executor_cores, settings.max_executor_memory_mb)
+    each = sizing.each if isinstance(sizing, Fixed) else Resources(least.cores, sizing.memory_mb)
+    if not each.covers(least) or not most.covers(each):
+        raise InvalidCommand(f"executors must have between {least} and {most} (setting own_sizes), not {each}")
+
+
 def _check_fits(state: ClusterState, app: AppRegistered) -> None:
     """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
-    if not state.offers:
+    if not state.offers or state.settings.never_fits == "wait":
         return
-    if app.sizing == "computed":
-        executor = state.claims.smallest(app)[1]
-    else:
-        executor = Resources(app.executor_cores or 1, app.executor_memory_mb or 0)
-    driver = Resources(app.driver_cores, app.driver_memory_mb)
-    asks = app.requested_cores - driver.cores >= executor.cores and app.executor_limit != 0
-    for what, size in (("an executor", executor), ("the driver", driver)):
-        if (asks if what == "an executor" else app.driver) and not any(offer.covers(size) for offer in state.offers):
+    executor, driver = state.claims.smallest(app.sizing)[1], app.driver or NOTHING
+    asks = app.executor_limit != 0 and app.requested.cores - driver.cores >= executor.cores
+    for what, size in (("an executor", executor if asks else NOTHING), ("the driver", driver)):
+        if size.cores and not any(offer.covers(size) for offer in state.offers):
             worker, offer = nearest(((worker.id, worker.offer) for worker in state.known_workers()), size)
             raise NeverFits(what, str(size), worker, str(offer))
 
@@ -115,148 +118,77 @@ def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[
     return max(workers, key=nearness)
 
 
-class _More(TypedDict):
-    """What of `AppRegistered` only an app states that asks for executors of its own kind, or for a driver."""
-
-    sizing: Sizing
-    executor_cores: int | None
-    executor_memory_mb: int | None
-    executor_limit: int | None
-    driver: bool
-    driver_cores: int
-    driver_memory_mb: int
-    supervise: bool
-    unlimited: bool
-    elastic: Elastic | None
+def _request(state: ClusterState, cores: int | None, sizing: Sizing, limit: int | None) -> Resources:
+    """What the app requests for its executors (semantics A1, A2, S5); nothing yet if its cores are unlimited (A6)."""
+    if cores is None:
+        return NOTHING
+    if isinstance(sizing, Computed):
+        return requested_resources(state.settings, cores, sizing.memory_per_task_mb)
+    if isinstance(sizing, Fixed):
+        if limit is not None:
+            cores = min(cores, limit * sizing.each.cores)
+        return Resources(cores, cores // sizing.each.cores * sizing.memory_mb)
+    return Resources(cores, max(1, state.fleet.live) * sizing.memory_mb)
 
 
-_NOTHING_MORE: _More = {
-    "sizing": "computed",
-    "executor_cores": None,
-    "executor_memory_mb": None,
-    "executor_limit": None,
-    "driver": False,
-    "driver_cores": 0,
-    "driver_memory_mb": 0,
-    "supervise": False,
-    "unlimited": False,
-    "elastic": None,
-}
+def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) -> tuple[int | None, int]:
+    """The number of tasks that run at once, None = unlimited (semantics A1), and the number of tasks.
 
-
-def _says_more(command: SubmitApp) -> bool:
-    said = (
-        command.sizing,
-        command.executor_cores,
-        command.executor_memory_mb,
-        command.executor_limit,
-        command.driver_cores,
-        command.driver_memory_mb,
-        command.elastic,
-    )
-    return command.cores == "unlimited" or command.driver or command.supervise or said.count(None) < len(said)
-
-
-def _more(state: ClusterState, command: SubmitApp) -> _More:
-    _check_executors(command)
-    sizing = _sizing(command)
-    unlimited = command.cores == "unlimited"
-    if unlimited:
-        _check_unlimited(state, command, sizing)
-    memory_mb = SPARK_MEMORY_MB if command.executor_memory_mb is None else command.executor_memory_mb
-    driver = _driver(command)
-    return {
-        "sizing": sizing,
-        "executor_cores": command.executor_cores,
-        "executor_memory_mb": None if sizing == "computed" else memory_mb,
-        "executor_limit": command.executor_limit,
-        "driver": command.driver,
-        "driver_cores": driver.cores,
-        "driver_memory_mb": driver.memory_mb,
-        "supervise": command.supervise,
-        "unlimited": unlimited,
-        "elastic": None,
-    }
-
-
-def request_of(
-    state: ClusterState,
-    *,
-    cores: int,
-    memory_per_task_mb: int | None,
-    executor_cores: int | None,
-    executor_memory_mb: int | None,
-    driver_cores: int,
-    driver_memory_mb: int,
-    unlimited: bool,
-) -> Resources:
-    """What an app holds that asks for that: its executors (semantics A1, A2, S5; unlimited: none yet), its driver."""
-    if unlimited:
-        held = Resources(0, 0)
-    elif executor_memory_mb is None:
-        held = requested_resources(state.settings, cores, memory_per_task_mb)
-    else:
-        held = resources_as_asked(cores, executor_cores, executor_memory_mb, state.fleet.live)
-    return Resources(held.cores + driver_cores, held.memory_mb + driver_memory_mb) if driver_cores else held
-
-
-def _cores_and_tasks(state: ClusterState, command: SubmitApp) -> tuple[int, int]:
-    """How many tasks run at once (semantics A1), and how many there are.
-
-    There are as many, but none beside a driver unless it says so.
+    The default is one task a core, or none beside a driver.
     """
     least = 0 if command.driver else 1
     cores, tasks = command.cores, command.tasks
-    if cores is None:
+    if cores == "unlimited":
+        if state.settings.admission != "open" or isinstance(sizing, Computed):
+            raise InvalidCommand(
+                "cores can be unlimited only where admission is open, and for an app that fixes its executors or has "
+                "one per worker; give a number of cores"
+            )
+        if tasks is None and not command.driver:
+            raise InvalidCommand("an app of unlimited cores has to say how many tasks it has")
+        cores = None
+    elif cores is None:
         cores = 0 if command.driver and not tasks else state.settings.default_cores
-    elif cores == "unlimited":
-        cores = 0
     else:
         check_range("cores", cores, least, MAX_CORES)
     if tasks is None:
-        tasks = 0 if command.driver else cores
+        tasks = 0 if command.driver else cores or 0
     check_range("tasks", tasks, least, MAX_TASKS)
     return cores, tasks
 
 
 def _sizing(command: SubmitApp) -> Sizing:
-    """Who says how large the app's executors are; what says nothing leaves it to the scheduler (semantics S5)."""
-    cores, memory_mb = command.executor_cores, command.executor_memory_mb
-    match command.sizing:
-        case None:
-            return "fixed" if cores is not None else "computed" if memory_mb is None else "one-per-worker"
+    """How the app's executors are sized: by the scheduler unless the command states a size (semantics S5)."""
+    cores, memory_mb, name = command.executor_cores, command.executor_memory_mb, command.sizing
+    if cores is None and memory_mb is None and name in (None, "computed"):
+        return Computed(command.memory_per_task_mb)
+    if cores is not None:
+        check_range("an executor's cores", cores, 1, MAX_CORES)
+    if memory_mb is None:
+        memory_mb = SPARK_MEMORY_MB
+    else:
+        check_range("an executor's memory, in MiB,", memory_mb, 1, MAX_MEMORY_MB)
+    match name or ("one-per-worker" if cores is None else "fixed"):
         case "fixed":
             if cores is None:
                 raise InvalidCommand("fixed executors need a number of cores; add --executor-cores N")
-            return "fixed"
+            return Fixed(Resources(cores, memory_mb), counted=command.elastic is not None)
         case "one-per-worker":
             if cores is not None:
                 raise InvalidCommand("executors of the sizing one-per-worker grow by cores; leave out --executor-cores")
-            return "one-per-worker"
+            return OnePerWorker(memory_mb)
         case "computed":
-            if cores is not None or memory_mb is not None:
-                raise InvalidCommand(
-                    "the scheduler sizes computed executors; leave out --executor-cores and --executor-memory"
-                )
-            return "computed"
+            raise InvalidCommand(
+                "the scheduler sizes computed executors; leave out --executor-cores and --executor-memory"
+            )
         case other:
             raise InvalidCommand(f"the sizing must be computed, fixed or one-per-worker, not {shorten(other)}")
 
 
-def _check_executors(command: SubmitApp) -> None:
-    if command.executor_cores is not None:
-        check_range("an executor's cores", command.executor_cores, 1, MAX_CORES)
-    if command.executor_memory_mb is not None:
-        check_range("an executor's memory, in MiB,", command.executor_memory_mb, 1, MAX_MEMORY_MB)
-    if command.executor_limit is not None:
-        check_range("the maximum number of executors", command.executor_limit, 0, MAX_EXECUTORS)
-
-
 def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
-    """The submission of an elastic app as one of fixed executors that starts with few of them (semantics L6).
+    """The submission of an elastic app as one of fixed executors (semantics L6).
 
-    Their size is the minimum executor's, unless it is given. It starts with the least number, or with one
-    if there is anything to do.
+    Their default size is the minimum executor. It starts with the least number, or with one if it has tasks.
     """
     least, most = command.elastic or (0, 0)
     check_range("MAX of --elastic", most, 1, MAX_TASKS)
@@ -283,29 +215,19 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
 
 
 def _bounds(command: SubmitApp, tasks: int) -> Elastic:
-    """The app's bounds, how many executors its tasks call for within them, and how many more it asks for next (L6)."""
+    """The bounds, the number of executors that the tasks call for within them, and the next step (semantics L6)."""
     least, most = command.elastic or (0, 0)
     backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
     return Elastic(least, most, backlog, 1)
 
 
-def _check_unlimited(state: ClusterState, command: SubmitApp, sizing: Sizing) -> None:
-    if state.settings.admission != "open" or sizing == "computed":
-        raise InvalidCommand(
-            "cores can be unlimited only where admission is open, and for an app that fixes its executors or has one "
-            "per worker; give a number of cores"
-        )
-    if command.tasks is None and not command.driver:
-        raise InvalidCommand("an app of unlimited cores has to say how many tasks it has")
-
-
-def _driver(command: SubmitApp) -> Resources:
-    """What the app's driver is granted, nothing if it has none (semantics D1)."""
+def _driver(command: SubmitApp) -> Resources | None:
+    """What the app's driver requests, None if it has none (semantics D1)."""
     cores, memory_mb = command.driver_cores, command.driver_memory_mb
     if not command.driver:
         if cores is not None or memory_mb is not None or command.supervise:
             raise InvalidCommand("--driver-cores, --driver-memory and --supervise need --driver; add it")
-        return Resources(0, 0)
+        return None
     cores = SPARK_DRIVER_CORES if cores is None else cores
     memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
     check_range("the driver's cores", cores, 1, MAX_CORES)
@@ -313,10 +235,18 @@ def _driver(command: SubmitApp) -> Resources:
     return Resources(cores, memory_mb)
 
 
-def check_purchase(company: Company, cores: int, memory_mb: int) -> None:
-    """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (semantics C4)."""
+def _check_purchase(company: Company, app: AppRegistered) -> None:
+    """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (C4, L6).
+
+    A company that may borrow may request more, but for the least number of executors of an elastic app.
+    """
+    request = app.requested
+    if company.spec.may_borrow:
+        if app.elastic is None or not isinstance(app.sizing, Fixed):
+            return
+        request = app.sizing.each * app.elastic.least
     name, bought = company.spec.company, company.spec.amounts
-    if bought is not None and cores > bought.cores:
-        raise QuotaExceeded(name, "cores", cores, bought.cores)
-    if bought is not None and memory_mb > bought.memory_mb:
-        raise QuotaExceeded(name, "MiB of memory", memory_mb, bought.memory_mb)
+    if bought is not None and request.cores > bought.cores:
+        raise QuotaExceeded(name, "cores", request.cores, bought.cores)
+    if bought is not None and request.memory_mb > bought.memory_mb:
+        raise QuotaExceeded(name, "MiB of memory", request.memory_mb, bought.memory_mb)

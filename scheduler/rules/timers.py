@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import App
 
 What = Literal["delay", "growth", "idle", "lapse", "lost", "reservation", "hold", "hold-limit", "short"]
 """A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
@@ -30,6 +33,10 @@ class Timers:
 
     def __init__(self) -> None:
         self.table: list[Timer] = []
+        self.changed: dict[str, App] = {}
+        """The apps that may wait for another time since somebody last asked."""
+        self.short: dict[str, None] = {}
+        """The companies of which the table tells when they will have been short for too long (semantics P8)."""
         self._of: dict[tuple[str, int], tuple[Timer, ...]] = {}
 
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:

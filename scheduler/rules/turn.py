@@ -179,7 +179,7 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
         kind = type(event)
         if kind in MOVE_REQUESTS:
             app = apps.get(event.app)  # type: ignore[union-attr]  # it names one
-            if app is None or app.plain:
+            if app is None or not (app.preferred_hosts or app.wanted):
                 continue
         if kind in ENTAILING:
             yield from _consequences(state, event, at)
@@ -205,10 +205,7 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for event in served(state, at):
-        if type(event) is ExecutorAllocated and not state.apps[event.app].plain:
-            yield with_request(state, event)
-        else:
-            yield event
+        yield with_request(state, event) if type(event) is ExecutorAllocated else event
 
 
 def _holds(state: ClusterState, at: int) -> Iterator[Event]:
@@ -257,7 +254,7 @@ STAGES = (
                 AppChanged,
                 "L6",
                 "{0.app} asks for {0.executor_limit} executors",
-                {"requested": "app", "cores": "requested_cores"},
+                {"requested": "app", "cores": "requested.cores"},
             ),
         ),
     ),

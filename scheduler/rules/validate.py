@@ -42,6 +42,7 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "admission": ("fair", "open"),
     "never_fits": ("refuse", "wait"),
     "reclaim": ("none", "gentle", "firm"),
+    "own_sizes": ("any", "within-bounds"),
 }
 _AT_LEAST = {
     "min_executor_cores": 2,

@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.events import Computed, Fixed
 from scheduler.model.resources import Quota, Share
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.ledger import Balance
@@ -29,32 +30,33 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
     found = state.apps.get(app)
     if found is None:
         raise UnknownApp(app)
-    spec, private = found.spec, found.private or Private()
+    spec, private, sizing = found.spec, found.private or Private(), found.sizing
+    sized = None if isinstance(sizing, Computed) else sizing
     return {
         **_app(found),
-        "cores": spec.cores,
-        "memoryPerTask": spec.memory_per_task_mb,
+        "cores": spec.cores or 0,
+        "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
         "command": list(private.command),
         "env": list(private.env),
         "cwd": private.cwd,
         "retries": spec.retries,
         "timeLimit": spec.time_limit_s,
         "doneCores": found.done_cores,
-        "sizing": spec.sizing,
-        "executorCores": spec.executor_cores if found.unit is None else found.unit.cores,
-        "executorMemory": spec.executor_memory_mb if found.unit is None else found.unit.memory_mb,
+        "sizing": spec.sizing.name(),
+        "executorCores": sizing.each.cores if isinstance(sizing, Fixed) else None,
+        "executorMemory": None if sized is None else sized.memory_mb,
         "executorLimit": found.executor_limit,
         "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
         "preferredHosts": found.preferred_hosts or None,
         "pendingRequests": sum(wanted.number for wanted in found.wanted) or None,
-        "unlimited": spec.unlimited,
-        "hasDriver": spec.driver,
+        "unlimited": spec.cores is None,
+        "hasDriver": spec.driver is not None,
         "supervise": spec.supervise,
         "submittedSeq": found.submitted,
         "admittedSeq": found.admitted or None,
-        "driver": _slice("driver", found.driver) if found.driver is not None else None,
+        "driver": _allocation("driver", found.driver) if found.driver is not None else None,
         "executors": [
-            {**_slice("executor", executor), "locality": executor.locality} for executor in found.executors.values()
+            {**_allocation("executor", held), "locality": held.locality} for held in found.executors.values()
         ],
     }
 
@@ -182,7 +184,7 @@ def _app(app: App) -> dict[str, Any]:
     }
 
 
-def _slice(what: str, held: Allocation) -> dict[str, Any]:
+def _allocation(what: str, held: Allocation) -> dict[str, Any]:
     return {
         what: held.id,
         "worker": held.worker,

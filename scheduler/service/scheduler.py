@@ -630,7 +630,7 @@ class Scheduler:
     def _is_over(self, name: str) -> bool:
         """Whether nothing of the app will run any more; one that the state has forgotten is over."""
         app = self.state.apps.get(name)
-        return app is None or (app.ended is not None and not app.slices())
+        return app is None or (app.ended is not None and not app.allocations())
 
     def _ring_commands(self, workers: Iterable[str]) -> list[StoreCommand]:
         queues = [self.keys.worker_queue(worker) for worker in workers]

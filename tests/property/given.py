@@ -22,6 +22,7 @@ from scheduler.model.events import (
     AppAdmitted,
     AppRegistered,
     CompanyRegistered,
+    Computed,
     Event,
     ExecutorAllocated,
     WorkerRegistered,
@@ -231,10 +232,9 @@ def queued(
         user=user,
         kind="batch",
         cores=cores,
-        requested_cores=cores,
-        memory_per_task_mb=per_task_mb,
-        requested_memory_mb=cores * 512 if memory_mb is None else memory_mb,
+        requested=Resources(cores, cores * 512 if memory_mb is None else memory_mb),
         tasks=cores,
+        sizing=Computed(per_task_mb),
     )
 
 

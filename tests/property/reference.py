@@ -9,6 +9,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from scheduler.model.events import Computed, Fixed
+from scheduler.model.resources import NOTHING
 from scheduler.rules.entities import App, Company, Worker
 from scheduler.rules.state import ClusterState
 
@@ -257,7 +259,8 @@ def _oldest(state: ClusterState) -> Choice | None:
 def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
     """Memory of an executor of so many cores, None where no usable worker has them (semantics S3)."""
     settings = state.settings
-    per_core = app.spec.memory_per_task_mb
+    assert isinstance(app.sizing, Computed)
+    per_core = app.sizing.memory_per_task_mb
     if per_core is None:
         enough = [worker.free.memory_mb for worker in usable(state) if worker.free.cores >= cores]
         if not enough:
@@ -294,28 +297,27 @@ def sorted_workers(state: ClusterState, cores: int, memory_mb: int) -> list[Work
 
 def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
     """(worker, cores, MiB) of each executor that the app gets next (semantics S2-S5, P1-P7, D1)."""
+    driver = app.spec.driver or NOTHING
     if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
         return []
     left = app.requested.cores - sum(one.resources.cores for one in app.executors.values()) - app.done_cores
-    left = 2**31 if app.spec.unlimited else left - app.spec.driver_cores
+    left = 2**31 if app.spec.cores is None else left - driver.cores
     left_mb = (
-        app.requested.memory_mb
-        - sum(one.resources.memory_mb for one in app.executors.values())
-        - app.spec.driver_memory_mb
+        app.requested.memory_mb - sum(one.resources.memory_mb for one in app.executors.values()) - driver.memory_mb
     )
     limit = 2**31 if app.executor_limit is None else max(0, app.executor_limit - len(app.executors))
     own = {one.worker for one in app.executors.values()} if state.settings.placement.startswith("classic") else set()
     if app.wanted and not state.settings.placement.startswith("classic"):
         return _near(state, app, left_mb)
-    if app.unit is not None or app.spec.sizing != "computed":
+    if not isinstance(app.sizing, Computed):
         return _as_asked(state, app, (left, left_mb, limit), own)
     return _computed(state, app, (left, left_mb, limit), own)
 
 
 def _near(state: ClusterState, app: App, left_mb: int) -> list[tuple[str, int, int]]:
     """The oldest request that finds a place near enough, hosts before racks before anything (semantics L5)."""
-    assert app.unit is not None
-    cores, memory_mb = app.unit
+    assert isinstance(app.sizing, Fixed)
+    cores, memory_mb = app.sizing.each
     room = sorted_workers(state, cores, memory_mb)
     most = 2**31 if state.settings.admission == "open" else left_mb // memory_mb
     anywhere = 0
@@ -353,8 +355,10 @@ def _dealt(
 def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: set[str]) -> list[tuple[str, int, int]]:
     """The way Spark does it: a unit at a time, each checked against everything."""
     left, left_mb, limit = owed
-    settings, memory_mb = state.settings, app.unit.memory_mb if app.unit else app.spec.executor_memory_mb or 0
-    fixed = app.unit.cores if app.unit and not settings.placement.startswith("classic") else None
+    settings, sizing = state.settings, app.sizing
+    assert not isinstance(sizing, Computed)
+    memory_mb, classic = sizing.memory_mb, settings.placement.startswith("classic")
+    fixed = sizing.each.cores if isinstance(sizing, Fixed) and not classic else None
     unit = fixed or 1
     workers = [worker for worker in sorted_workers(state, unit, memory_mb) if worker.id not in own]
     cores, executors = [0] * len(workers), [0] * len(workers)
@@ -391,7 +395,7 @@ def packed_worker_by_worker(state: ClusterState, apps: list[App]) -> list[tuple[
     for worker in sorted_workers(state, 1, 1):
         cores, memory_mb = worker.free.cores, worker.free.memory_mb
         for app in apps:
-            name, needed_mb = app.spec.app, app.spec.executor_memory_mb or 0
+            name, needed_mb = app.spec.app, 0 if isinstance(app.sizing, Computed) else app.sizing.memory_mb
             limited = app.executor_limit is not None and count[name] >= app.executor_limit
             got = min(cores, left[name])
             if got > 0 and memory_mb >= needed_mb and (name, worker.id) not in had and not limited:

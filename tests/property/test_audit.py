@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from recovery.replay.chain import read_export
+from scheduler.model.events import Fixed
 from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact
 from tests.property.histories import DENSE, HISTORIES, RULES, History, played
@@ -129,7 +130,7 @@ def _waited(log: list[Fact], name: str) -> int:
                 not state.fleet.live
                 or (app.spec.driver and app.driver is None)
                 or app.executor_limit == 0
-                or (app.unit is not None and 0 < app.left_cores < app.unit.cores)
+                or (isinstance(app.sizing, Fixed) and 0 < app.left_cores < app.sizing.each.cores)
                 or state.wants_executors(app)
             )
             if lacks or not app.admitted:

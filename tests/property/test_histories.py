@@ -23,6 +23,7 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     CommandRefused,
+    Computed,
     DriverAllocated,
     Event,
     ExecutorAllocated,
@@ -210,7 +211,7 @@ def _nothing_is_left_idle(state: ClusterState) -> None:
         assert cores, "an idle cluster leaves nobody waiting"
         assert cores + first.requested.cores > offered[0] or memory_mb + first.requested.memory_mb > offered[1]
     for app in state.waiting.values():
-        least_mb = max(2048, 4 * (app.spec.memory_per_task_mb or 512))
+        least_mb = max(2048, 4 * ((isinstance(app.sizing, Computed) and app.sizing.memory_per_task_mb) or 512))
         least_mb += -least_mb % 256
         if app.left_cores >= 4 and app.left_memory_mb >= least_mb:
             assert not [one for one in workers if one.free.cores >= 4 and one.free.memory_mb >= least_mb]

@@ -19,10 +19,11 @@ from scheduler.model.events import (
     AppRemoved,
     Event,
     ExecutorAllocated,
+    OnePerWorker,
     WorkerChanged,
     WorkerRegistered,
 )
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.decide import admit
 from scheduler.rules.entities import App
 from scheduler.rules.invariants import check
@@ -173,14 +174,10 @@ def _filler() -> AppRegistered:
         company=COMPANY,
         user=USER,
         kind="batch",
-        cores=0,
-        requested_cores=0,
-        memory_per_task_mb=None,
-        requested_memory_mb=0,
+        cores=None,
+        requested=NOTHING,
         tasks=1,
-        sizing="one-per-worker",
-        executor_memory_mb=1,
-        unlimited=True,
+        sizing=OnePerWorker(1),
     )
 
 

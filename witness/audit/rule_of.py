@@ -31,6 +31,7 @@ from scheduler.model.events import (
     AppChanged,
     AppRemoved,
     CommandRefused,
+    Computed,
     DriverAllocated,
     Event,
     ExecutorAllocated,
@@ -118,9 +119,9 @@ def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str
         return "P6"
     app = state.apps[due.app]
     if done.resources.cores != due.resources.cores:
-        return "S2" if app.sized_by_scheduler else "S5"
+        return "S2" if isinstance(app.sizing, Computed) else "S5"
     if done.resources != due.resources:
-        return "S3" if app.sized_by_scheduler else "S5"
+        return "S3" if isinstance(app.sizing, Computed) else "S5"
     if done.worker != due.worker:
         return _worker(state, app, done)
     return "L5" if done.locality != due.locality else "P6"

@@ -108,9 +108,8 @@ class ShadowLedger:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = _Sums()
-        requested = Resources(event.requested_cores, event.requested_memory_mb)
         accounts = self._cluster, company.sums, user
-        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, requested)
+        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, event.requested)
 
     def _app_admitted(self, event: AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
@@ -119,7 +118,7 @@ class ShadowLedger:
         return self._of_app(app, state)
 
     def _app_changed(self, event: AppChanged, state: ClusterState) -> str | None:
-        app, requested = self._apps[event.app], Resources(event.requested_cores, event.requested_memory_mb)
+        app, requested = self._apps[event.app], event.requested
         if app.waits:
             _request(app, requested - app.requested)
         app.requested, app.done_cores = requested, event.done_cores

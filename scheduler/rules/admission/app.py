@@ -1,6 +1,6 @@
 """Which of a user's pending apps is next (semantics F).
 
-A policy is one record of `APP_POLICIES`; what admits, explains and audits reads it there.
+A policy is one record of `APP_POLICIES`, read by admission, explanations and the audit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ AppKey = tuple[int, int]
 
 
 def fifo(_kind: str) -> int:
-    """All apps are alike, so the one submitted first is next (semantics F1)."""
+    """All apps are equal: the first submitted is next (semantics F1)."""
     return 0
 
 
@@ -22,7 +22,7 @@ def sql_first(kind: str) -> int:
 
 
 class AppPolicy(NamedTuple):
-    """What orders one user's pending apps: the smallest `key` of an app's kind first, ties by submission."""
+    """The order of a user's pending apps: by the `key` of the app's kind, then by submission."""
 
     name: str
     rule: str

@@ -1,6 +1,6 @@
 """Which company is admitted from next (semantics C).
 
-A policy is one record of `COMPANY_POLICIES`; what admits, explains and audits reads it there.
+A policy is one record of `COMPANY_POLICIES`, read by admission, explanations and the audit.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from scheduler.rules.claims import Standing
 from scheduler.rules.ledger import Balance, Usage
 
 CompanyKey = tuple[float, Share, int, str]
-"""Rounding a share to a float keeps the order, so floats settle most comparisons and the exact share the rest."""
+"""The rounded share decides most comparisons; equal floats are compared by the exact share."""
 
 
 @dataclass(slots=True)
 class Tenant:
-    """What policies know of a company; `last_selected` is the log position of its last admission, 0 = never."""
+    """A company as policies see it; `last_selected` is the log position of its last admission, 0 = never."""
 
     company: str
     balance: Balance
@@ -41,7 +41,7 @@ def dominant_share(tenant: Tenant, basis: Basis) -> Share:
 
 
 def pay_as_you_go(tenant: Tenant, basis: Basis) -> Share:
-    """The company first that used least of what it bought: how much it was granted, and for how long (semantics C5).
+    """The company with the lowest usage of its quota first, by amount and time of its grants (semantics C5).
 
     Usage is max(core-ms / quota cores, MiB-ms / quota MiB), both sums halved at every whole multiple of
     `half_life_s`; ties as in `dominant_share`. Example, half-life 3600 s, quotas of 64 cores each: A was
@@ -59,7 +59,7 @@ UNSERVED_MS = 60_000
 
 
 class CompanyPolicy(NamedTuple):
-    """What orders the companies: the smallest `key` first, ties by who was selected longest ago, then by name."""
+    """The order of companies: the smallest `key` first, then the one selected longest ago, then by name."""
 
     name: str
     rule: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from math import lcm
 
 from scheduler.model.resources import NOTHING, Quota, Resources
@@ -47,14 +49,17 @@ class Parts:
         parts are 16 (of 19.7), 8 (of 9.8) and 4, one smallest executor (of 2.5).
         """
         demand = self._active()
-        parts = (
-            _part(*amounts, quota.denominator, demand.denominator, by_default=by_default)
-            for amounts in zip(
-                *_aligned(quota.amount, self.total, demand.amount, self.smallest),
-                strict=True,
-            )
-        )
+        parts: list[int] = []
+        for bought, live, active, step in _aligned(quota.amount, self.total, demand.amount, self.smallest):
+            whole = bought // (quota.denominator * (step or 1))
+            if active > live * demand.denominator:
+                share = bought * live * demand.denominator
+                whole = min(whole, share // (quota.denominator * active * (step or 1)))
+            least = by_default or bought >= quota.denominator * (step or 1)
+            parts.append((whole or int(least)) * (step or 1))
         cores, memory_mb, *others = parts
+        while others and not others[-1]:
+            others.pop()
         return Resources(cores, memory_mb, tuple(others))
 
     def _active(self) -> Quota:
@@ -66,16 +71,6 @@ class Parts:
         return self._sum
 
 
-def _aligned(*vectors: Resources) -> tuple[tuple[int, ...], ...]:
-    kinds = 2 + max(len(vector.others) for vector in vectors)
-    return tuple(((*vector, *(0,) * kinds))[:kinds] for vector in vectors)
-
-
-def _part(bought: int, live: int, active: int, step: int, of: int, active_of: int, *, by_default: bool) -> int:
-    step = step or 1
-    whole = bought // (of * step)
-    if active > live * active_of:
-        whole = min(whole, bought * live * active_of // (of * active * step))
-    if not whole and (by_default or bought >= of * step):
-        whole = 1
-    return whole * step
+def _aligned(*vectors: Resources) -> Iterator[tuple[int, ...]]:
+    """The amounts of each kind of these vectors."""
+    return zip_longest(*vectors, fillvalue=0)

@@ -1,4 +1,4 @@
-"""What every policy of admission goes by."""
+"""The inputs of all admission policies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Basis:
-    """The settings that policies go by, and the time (ms) of the last folded event.
+    """The settings of the policies, and the time (ms) of the last folded event.
 
-    That is the time of the turn whenever somebody can be admitted: admission goes on until nobody may
-    enter, so only what a later turn has folded can let another one in.
+    During admissions that is the time of the turn, as a turn admits until no app may enter.
     """
 
     occupancy: str = "requested"

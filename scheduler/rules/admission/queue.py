@@ -1,4 +1,4 @@
-"""Pending apps in the order admission wants them: Map<company, Map<user, queue>> [0], kept up to date per event.
+"""Pending apps in the order of admission: Map<company, Map<user, queue>> [0], updated at every event.
 
 Only the app that a user's queue would give next (its *head*, semantics F) can be admitted, and whether it may be
 depends on its request and on what it needs of a worker alone: its *ask*. So a user's apps are kept together by their
@@ -128,13 +128,13 @@ class AppQueue:
         """The companies that may borrow and have a head."""
         self.basis = Basis()
         self.changed: dict[str, None] = {}
-        """The companies whose held-back apps may be others since somebody last asked when a reservation is due."""
+        """The companies whose held-back apps may have changed since their reservation times were last read."""
         self.arrivals: OrderedDict[str, Pending] = OrderedDict()
         """Every pending app by id, in the order of submission."""
         self.configure(ClusterConfigured())
 
     def configure(self, settings: ClusterConfigured) -> None:
-        """Order by these policies from now on."""
+        """Order by the policies of these settings."""
         companies, users = COMPANY_POLICIES[settings.company_policy], USER_POLICIES[settings.user_policy]
         self._company_key, self._companies_drift = companies.rank, companies.drifts
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
@@ -217,11 +217,11 @@ class AppQueue:
         self.companies[name] = CompanyQueue(tenant, QuotaLimit(tenant))
 
     def add_user(self, company: str, user: Contender) -> None:
-        """A user who queued apps before; one that is new need not be added."""
+        """Add a user who queued apps before; `push` adds new ones."""
         self.companies[company].users[user.user] = UserQueue(user)
 
     def hold_back(self, apps: Iterable[tuple[str, int, bool]]) -> None:
-        """Have the caps hold these pending apps back, each since then and with room reserved or not, as `held_back`."""
+        """Restore (app, held back since in ms, whether room is reserved), as `held_back` returned them."""
         since: dict[str, int] = {}
         reserved: dict[str, list[Reservation]] = {}
         for name, at, reserving in apps:
@@ -247,7 +247,7 @@ class AppQueue:
         self.changed[name] = None
 
     def set_quota(self, name: str, quota: Quota, *, stops_idle: bool, borrow: bool = False) -> None:
-        """The company's cap and the base of its share from now on, and whether it may borrow (semantics C2, C6)."""
+        """Set the company's quota and whether it may borrow (semantics C2, C6)."""
         company = self.companies[name]
         tenant, limit = company.tenant, company.limit
         if company.borrows != borrow:
@@ -354,7 +354,7 @@ class AppQueue:
         return restated
 
     def admit(self, app: Pending, position: int) -> None:
-        """Take an app out because its company and user had their turn, at this log position (semantics C3, U1)."""
+        """Remove an app that is admitted at this log position; its company and user had their turn (C3, U1)."""
         company = self.companies[app.company]
         contender = company.users[app.user].contender
         company.tenant.last_selected = contender.last_selected = position
@@ -369,7 +369,7 @@ class AppQueue:
         self.touch(app.company, app.user)
 
     def touch(self, company: str, user: str) -> None:
-        """Something that the policies or the cap look at changed for this user and so for the company."""
+        """Mark a user and company whose ledgers or requests have changed."""
         queue = self.companies[company]
         queue.moved[user] = None
         queue.limit.review(self.basis.at)
@@ -525,7 +525,7 @@ class AppQueue:
         return False
 
     def held_back(self) -> Iterator[tuple[str, int, bool]]:
-        """(app, since when in ms, whether room is reserved for it) of what the caps hold back or did (semantics C7)."""
+        """(app, held back since in ms, whether room is reserved) of each app held back or reserved for (C7)."""
         for company in self.companies.values():
             for since, _, app in company.limit.reservations:
                 yield app.app, since, True
@@ -553,13 +553,13 @@ class AppQueue:
         queue.head = capped
 
     def _note(self, company: str) -> None:
-        """The company's place in the order, and when its next reservation is due, may be others now."""
+        """Mark the company: its place in the order or its next reservation may have changed."""
         self._moved[company] = None
         self.changed[company] = None
         self.companies[company].keeps = None
 
     def oldest(self) -> Pending | None:
-        """The app that was submitted first, whoever's it is (semantics A6)."""
+        """The pending app that was submitted first (semantics A6)."""
         return next(iter(self.arrivals.values()), None)
 
     def _settle(self) -> None:

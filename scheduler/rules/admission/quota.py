@@ -1,15 +1,13 @@
-"""A company's quota as a limit: what passes it, what it holds back since when, and for whom room is reserved.
+"""A company's quota as a limit: which requests pass, which apps are held back since when, and the reservations.
 
-Whether an app passes the limit depends on its request alone, so a company's next apps (the *heads* of
-its users' queues, semantics F) are kept together by request and judged once a group.
+Whether an app passes depends on its request alone, so a company's next apps (the *heads* of its users' queues,
+semantics F) are grouped by request and judged once a group.
 
-An app is *held back* while it is the head of its user's queue and does not pass the limit, though it would
-if its company occupied nothing; since when, is the time of the event that made it so, and any event that
-ends it, or changes what the app requests, starts the count anew. Once that has lasted longer than
-`quota_patience_s` the app has its company's room *reserved* (semantics C7) by the next turn's `RoomReserved`, on and
-until it is admitted, removed or requests something else, whatever becomes of the room meanwhile. Of
-several reservations the one held back longest counts, then the one submitted first; one whose app would
-not even pass an empty company's limit any more is left out.
+An app is *held back* while it is a head and does not pass, but would if its company occupied nothing. The time counts
+from the event that made it so; any event that ends it, or a new request, restarts it. After `quota_patience_s` the next
+turn's `RoomReserved` *reserves* the company's room for the app (semantics C7) until it is admitted, is removed or
+changes its request. Of several reservations the app held back longest counts, then the one submitted first, without
+apps that would not pass even if the company occupied nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Pending(NamedTuple):
-    """A pending app as the queue needs it; `submitted` is the log position of its submission, `submitted_at` in ms."""
+    """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
 
     app: str
     company: str
@@ -46,31 +44,31 @@ class Pending(NamedTuple):
 
 
 Reservation = tuple[int, int, Pending]
-"""Since when (ms) the app was held back, its submission, and itself."""
+"""(held back since in ms, position of its submission, app)."""
 
 
 @dataclass(slots=True)
 class Group:
-    """The heads of one company that request the same."""
+    """The heads of one company with the same request."""
 
     passes: bool = False
     held_since: int | None = None
     heads: dict[str, tuple[int, Pending]] = field(default_factory=dict)
-    """App -> since when (ms) it is a head, in that order, as time never goes back; without those of `reserving`."""
+    """App -> (head since in ms, app), in order of time; without apps that have a reservation."""
     reserving: int = 0
-    """How many heads have their company's room reserved."""
+    """The number of heads with a reservation."""
 
 
 @dataclass(slots=True)
 class QuotaLimit:
-    """What one company's quota lets through."""
+    """The requests that pass one company's quota."""
 
     tenant: Tenant
     stops_idle: bool = True
-    """Whether it also binds while the company occupies nothing (a default quota does not, semantics C4)."""
+    """Whether it binds while the company occupies nothing; a default quota does not (semantics C4)."""
     groups: dict[Resources, Group] = field(default_factory=dict)
     reservations: list[Reservation] = field(default_factory=list)
-    """In the order in which they count."""
+    """The one that counts first."""
     reserved: dict[str, Reservation] = field(default_factory=dict)
     """The same by app."""
 
@@ -88,7 +86,7 @@ class QuotaLimit:
         return not self.stops_idle or self.tenant.quota.covers(request)
 
     def enter(self, head: Pending, at: int) -> None:
-        """An app is its user's head from `at` (ms) on."""
+        """Add a head at `at` (ms)."""
         group = self.groups.get(head.request)
         if group is None:
             group = self.groups[head.request] = Group()
@@ -99,7 +97,7 @@ class QuotaLimit:
             group.heads[head.app] = at, head
 
     def leave(self, head: Pending) -> None:
-        """An app is its user's head no more."""
+        """Remove a head."""
         group = self.groups[head.request]
         if group.heads.pop(head.app, None) is None:
             group.reserving -= 1
@@ -119,31 +117,27 @@ class QuotaLimit:
             group.held_since = at
 
     def held(self) -> Iterator[tuple[int, Pending]]:
-        """(since when in ms, app) of what is held back and has no reservation; the longest of each request first."""
+        """(held back since in ms, app) without reservations, the longest of each group first."""
         for group in self.groups.values():
             if group.held_since is not None:
                 for since, head in group.heads.values():
                     yield max(since, group.held_since), head
 
     def held_longest(self) -> int | None:
-        """Since when (ms) the one is held back that has been for longest, without a reservation; None if none is.
-
-        The heads of a group stand in the order in which they became heads, so its first one has waited longest.
-        """
+        """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
         groups = [group for group in self.groups.values() if group.held_since is not None and group.heads]
         return min((max(next(iter(one.heads.values()))[0], one.held_since or 0) for one in groups), default=None)
 
     def is_held(self, app: Pending) -> bool:
-        """Whether the app is held back and has no reservation."""
+        """Whether the app is held back without a reservation."""
         group = self.groups.get(app.request)
         return group is not None and group.held_since is not None and app.app in group.heads
 
     def reserve(self, app: Pending) -> None:
-        """Reserve for an app that is held back (semantics C7).
+        """Reserve the company's room for an app that is held back (semantics C7).
 
-        Example, a delay of 600 s and a quota of 16 cores, of which an app of 8 holds its half: one of 16 is
-        held back from 2.000 s on. At 3 s and at 602.000 s apps of 8 pass it where 8 are free, at 602.001 s none
-        does any more, and it is next once nothing is held.
+        Example, a patience of 600 s and a quota of 16 cores, half of it held: an app of 16 is held back from 2.000 s.
+        At 3 s and at 602.000 s apps of 8 may pass it. From 602.001 s none may, and it is next once nothing is held.
         """
         group = self.groups[app.request]
         since, head = group.heads.pop(app.app)
@@ -160,10 +154,7 @@ class QuotaLimit:
             group.heads[app.app] = at, app
 
     def hold_back(self, heads: Iterable[Pending], since: Mapping[str, int], reserved: Iterable[Reservation]) -> None:
-        """Hold these heads back since then (ms), by app, and keep these reservations, instead of since now.
-
-        A head that passes has not been held back; since when it is one tells nothing then.
-        """
+        """Restore the times (ms) since which these heads are held back, by app, and the reservations."""
         self.reservations = sorted(reserved)
         self.reserved = {one[2].app: one for one in self.reservations}
         for group in self.groups.values():
@@ -176,20 +167,20 @@ class QuotaLimit:
                 self.groups[head.request].heads[head.app] = since.get(head.app, 0), head
 
     def release(self, app: str) -> None:
-        """The app needs no room any more: it was admitted or removed."""
+        """Drop the reservation of an app that was admitted or removed."""
         reservation = self.reserved.pop(app, None)
         if reservation is not None:
             del self.reservations[bisect_left(self.reservations, reservation)]
 
     def reserver(self) -> Pending | None:
-        """The app that no other of the company may precede, None if there is no such (semantics C7)."""
+        """The app whose reservation counts; None without reservations (semantics C7)."""
         for _, _, app in self.reservations:
             if self.fits_alone(app.request) and app.hostable:
                 return app
         return None
 
     def lets_through(self) -> bool:
-        """Whether the company takes part (semantics C1): some app passes, or the one that others must not precede."""
+        """Whether the company takes part (semantics C1): some head passes, or the reserving app if there is one."""
         if self.reservations and (reserver := self.reserver()) is not None:
             return self.admits(reserver.request)
         return bool(self.groups) and any(group.passes for group in self.groups.values())

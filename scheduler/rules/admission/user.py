@@ -1,6 +1,6 @@
 """Which of a company's users is admitted from next (semantics U).
 
-A policy is one record of `USER_POLICIES`; what admits, explains and audits reads it there.
+A policy is one record of `USER_POLICIES`, read by admission, explanations and the audit.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from scheduler.rules.claims import Standing
 from scheduler.rules.ledger import Balance
 
 UserKey = tuple[float, Share, int, int, str]
-"""As for companies, the rounded share settles most comparisons."""
+"""As for companies, the rounded share decides most comparisons."""
 _ALIKE = Share(0, 1)
 
 
 @dataclass(slots=True)
 class Contender:
-    """What policies know of a user with pending apps.
+    """A user with pending apps as policies see it.
 
     `last_selected` is the log position of the user's last admission, 0 = never, and `oldest` that of the
     submission of the user's oldest pending app; the `_at` are their times in ms. `request` is what the
@@ -39,7 +39,7 @@ class Contender:
 
 
 def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:
-    """All users are alike, so the one selected longest ago goes first (semantics U1).
+    """All users are equal: the one selected longest ago goes first (semantics U1).
 
     Those never selected come first, among them the one whose oldest pending app was submitted first,
     then by name. Example: ann was selected at position 12 and bob at 9, cid and dan never, dan's oldest
@@ -59,7 +59,7 @@ def least_occupied(contender: Contender, quota: Quota, basis: Basis) -> Share:
 
 
 def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
-    """The user first who would occupy least for the time waited (semantics U4).
+    """The user with the smallest share for the time waited first (semantics U4).
 
     The smallest of
 
@@ -67,9 +67,8 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
         ---------------------------------------------------------------------------------------------
         ms since the user was last selected (never: since the oldest pending app was submitted) + 1
 
-    as an exact fraction, ties by U1. What is occupied and a large request count against the user, a long
-    wait for the user; as the ratio falls towards 0 while one waits, and starts anew for whoever is
-    selected, nobody waits for ever. Quotas twice as large change nothing. Example, a quota of 64 cores
+    as an exact fraction, ties by U1. The ratio falls towards 0 while a user waits and restarts when the user is
+    selected, so no user waits forever. Example, a quota of 64 cores
     and memory in proportion: ann occupies 16 cores, asks for 16 more and was selected 299,999 ms ago,
     (32/64) / 300,000 = 1/600,000; bob occupies nothing, asks for 8 and was selected 59,999 ms ago,
     (8/64) / 60,000 = 1/480,000: ann goes first. Had she asked for 32, hers were 1/400,000, and bob's turn.
@@ -80,7 +79,7 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
 
 
 class UserPolicy(NamedTuple):
-    """What orders a company's users: the smallest `key` first, ties by U1."""
+    """The order of a company's users: the smallest `key` first, ties by U1."""
 
     name: str
     rule: str

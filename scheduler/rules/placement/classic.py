@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scheduler.model.events import Computed, ExecutorAllocated
 from scheduler.model.resources import UNLIMITED_MEMORY_MB, Resources
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
 
 if TYPE_CHECKING:
-    from scheduler.model.events import ExecutorAllocated
     from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
 
@@ -31,7 +31,7 @@ def pack_worker_by_worker(
     if not apps:
         return []
     settings = state.settings
-    least_mb = min(one.app.executor_memory_mb or settings.min_executor_memory_mb for one in apps)
+    least_mb = min(one.fixed_mb or settings.min_executor_memory_mb for one in apps)
     allocations: list[ExecutorAllocated] = []
     for worker, free in state.fleet.candidates(Resources(1, least_mb), settings.worker_selection):
         room = free
@@ -57,6 +57,8 @@ class _Owed:
     executors: int
     number: int
     own: set[str]
+    fixed_mb: int | None
+    """Memory of each executor in MiB, None if it is computed."""
     sizes: list[Resources]
 
     def share_of(self, room: Resources) -> Resources | None:
@@ -64,8 +66,7 @@ class _Owed:
 
         It takes all the cores it can, or the first computed size that fits.
         """
-        memory_mb = self.app.executor_memory_mb
-        whole = [Resources(min(self.cores, room.cores), memory_mb)] if memory_mb is not None else self.sizes
+        whole = self.sizes if self.fixed_mb is None else [Resources(min(self.cores, room.cores), self.fixed_mb)]
         left = Resources(self.cores, self.memory_mb)
         return next((size for size in whole if size.cores and left.covers(size) and room.covers(size)), None)
 
@@ -78,19 +79,21 @@ class _Owed:
 
 
 def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
-    settings, fleet, left = state.settings, state.fleet, app.left_cores
+    settings, fleet, left, sizing = state.settings, state.fleet, app.left_cores, app.sizing
     if most is not None:
         left = min(left, most.cores)
     sizes = []
-    bounded_mb = app.left_memory_mb
-    if app.executor_memory_mb is None:
+    fixed_mb, left_mb = None, app.left_memory_mb
+    if isinstance(sizing, Computed):
         for cores in sizes_to_try(fleet, left):
-            memory_mb = executor_memory_mb(fleet, settings, cores, app.spec.memory_per_task_mb)
+            memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
             if memory_mb is not None:
                 sizes.append(Resources(cores, memory_mb))
-    elif settings.admission == "open":
-        bounded_mb = UNLIMITED_MEMORY_MB
+    else:
+        fixed_mb = sizing.memory_mb
+        if settings.admission == "open":
+            left_mb = UNLIMITED_MEMORY_MB
     if most is not None:
-        bounded_mb = min(bounded_mb, most.memory_mb)
+        left_mb = min(left_mb, most.memory_mb)
     own = {executor.worker for executor in app.executors.values()}
-    return _Owed(app, left, bounded_mb, app.left_executors, app.next_executor, own, sizes)
+    return _Owed(app, left, left_mb, app.left_executors, app.next_executor, own, fixed_mb, sizes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.events import DriverAllocated
 from scheduler.model.ids import driver_id
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 
 if TYPE_CHECKING:
     from scheduler.rules.fleet import Fleet
@@ -28,19 +28,18 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
     draw: Draw | None = None
     served = 0
     while (app := state.next_waiting_driver(served)) is not None:
-        served, spec = app.submitted, app.spec
+        served, size = app.submitted, app.spec.driver or NOTHING
         if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
             return
-        if not within_driver_limits(state, spec.driver_cores):
+        if not within_driver_limits(state, size.cores):
             continue
-        size = Resources(spec.driver_cores, spec.driver_memory_mb)
         worker = first_fit(state.fleet, size)
         if worker is not None and settings.spread_out_drivers:
             draw = draw or Draw(position, state.fleet.live_workers())
             worker = draw.next_worker(partial(_has_room, state, size))
         if worker is not None:
-            driver = driver_id(spec.app, app.next_driver)
-            yield DriverAllocated(app=spec.app, driver=driver, worker=worker, resources=size)
+            driver = driver_id(app.spec.app, app.next_driver)
+            yield DriverAllocated(app=app.spec.app, driver=driver, worker=worker, resources=size)
 
 
 def within_driver_limits(state: ClusterState, cores: int) -> bool:

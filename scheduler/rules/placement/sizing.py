@@ -61,16 +61,6 @@ def memory_for(settings: ClusterConfigured, cores: int, per_core_mb: int) -> int
     return round_up(max(settings.min_executor_memory_mb, per_core_mb * cores), MEMORY_STEP_MB)
 
 
-def resources_as_asked(cores: int, executor_cores: int | None, executor_memory_mb: int, workers: int) -> Resources:
-    """Requested resources of an app that sizes its own executors; cores are not rounded (semantics S5).
-
-    The memory is that of `cores` // `executor_cores` executors. Without `executor_cores` it is that of one executor on
-    each of the live `workers`, and of at least one.
-    """
-    executors = cores // executor_cores if executor_cores else max(1, workers)
-    return Resources(cores, executors * executor_memory_mb)
-
-
 def requested_resources(settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None) -> Resources:
     """Requested resources of an app of `cores` cores, from admission to removal (semantics A1, A2).
 

@@ -60,7 +60,7 @@ def test_every_option_of_submit_reaches_the_log(shell: Shell) -> None:
     options = ["--cores", "6", "--memory-per-task", "1G", "--tasks", "2", "--name", "Ü 1", "--kind", "sql"]
     app = submit(shell, *options, "--retries", "3", "--time-limit", "10m", "--env", "K=v", "--env", "A=", "--", "true")
     first = json.loads(shell.ok("log", "--json", "--app", app).splitlines()[0])
-    wanted = {"cores": 6, "requested_cores": 8, "memory_per_task_mb": 1024, "tasks": 2, "kind": "sql"}
+    wanted = {"cores": 6, "requested": [8, 8192, []], "sizing": ["computed", 1024], "tasks": 2, "kind": "sql"}
     assert first["data"].items() >= {**wanted, "retries": 3, "time_limit_s": 600}.items()
     assert first["private"].items() >= {"name": "Ü 1", "env": ["A", "K"]}.items()
 

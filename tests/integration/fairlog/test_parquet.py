@@ -25,8 +25,13 @@ from tests.unit.recorded import put
 if TYPE_CHECKING:
     from redis import Redis
 
-NAMED = {"has_driver": "driver"}
-"""Columns that are called otherwise than the fact: of two facts of one name."""
+PARTS = {
+    **dict.fromkeys(("requested_cores", "requested_memory_mb"), "requested"),
+    **dict.fromkeys(("driver_cores", "driver_memory_mb", "has_driver"), "driver"),
+    **dict.fromkeys(("sizing", "executor_cores", "executor_memory_mb", "memory_per_task_mb"), "sizing"),
+    "unlimited": "cores",
+}
+"""Columns that hold a part of a field -> the field."""
 RECORDS = recorded(played(seeded(7, 60)))
 LOG = [line for record in RECORDS for line in lines_of(record)]
 
@@ -60,10 +65,10 @@ def test_every_entry_is_a_row_with_what_its_event_says(written: EmbeddedStore, t
         for row in found
     ] == [(line.seq, line.type, line.at, line.turn, line.cause, line.data, line.digest) for line in LOG]
     for row in found:
-        said = json.loads(row["data"])
+        said = _columns(row["type"], json.loads(row["data"]))
         for name in (*TEXT, *WHOLE, *TRUTH):
-            if (name != "app" or "app" in said) and (name != "driver" or row["type"] != "AppRegistered"):
-                assert row[name] == said.get(NAMED.get(name, name) if row["type"] == "AppRegistered" else name)
+            if name != "app" or "app" in said:
+                assert row[name] == said.get(name)
     assert {row["app"] for row in found if row["type"] == "ExecutorChanged"} <= {
         row["app"] for row in found if row["company"]
     }
@@ -71,6 +76,22 @@ def test_every_entry_is_a_row_with_what_its_event_says(written: EmbeddedStore, t
     assert any(shares)
     assert all(isinstance(share, float) for share in shares)
     assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
+
+
+def _columns(kind: str, said: dict[str, Any]) -> dict[str, Any]:
+    """The columns of an event that states these values."""
+    if kind == "AppRegistered":
+        driver = said.pop("driver")
+        said |= {"has_driver": driver is not None, "unlimited": said["cores"] is None}
+        said["driver_cores"], said["driver_memory_mb"], *_ = driver or (None, None)
+    if said.get("requested"):
+        said["requested_cores"], said["requested_memory_mb"], *_ = said["requested"]
+    if "sizing" in said:
+        said["sizing"], size, *_ = said["sizing"]
+        each = size if said["sizing"] == "fixed" else (None, size if said["sizing"] == "one-per-worker" else None)
+        said["executor_cores"], said["executor_memory_mb"], *_ = each
+        said["memory_per_task_mb"] = size if said["sizing"] == "computed" else None
+    return said
 
 
 def test_times_are_times_in_utc(written: EmbeddedStore, tmp_path: Path) -> None:
@@ -128,10 +149,12 @@ def test_what_makes_no_sense_is_refused_and_no_file_is_left(
 def test_every_column_is_a_fact_that_some_event_states_in_that_type() -> None:
     kinds = dict.fromkeys(TEXT, str) | dict.fromkeys(WHOLE, int) | dict.fromkeys(TRUTH, bool)
     for name, kind in kinds.items():
-        field = NAMED.get(name, name)
-        models = [model for model in EVENT_TYPES.values() if field in model.__struct_fields__]
-        models = [model for model in models if field != "driver" or (model is AppRegistered) == (kind is bool)]
-        stated = [get_type_hints(model)[field] for model in models]
+        if name in PARTS:
+            assert PARTS[name] in AppRegistered.__struct_fields__
+            continue
+        models = [model for model in EVENT_TYPES.values() if name in model.__struct_fields__]
+        models = [model for model in models if name != "driver" or model is not AppRegistered]
+        stated = [get_type_hints(model)[name] for model in models]
         assert stated, name
         for annotation in stated:
             assert all(each is kind or isinstance(each, kind) for each in _leaves(annotation)), (name, annotation)

@@ -183,7 +183,7 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
             asked = app.admitted and app.ended is None
             sums = held.setdefault((app.spec.company, app.spec.app), [0, 0])
             sums[0] += (app.requested.cores if asked else 0) * passed
-            sums[1] += sum(each.resources.memory_mb for each in app.slices()) * passed
+            sums[1] += sum(each.resources.memory_mb for each in app.allocations()) * passed
         state.apply(record.event, at=record.at, cause=record.cause)
     usages = Usages()
     _, span = measure(log, usages, first=Bound(at=begins), last=Bound(at=ends))

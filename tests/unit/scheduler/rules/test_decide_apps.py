@@ -24,6 +24,7 @@ from scheduler.model.events import (
     AppRemoved,
     ClusterConfigured,
     CompanyRegistered,
+    Computed,
     Event,
     ExecutorChanged,
     ExecutorRemoved,
@@ -59,7 +60,7 @@ def registration(command: SubmitApp, *given: Event) -> AppRegistered:
 def test_6_cores_asked_for_are_8_held_and_the_event_says_both() -> None:
     """Semantics A1, A2."""
     event = registration(submission("a1", 6))
-    assert (event.cores, event.requested_cores, event.requested_memory_mb) == (6, 8, 4096)
+    assert (event.cores, event.requested) == (6, Resources(8, 4096))
 
 
 def test_an_app_that_names_no_cores_gets_the_default() -> None:
@@ -71,7 +72,7 @@ def test_an_app_that_names_no_cores_gets_the_default() -> None:
 def test_an_app_without_memory_counts_512_mib_a_task_and_the_event_has_none() -> None:
     """Semantics A2."""
     event = registration(submission("a1", 8, per_task_mb=None))
-    assert (event.memory_per_task_mb, event.requested_memory_mb) == (None, 4096)
+    assert (event.sizing, event.requested.memory_mb) == (Computed(None), 4096)
 
 
 def test_an_app_that_names_no_tasks_has_as_many_as_cores() -> None:
@@ -95,7 +96,7 @@ def test_an_app_keeps_all_that_a_worker_needs_to_run_it() -> None:
     assert app.private == Private(**private)
     event = app.spec
     assert asdict(event) | asked == asdict(event)
-    assert (event.company, event.user, event.sizing, event.driver) == ("acme", "ann", "computed", False)
+    assert (event.company, event.user, event.sizing, event.driver) == ("acme", "ann", Computed(512), None)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_tasks_that_come_back_undo_what_earlier_executors_were_done_with() -> No
     state = fold([*RUNNING, removed("a1.0", "exited", done=True)])
     assert decide(state, ended("a1.1", "failed", exit_code=9)) == [
         removed("a1.1", "failed", exit_code=9),
-        AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0),
+        AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512)),
     ]
 
 

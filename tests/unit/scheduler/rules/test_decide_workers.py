@@ -12,6 +12,7 @@ from scheduler.model.errors import DuplicateWorker, InvalidCommand, OfferTooSmal
 from scheduler.model.events import (
     AppChanged,
     AppRemoved,
+    Computed,
     Event,
     ExecutorRemoved,
     WorkerChanged,
@@ -165,8 +166,8 @@ def test_tasks_that_ran_on_a_lost_worker_undo_what_its_apps_were_done_with() -> 
         ]
     )
     assert decide(state, LoseWorker(worker="w1"))[3:] == [
-        AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0),
-        AppChanged(app="a2", requested_cores=12, requested_memory_mb=6144, done_cores=0),
+        AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512)),
+        AppChanged(app="a2", requested=Resources(12, 6144), sizing=Computed(512)),
         WorkerRemoved(worker="w1", reason="lost"),
     ]
 

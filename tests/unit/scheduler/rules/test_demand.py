@@ -55,7 +55,7 @@ def reached(events: list[Event]) -> list[tuple[str, str | None]]:
 
 def asked(events: list[Event]) -> list[tuple[int | None, int]]:
     """(executors, cores requested) of each demand that was stated."""
-    return [(event.executor_limit, event.requested_cores) for event in events if isinstance(event, AppChanged)]
+    return [(event.executor_limit, event.requested.cores) for event in events if isinstance(event, AppChanged)]
 
 
 def wait(cluster: Cluster, milliseconds: int) -> list[Event]:

@@ -18,6 +18,7 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    Computed,
     DriverAllocated,
     DriverRemoved,
     Elastic,
@@ -26,8 +27,10 @@ from scheduler.model.events import (
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
+    Fixed,
     Locations,
     MasterElected,
+    OnePerWorker,
     RefusalsOmitted,
     RoomReserved,
     Wanted,
@@ -50,14 +53,15 @@ def ended(executor: str = "a1.0", app: str = "a1", worker: str = "w1", *, done: 
 
 
 def demanded(app: str = "a1", cores: int = 12, memory_mb: int = 6144, **fields: object) -> AppChanged:
-    return replace(AppChanged(app=app, requested_cores=cores, requested_memory_mb=memory_mb, done_cores=0), **fields)
+    sizing = FIXED.sizing if app == "f1" else Computed(512)
+    return replace(AppChanged(app=app, requested=Resources(cores, memory_mb), sizing=sizing), **fields)
 
 
-FIXED = replace(queued("f1", 8), sizing="fixed", executor_cores=4, executor_memory_mb=2048)
-ELASTIC = replace(FIXED, app="e1", executor_limit=2, elastic=Elastic(0, 4, 2, 2))
-WITH_DRIVER = replace(
-    queued("d1", 8, memory_mb=8192), requested_cores=9, driver=True, driver_cores=1, driver_memory_mb=1024
+FIXED = replace(queued("f1", 8), sizing=Fixed(Resources(4, 2048)))
+ELASTIC = replace(
+    FIXED, app="e1", executor_limit=2, sizing=Fixed(Resources(4, 2048), counted=True), elastic=Elastic(0, 4, 2, 2)
 )
+WITH_DRIVER = replace(queued("d1", 8), requested=Resources(9, 8192), driver=Resources(1, 1024))
 DRIVER = DriverAllocated(app="d1", driver="d1.driver-0", worker="w1", resources=Resources(1, 1024))
 STARTED = ExecutorChanged(executor="a1.0")
 REVOKED = ExecutorRevoked(app="a1", executor="a1.0", worker="w1")
@@ -134,16 +138,26 @@ CASES = [
     Case([], queued("over"), "A1", "app 'over' is known already"),
     Case([], queued("new", company="nobody"), "A1", "company 'nobody' is not registered"),
     Case([], replace(queued("new"), cores=-1), "A1", "app 'new' asks for -1 cores"),
-    Case([], replace(queued("new"), requested_cores=-1), "A2", "app 'new' requests less than its driver has"),
-    Case([], replace(queued("new"), requested_memory_mb=-1), "A2", "app 'new' requests less than its driver has"),
-    Case([], replace(queued("new"), driver=True), "D1", "the driver of app 'new' asks for nothing"),
-    Case([], replace(queued("new"), driver_cores=1), "D1", "app 'new' has no driver"),
-    Case([], replace(queued("new"), executor_cores=4), "S5", "the scheduler sizes the executors of app 'new'"),
-    Case([], replace(queued("new"), memory_per_task_mb=0), "A2", "a task of app 'new' has 0 MiB"),
-    Case([], replace(queued("new"), unlimited=True), "S5", "app 'new' does not size its executors"),
+    Case(
+        [], replace(queued("new"), requested=Resources(-1, 4096)), "A2", "app 'new' requests less than its driver has"
+    ),
+    Case([], replace(queued("new"), requested=Resources(8, -1)), "A2", "app 'new' requests less than its driver has"),
+    Case([], replace(queued("new"), driver=Resources()), "D1", "the driver of app 'new' asks for nothing"),
+    Case([], replace(queued("new"), driver=Resources(1, 0)), "D1", "the driver of app 'new' asks for nothing"),
+    Case(
+        [],
+        replace(FIXED, app="new", sizing=Fixed(Resources(4, 0))),
+        "S5",
+        "the executors of app 'new' have 4 cores and 0",
+    ),
+    Case([], replace(queued("new"), sizing=Computed(0)), "A2", "a task of app 'new' has 0 MiB"),
+    Case([], replace(queued("new"), cores=None), "S5", "app 'new' does not size its executors"),
     Case([], replace(queued("new"), executor_limit=-1), "P5", "app 'new' may have -1 executors"),
-    Case([], replace(FIXED, app="new", executor_memory_mb=None), "S5", "the executors of app 'new' have None MiB"),
-    Case([], replace(FIXED, app="new", executor_cores=None), "S5", "fixed executors of app 'new' have None cores"),
+    Case([], replace(FIXED, app="new", sizing=OnePerWorker(0)), "S5", "the executors of app 'new' have 0 MiB"),
+    Case(
+        [], replace(FIXED, app="new", sizing=Fixed(Resources(0, 2048))), "S5", "the executors of app 'new' have 0 cores"
+    ),
+    Case([], replace(ELASTIC, sizing=FIXED.sizing), "L6", "app 'e1' cannot be elastic between 0 and 4"),
     Case([], replace(ELASTIC, elastic=Elastic(3, 1, 1, 1)), "L6", "app 'e1' cannot be elastic between 3 and 1"),
     Case([], RoomReserved(app="nobody"), "C7", "app 'nobody' is not pending"),
     Case([], RoomReserved(app="a1"), "C7", "app 'a1' is not pending"),
@@ -202,14 +216,14 @@ CASES = [
     Case([granted("f1.0")], ended("f1.0", "f1", done=True), "S6", "app 'f1' sizes its executors"),
     Case([], demanded("nobody"), "O4", "app 'nobody' is not known or has ended"),
     Case([], demanded("over"), "O4", "app 'over' is not known or has ended"),
-    Case([], demanded(cores=7), "O4", "app 'a1' holds 8 cores, more than it would request"),
-    Case([], demanded(done_cores=5), "O4", "app 'a1' holds 8 cores, more than it would request"),
+    Case([], demanded(cores=7), "O4", "app 'a1' holds 8 cores and 4096 MiB, more than it would request"),
+    Case([], demanded(done_cores=5), "O4", "app 'a1' holds 8 cores and 4096 MiB, more than it would request"),
     Case([], demanded(done_cores=-1), "O4", "app 'a1' holds 8 cores"),
-    Case([], demanded(memory_mb=4095), "O4", "app 'a1' holds 4096 MiB, more than it would request"),
+    Case([], demanded(memory_mb=4095), "O4", "app 'a1' holds 8 cores and 4096 MiB, more than it would request"),
     Case([], demanded(executor_limit=-1), "P5", "app 'a1' cannot have a negative number"),
     Case([], demanded(preferring_tasks=-1), "P5", "app 'a1' cannot have a negative number"),
-    Case([], demanded(executor_cores=4), "S5", "the executors of app 'a1' cannot have 4 cores and None MiB"),
-    Case([], demanded("f1", executor_cores=2, executor_memory_mb=1), "S5", "the executors of app 'f1' have 4 cores"),
+    Case([], demanded(sizing=Fixed(Resources(4, 0))), "S5", "the executors of app 'a1' have 4 cores and 0 MiB"),
+    Case([], demanded("f1", sizing=Fixed(Resources(2, 1))), "S5", "the executors of app 'f1' keep their size"),
     Case([], demanded(preferred_hosts={"h1": 1}), "L1", "app 'a1' prefers hosts without executors of one size"),
     Case([], demanded(next_step=0), "L6", "app 'a1' asks for 0 executors next"),
     Case([], demanded(backlog_executors=2), "L6", "app 'a1' asks for 1 executors next, 2 in all"),

@@ -17,6 +17,7 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     CompanyRemoved,
+    Computed,
     Event,
     ExecutorChanged,
     ExecutorRemoved,
@@ -92,14 +93,14 @@ def test_a_done_executor_returns_its_grant_but_its_cores_are_not_owed_again() ->
     assert balances(state) == [Balance(Resources(8, 4096), Resources(4, 2048))] * 3
     assert state.apps["a1"].left_cores == 0
     assert state.unsatisfied == []
-    fold([AppChanged(app="a1", requested_cores=8, requested_memory_mb=4096, done_cores=0)], state)
+    fold([AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512))], state)
     assert state.apps["a1"].left_cores == 4
     assert state.unsatisfied == [state.apps["a1"].admitted]
 
 
 def test_a_changed_demand_moves_all_three_ledgers() -> None:
     """Semantics O4."""
-    state = fold([*RUNNING, AppChanged(app="a1", requested_cores=16, requested_memory_mb=8192, done_cores=0)])
+    state = fold([*RUNNING, AppChanged(app="a1", requested=Resources(16, 8192), sizing=Computed(512))])
     assert balances(state) == [Balance(Resources(16, 8192), Resources(8, 4096))] * 3
     assert state.apps["a1"].left_cores == 8
 
@@ -111,7 +112,7 @@ def test_a_changed_demand_moves_its_company_in_the_order() -> None:
     fold([entered("a1", company="a"), entered("b1", company="b"), queued("a2", company="a")], state)
     fold([queued("b2", company="b")], state)
     assert admit(state) == entered("a2", company="a", share="1/8")
-    fold([AppChanged(app="a1", requested_cores=32, requested_memory_mb=16384, done_cores=0)], state)
+    fold([AppChanged(app="a1", requested=Resources(32, 16384), sizing=Computed(512))], state)
     assert admit(state) == entered("b2", company="b", share="1/4")
 
 

@@ -121,9 +121,9 @@ def test_what_a_command_took_along_and_is_left_out_is_missed_where_it_was(
 @pytest.mark.parametrize(
     ("kind", "said", "changes", "rule"),
     [
-        ("AppRegistered", {"app": "a2"}, {"requested_cores": 16}, "A1"),
-        ("AppRegistered", {"app": "a2"}, {"requested_memory_mb": 512}, "A1"),
-        ("AppRegistered", {"app": "a2"}, {"cores": 200, "requested_cores": 200, "requested_memory_mb": 102400}, "A1"),
+        ("AppRegistered", {"app": "a2"}, {"requested": Resources(16, 4096)}, "A1"),
+        ("AppRegistered", {"app": "a2"}, {"requested": Resources(8, 512)}, "A1"),
+        ("AppRegistered", {"app": "a2"}, {"cores": 200, "requested": Resources(200, 102400)}, "A1"),
         ("AppRegistered", {"app": "a2"}, {"company": "nobody"}, "A1"),
         ("ExecutorRemoved", {"reason": "lost"}, {"reason": "killed"}, "W2"),
         ("AppRemoved", {"app": "d1"}, {"reason": "finished"}, "D3"),

@@ -29,6 +29,7 @@ from scheduler.model.events import (
     WorkerRemoved,
 )
 from scheduler.model.grants import STOP, Grant
+from scheduler.model.resources import Resources
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.placement.drivers import Draw
 from scheduler.rules.views import apps
@@ -68,7 +69,7 @@ def test_a_drivers_cores_are_held_beside_those_of_its_apps_executors() -> None:
     cluster = shared(w1=16)
     events = cluster.turn(with_driver(cores=8, tasks=8))
     assert isinstance(events[0], AppRegistered)
-    assert (events[0].requested_cores, events[0].requested_memory_mb) == (10, 4096 + 1024)
+    assert events[0].requested == Resources(10, 4096 + 1024)
     assert allocated(events) == [("w1", 8, 4096)]
     balance = cluster.state.companies["acme"].users["ann"].balance
     assert (balance.granted.cores, balance.granted.memory_mb) == (10, 5120)
@@ -89,7 +90,7 @@ def test_an_app_that_is_its_driver_asks_for_no_executor() -> None:
     cluster = shared(w1=16)
     event = cluster.turn(with_driver())[0]
     assert isinstance(event, AppRegistered)
-    assert (event.cores, event.tasks, event.requested_cores) == (0, 0, 2)
+    assert (event.cores, event.tasks, event.requested.cores) == (0, 0, 2)
     assert cluster.state.executors == {}
 
 

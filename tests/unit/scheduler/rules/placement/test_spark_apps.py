@@ -27,13 +27,16 @@ from scheduler.model.events import (
     AppChanged,
     AppRegistered,
     AppRemoved,
+    Computed,
     ExecutorAllocated,
     ExecutorRemoved,
     ExecutorRevoked,
+    Fixed,
+    OnePerWorker,
     WorkerChanged,
     WorkerRemoved,
 )
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from tests.property.given import Cluster, admitted, allocated, shared, worker
 
 
@@ -64,25 +67,25 @@ def opened(**offers: int) -> Cluster:
 def test_what_an_app_says_of_its_executors_decides_who_sizes_them() -> None:
     """Semantics S5."""
     cluster = shared(w1=16)
-    assert registered(cluster, asked("a1")).sizing == "computed"
-    assert registered(cluster, asked("a2", executor_limit=2)).sizing == "computed"
-    assert registered(cluster, asked("a3", executor_cores=3)).sizing == "fixed"
-    assert registered(cluster, growing("a4")).sizing == "one-per-worker"
-    assert registered(cluster, asked("a5", sizing="one-per-worker")).executor_memory_mb == 1024
+    assert registered(cluster, asked("a1")).sizing == Computed()
+    assert registered(cluster, asked("a2", executor_limit=2)).sizing == Computed()
+    assert registered(cluster, asked("a3", executor_cores=3)).sizing == Fixed(Resources(3, 1024))
+    assert registered(cluster, growing("a4", memory_mb=2000)).sizing == OnePerWorker(2000)
+    assert registered(cluster, asked("a5", sizing="one-per-worker")).sizing == OnePerWorker(1024)
 
 
 def test_cores_are_not_rounded_and_memory_is_that_of_the_executors_they_make() -> None:
     """Semantics S5."""
     event = registered(shared(w1=16), fixed(cores=7, each=3, memory_mb=1000))
-    assert (event.cores, event.requested_cores, event.requested_memory_mb) == (7, 7, 2000)
+    assert (event.cores, event.requested) == (7, Resources(7, 2000))
 
 
 def test_one_executor_a_worker_requests_memory_on_each_live_worker_at_submission() -> None:
     """Semantics S5."""
     cluster = shared(w1=16, w2=16, w3=16)
     cluster.turn(LoseWorker(worker="w3"))
-    assert registered(cluster, growing(memory_mb=700)).requested_memory_mb == 1400
-    assert registered(shared(), growing(memory_mb=700)).requested_memory_mb == 700
+    assert registered(cluster, growing(memory_mb=700)).requested.memory_mb == 1400
+    assert registered(shared(), growing(memory_mb=700)).requested.memory_mb == 700
 
 
 def test_48_cores_as_executors_of_16_on_4_workers_of_16_are_3_executors() -> None:
@@ -137,12 +140,9 @@ def test_a_new_demand_is_stated_in_full_and_stops_nothing_that_runs() -> None:
     assert cluster.turn(ScaleApp(app="a1", executors=1)) == [
         AppChanged(
             app="a1",
-            requested_cores=8,
-            requested_memory_mb=2048,
-            done_cores=0,
+            requested=Resources(8, 2048),
+            sizing=Fixed(Resources(4, 1024)),
             executor_limit=1,
-            executor_cores=4,
-            executor_memory_mb=1024,
         )
     ]
     assert len(cluster.state.executors) == 2
@@ -234,7 +234,7 @@ def test_an_app_of_unlimited_cores_requests_the_most_that_it_has_held() -> None:
     """Semantics A6, O4: at all three levels, by the event of the grant itself."""
     cluster = opened(w1=6)
     event = registered(cluster, fixed(cores="unlimited", each=4, tasks=1))
-    assert (event.cores, event.requested_cores, event.requested_memory_mb, event.unlimited) == (0, 0, 0, True)
+    assert (event.cores, event.requested) == (None, NOTHING)
     assert cluster.state.balance.requested.cores == 4
     cluster.worker("w2", 8)
     assert cluster.state.companies["acme"].users["ann"].balance.requested.cores == 12
