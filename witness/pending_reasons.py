@@ -148,7 +148,7 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """Another company's turn (C3, C5), another user's turn (U1, U3), or a full cluster (A3)."""
     spec, settings = app.spec, state.settings
-    first = state.queue.first(full=is_full(state))
+    first = state.queue.first(lambda lent: not is_full(state, lent))
     if first is not None and first.company != spec.company:
         return Wait(
             "company-turn", COMPANY_POLICIES[settings.company_policy].rule, partial(_company_turn, state, company)

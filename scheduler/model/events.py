@@ -76,6 +76,15 @@ class Locations(NamedTuple):
     racks: tuple[str, ...] | None = None
 
 
+class Shares(NamedTuple):
+    """What each company is granted of its part, before and after a loss, as "n/d" in lowest terms (semantics E5)."""
+
+    claimant_before: str
+    claimant_after: str
+    loser_before: str
+    loser_after: str
+
+
 class Wanted(NamedTuple):
     """`number` pending requests for an executor at the same locations, made at `since` (ms) (semantics L1)."""
 
@@ -132,6 +141,13 @@ class ClusterConfigured(_Fact, frozen=True):
     never_fits: Literal["refuse", "wait"] = "refuse"
     remember_lost_s: int = 86_400
     reclaim: Literal["none", "gentle", "firm"] = "gentle"
+    hold_patience_s: int = 300
+    hold_limit_s: int = 3600
+    min_runtime_s: int = 300
+    max_reclaims: int = 3
+    reclaim_window_s: int = 3600
+    reclaim_patience_s: int = 300
+    kill_grace_s: int = 30
     own_sizes: Literal["any", "within-bounds"] = "any"
 
 
@@ -237,12 +253,16 @@ class ReservationLapsed(_Fact, frozen=True):
 
 
 class AppAdmitted(_Fact, frozen=True):
-    """The app entered waitingApps; `share` is its company's before, as "n/d" in lowest terms (semantics A3, C3)."""
+    """The app entered waitingApps; `share` is its company's before, as "n/d" in lowest terms (semantics A3, C3).
+
+    `lent`: only because elastic apps of its company count with their least number of executors (semantics E7).
+    """
 
     app: str
     company: str
     user: str
     share: str
+    lent: bool = False
 
 
 class DriverAllocated(_Fact, frozen=True):
@@ -287,13 +307,54 @@ class ExecutorChanged(_Fact, frozen=True):
     idle: bool = False
 
 
+class RoomHeld(_Fact, frozen=True):
+    """Room for one executor is held on the worker for the app (semantics P8), or for its claim (semantics E5).
+
+    `within`: the claim is on what elastic apps of the same company were lent (semantics E7).
+    """
+
+    worker: str
+    app: str
+    amounts: Resources
+    reason: Literal["hold", "reclaim"]
+    within: bool = False
+
+
+class HoldEnded(_Fact, frozen=True):
+    """The room is no longer held; `hold` is the position of its RoomHeld (semantics P8, E5)."""
+
+    hold: int
+    worker: str
+    app: str
+    reason: Literal["granted", "served", "part-reached", "worker-gone", "unusable", "limit"]
+
+
 class ExecutorRevoked(_Fact, frozen=True):
-    """The executor is told to stop; its grant is held until its worker says that it is gone (semantics A5)."""
+    """The executor is told to stop; its grant is held until its worker says that it is gone (semantics A5).
+
+    `reclaimed`: it is told to leave for a claimant, whose hold is at position `hold`, by `rule` E2, E3 or E7;
+    `since` (ms) the claimant waits. At `deadline` (ms) the worker ends its tasks where reclaiming is firm (E5).
+    """
 
     app: str
     executor: str
     worker: str
-    reason: Literal["killed", "idle"] = "killed"
+    reason: Literal["killed", "idle", "reclaimed"] = "killed"
+    hold: int = 0
+    claimant: str | None = None
+    claimant_company: str | None = None
+    rule: str | None = None
+    since: int | None = None
+    deadline: int | None = None
+    shares: Shares | None = None
+
+
+class RevocationWithdrawn(_Fact, frozen=True):
+    """The claim for which the executor was told to leave is void: it goes on as before (semantics E5)."""
+
+    app: str
+    executor: str
+    worker: str
 
 
 class ExecutorRemoved(_Fact, frozen=True):
@@ -302,7 +363,7 @@ class ExecutorRemoved(_Fact, frozen=True):
     app: str
     executor: str
     worker: str
-    reason: Literal["exited", "failed", "lost", "killed", "idle"]
+    reason: Literal["exited", "failed", "lost", "killed", "idle", "reclaimed"]
     exit_code: int | None = None
     done: bool = False
 
@@ -374,7 +435,10 @@ Event = (
     | DriverRemoved
     | ExecutorAllocated
     | ExecutorChanged
+    | RoomHeld
+    | HoldEnded
     | ExecutorRevoked
+    | RevocationWithdrawn
     | ExecutorRemoved
     | AppChanged
     | ExecutorsRequested
@@ -403,7 +467,10 @@ EVENT_TYPES: dict[str, type[Event]] = {
         DriverRemoved,
         ExecutorAllocated,
         ExecutorChanged,
+        RoomHeld,
+        HoldEnded,
         ExecutorRevoked,
+        RevocationWithdrawn,
         ExecutorRemoved,
         AppChanged,
         ExecutorsRequested,

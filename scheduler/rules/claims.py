@@ -31,6 +31,8 @@ class Standing:
     claimed: Resources = NOTHING
     held: Resources = NOTHING
     """What they are granted on live workers; kept for companies only."""
+    lent: Resources = NOTHING
+    """What of it elastic apps claim beyond their least number; kept for companies only (semantics E7)."""
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything (semantics O3)."""
 
@@ -210,9 +212,23 @@ class Claims:
         app.more = more
         if change == NOTHING:
             return False
+        self._count(app, change)
+        return True
+
+    def _count(self, app: App, change: Resources) -> None:
+        """The app claims that much more."""
         for standing in app.standings:
             standing.claimed += change
-        return True
+        if app.spec.elastic is not None:
+            app.claim += change
+            self.lend(app)
+
+    def lend(self, app: App) -> None:
+        """Count anew what the elastic app claims beyond its least number of executors (semantics E7)."""
+        lent = app.beyond_least
+        if lent != app.lent:
+            app.standings[1].lent += lent - app.lent
+            app.lent = lent
 
     def move(self, app: App, need: Need) -> bool:
         """The app needs something else of a worker from now on. Whether its claim is another."""
@@ -224,8 +240,7 @@ class Claims:
         """Its worker is live from now on, or not any more."""
         change = allocation.resources if live else -allocation.resources
         app.standings[1].held += change
-        for standing in app.standings:
-            standing.claimed += change
+        self._count(app, change)
 
     def review(self) -> tuple[list[Need], dict[tuple[str, str], None]]:
         """Compare every need with the workers that are live now.
@@ -255,8 +270,7 @@ class Claims:
         if change == NOTHING:
             return False
         app.more = more
-        for standing in app.standings:
-            standing.claimed += change
+        self._count(app, change)
         return True
 
     def _replace(self, app: App, usable: int) -> None:

@@ -65,7 +65,7 @@ from scheduler.model.events import (
     WorkerRemoved,
     WorkerStatus,
 )
-from scheduler.model.resources import Resources, kinds
+from scheduler.model.resources import NOTHING, Resources, kinds
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
@@ -151,14 +151,15 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     elif not state.fleet.live:
         first = None
     else:
-        first = state.queue.first(full=is_full(state))
+        first = state.queue.first(lambda lent: not is_full(state, lent))
     return None if first is None else admission(state, first)
 
 
-def admission(state: ClusterState, app: Pending) -> AppAdmitted:
-    """The event that admits the app."""
+def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> AppAdmitted:
+    """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
     share = state.queue.share(app.company)
-    return AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share))
+    lent = state.settings.admission == "fair" and state.queue.on_lent(app, full=is_full(state), filling=filling)
+    return AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share), lent=lent)
 
 
 def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
@@ -241,9 +242,9 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     return (candidate for candidate in candidates if candidate[0] not in own)
 
 
-def is_full(state: ClusterState) -> bool:
-    """Whether all claims together reach the live cluster in some kind (semantics A3)."""
-    return state.claims.total.claimed.reaches(state.fleet.total)
+def is_full(state: ClusterState, but: Resources = NOTHING) -> bool:
+    """Whether all claims together, without that much, are all that the live cluster has of some kind (semantics A3)."""
+    return (state.claims.total.claimed - but).reaches(state.fleet.total)
 
 
 def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:

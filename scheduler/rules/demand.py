@@ -247,13 +247,46 @@ def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
         yield demand(app, executor_limit=limit + more, next_step=step, requested=request)
 
 
+def withdrawn(state: ClusterState, admitted: AppAdmitted) -> Iterator[AppChanged]:
+    """What elastic apps asked for beyond their least, and were not granted, gives way to another app (semantics E7)."""
+    for app in list(state.elastics.get(admitted.company, {}).values()):
+        if app.spec.app != admitted.app:
+            yield from _lowered(app, sum(one.status != "stopping" for one in app.executors.values()))
+
+
+def _lowered(app: App, executors: int) -> Iterator[AppChanged]:
+    """The request of an elastic app lowered to so many executors, at least to its least number."""
+    least = app.spec.elastic.least if app.spec.elastic is not None else 0
+    limit = max(least, executors)
+    if limit < (app.executor_limit or 0):
+        yield _with_limit(app, limit)
+
+
+def lowered_by_loss(app: App) -> Iterator[AppChanged]:
+    """The elastic app lost an executor that it was lent (semantics E7)."""
+    yield from _lowered(app, sum(one.status != "stopping" for one in app.executors.values()))
+
+
+def raised_by_return(app: App) -> Iterator[AppChanged]:
+    """The elastic app keeps an executor that it was to lose (semantics E7)."""
+    most = app.spec.elastic.most if app.spec.elastic is not None else 0
+    executors = sum(one.status != "stopping" for one in app.executors.values())
+    if (app.executor_limit or 0) < min(most, executors):
+        yield _with_limit(app, min(most, executors))
+
+
+def _with_limit(app: App, limit: int) -> AppChanged:
+    request = _request(app, app.sizing, limit) if isinstance(app.sizing, Fixed) else app.requested
+    return demand(app, executor_limit=limit, next_step=1, target=None, requested=request)
+
+
 def _others_wait(state: ClusterState, app: App) -> bool:
     """Whether another app of the company is pending, has a reservation, or fits nowhere now (semantics L6)."""
     if state.queue.has_pending(app.spec.company):
         return True
     return any(
         need.least.cores and not state.fleet.has_room(need.least) and positions != [app.admitted]
-        for (company, need), positions in state.owed.lists.items()
+        for (company, need, _), positions in state.owed.lists.items()
         if company == app.spec.company
     )
 
@@ -303,7 +336,7 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     more = 0
     while more < most:
         added = sizing.each * (_usable(app, sizing, more + 1) - app.usable)
-        if not (beyond or quota.admits(added)):
+        if not (beyond or quota.admits(added, lent=False)):
             break
         if not part.covers(claimed + added) and not total.covers(cluster + added):
             break

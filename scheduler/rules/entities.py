@@ -39,11 +39,32 @@ class Allocation:
     worker: str
     resources: Resources
     status: Literal["starting", "running", "stopping"] = "starting"
-    revoked: Literal["killed", "idle"] | None = None
+    revoked: Literal["killed", "idle", "reclaimed"] | None = None
     """Why it was told to stop while its app goes on."""
     locality: Locality | None = None
     idle_since: int | None = None
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+    granted_at: int = 0
+    claim: int = 0
+    """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
+    was_running: bool = False
+    """Whether it was running when it was told to leave for a claim."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
+
+    id: int
+    worker: str
+    app: str
+    amounts: Resources
+    reason: Literal["hold", "reclaim"]
+    since: int
+    within: bool = False
+    """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
+    leaving: dict[str, Allocation] = field(default_factory=dict)
+    """The executors that were told to leave for the claim and are not gone."""
 
 
 @dataclass(slots=True)
@@ -61,6 +82,16 @@ class Worker:
     decommissioned: bool = False
     executors: dict[str, Allocation] = field(default_factory=dict)
     drivers: dict[str, Allocation] = field(default_factory=dict)
+    holds: dict[int, Hold] = field(default_factory=dict)
+    leaving: Resources = NOTHING
+    """What its executors that were told to stop have."""
+
+    def open_to(self, app: str | None) -> Resources:
+        """What is free and not held for another app (semantics P8); None = held for nobody."""
+        if not self.holds:
+            return self.free
+        held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
+        return (self.free - held).at_least(NOTHING)
 
 
 @dataclass(slots=True)
@@ -127,11 +158,23 @@ class App:
     """How many of its smallest executors it can still use."""
     more: Resources = NOTHING
     """What of its claim is not granted yet (semantics A8)."""
+    claim: Resources = NOTHING
+    """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
+    lent: Resources = NOTHING
     unserved: bool = False
     """Whether it was admitted and never granted anything (semantics O3)."""
     executors: dict[str, Allocation] = field(default_factory=dict)
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+    holds: dict[int, Hold] = field(default_factory=dict)
+    owed_since: int = 0
+    """Since when (ms) it is owed executors and was granted none."""
+    on_lent: bool = False
+    """Whether it was admitted on what elastic apps of its company claim beyond their least (semantics E7)."""
+    no_hold_before: int = 0
+    """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
+    losses: tuple[int, ...] = ()
+    """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
 
     @property
     def name(self) -> str:
@@ -154,6 +197,15 @@ class App:
         if spec.cores is None:
             return UNLIMITED_CORES - self.granted.cores
         return left if spec.driver is None or self.driver is not None else left - spec.driver.cores
+
+    @property
+    def beyond_least(self) -> Resources:
+        """What an admitted elastic app claims beyond its least number of executors (semantics E7)."""
+        sizing, elastic = self.sizing, self.spec.elastic
+        if elastic is None or not isinstance(sizing, Fixed) or not self.admitted or self.ended is not None:
+            return NOTHING
+        least = sizing.each * elastic.least + (self.spec.driver or NOTHING)
+        return (self.claim - least).at_least(NOTHING)
 
     @property
     def elastic(self) -> bool:
@@ -217,4 +269,6 @@ class Company:
     last_selected: int = 0
     apps: int = 0
     """How many apps it has that have not ended."""
+    short_since: int | None = None
+    """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
     users: dict[str, User] = field(default_factory=dict)

@@ -66,6 +66,8 @@ class Fleet:
         """What the live workers offer together."""
         self.live = 0
         """Number of live workers."""
+        self.leaving: dict[str, None] = {}
+        """The live workers on which executors or drivers were told to stop."""
         self._offers: dict[Resources, int] = {}
         """What a live worker offers -> how many offer that."""
         self._workers: dict[Shape, list[str]] = {}
@@ -176,6 +178,13 @@ class Fleet:
             rank = ranked
             alike.append(shape)
         yield from self._of_shapes(alike, largest_first=largest_first)
+
+    def by_room(self) -> Iterator[str]:
+        """The live workers with the most free cores first, then memory, then by id (semantics P8)."""
+        if self._moved:
+            self._sync()
+        for shape in reversed(self._by_cores):
+            yield from self._workers[shape]
 
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""

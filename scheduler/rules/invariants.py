@@ -12,6 +12,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.claims import usable_executors
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
+from scheduler.rules.placement.owed import key_of
 from scheduler.rules.timers import Timer
 
 if TYPE_CHECKING:
@@ -74,10 +75,14 @@ def _claims(state: ClusterState) -> Iterator[str]:
     claimed: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
     unserved: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
     held: defaultdict[str, Resources] = defaultdict(Resources)
+    lent: defaultdict[str, Resources] = defaultdict(Resources)
     for app in state.apps.values():
         company, user = app.spec.company, app.spec.user
         live = _sum([one for one in app.allocations() if state.workers[one.worker].status == "alive"])
         held[company] += live
+        lent[company] += app.lent
+        if app.spec.elastic is not None and (app.claim, app.lent) != (live + app.more, app.beyond_least):
+            yield f"app {app.spec.app!r} counts {app.claim} and {app.lent} beyond its least number of executors"
         levels: tuple[tuple[str, ...], ...] = ((), (company,), (company, user))
         for level in levels:
             claimed[level] += live + app.more
@@ -89,8 +94,8 @@ def _claims(state: ClusterState) -> Iterator[str]:
         if (standing.claimed, standing.unserved) != (claimed[level], unserved[level]):
             yield f"{level or 'the cluster'} counts {standing} where its apps claim {claimed[level]}"
     for name, standing in claims.companies.items():
-        if standing.held != held[name]:
-            yield f"company {name!r} counts {standing.held} on live workers where it is granted {held[name]}"
+        if (standing.held, standing.lent) != (held[name], lent[name]):
+            yield f"company {name!r} counts {standing} where its apps make {held[name]} and {lent[name]}"
     offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
     for need in claims.needs.values():
         sizes = [size for size in (need.least, need.driver) if size.cores]
@@ -138,7 +143,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
 
 
 def _indexes(state: ClusterState) -> Iterator[str]:
-    live = {worker.id: worker.free for worker in state.workers.values() if worker.status == "alive"}
+    live = {worker.id: worker.open_to(None) for worker in state.workers.values() if worker.status == "alive"}
     if state.fleet.live_workers() != live:
         yield "the fleet index differs from the live workers"
     if state.fleet.live != len(live):
@@ -147,6 +152,7 @@ def _indexes(state: ClusterState) -> Iterator[str]:
     if state.fleet.total != total:
         yield f"the fleet counts {state.fleet.total} where the live workers offer {total}"
     yield from _drivers_and_owed(state)
+    yield from _holds(state)
     waiting = sorted((app.submitted, name) for name, app in state.apps.items() if not app.admitted and not app.ended)
     pending = [name for _, name in waiting]
     queued = [
@@ -170,9 +176,9 @@ def _indexes(state: ClusterState) -> Iterator[str]:
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     owing = [app for app in state.waiting.values() if state.wants_executors(app)]
-    owed: dict[tuple[str, Need], list[int]] = {}
+    owed: dict[tuple[str, Need, str], list[int]] = {}
     for app in owing:
-        owed.setdefault((app.spec.company, app.need), []).append(app.admitted)
+        owed.setdefault(key_of(app), []).append(app.admitted)
     if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
         yield f"placement would serve the apps admitted at {state.owed.positions()} where it owes those at {owed}"
     if list(state.wishing()) != sorted((one for one in state.waiting.values() if one.target), key=lambda a: a.stated):
@@ -189,6 +195,28 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         yield "the drivers differ from those of the workers"
 
 
+def _holds(state: ClusterState) -> Iterator[str]:
+    """What is held and what leaves, as the workers, the apps and the state know it (semantics P8, E5)."""
+    for worker in state.workers.values():
+        stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
+        if worker.leaving != _sum(stopping):
+            yield f"worker {worker.id!r} counts {worker.leaving} to leave where {_sum(stopping)} do"
+        if (worker.id in state.fleet.leaving) != (worker.leaving != NOTHING and worker.status == "alive"):
+            yield f"worker {worker.id!r} has executors that leave or not, against the state"
+        if list(worker.holds) != [hold.id for hold in state.holds.values() if hold.worker == worker.id]:
+            yield f"the holds on worker {worker.id!r} are not those of the state"
+    for name, app in state.apps.items():
+        if list(app.holds) != [hold.id for hold in state.holds.values() if hold.app == name]:
+            yield f"the holds of app {name!r} are not those of the state"
+        holds = bool(app.executors) and app.ended is None
+        if (name in state.holders.get(app.spec.company, {})) != holds:
+            yield f"app {name!r} counts as holding executors or not, against its executors"
+    for hold in state.holds.values():
+        leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
+        if hold.leaving.keys() != leaving:
+            yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
+
+
 def _timers_and_places(state: ClusterState) -> Iterator[str]:
     """What waits for a time (semantics T1), and where the live workers are."""
     due = [
@@ -203,6 +231,9 @@ def _timers_and_places(state: ClusterState) -> Iterator[str]:
     if state.offers != dict(offers):
         yield f"workers are counted to offer {state.offers} where they offer {dict(offers)}"
     due += [Timer(when, 0, name, what) for name in state.companies for when, what in state.queue.moments(name)]
+    patience = state.settings.hold_patience_s * 1000
+    short = {name: state.short_since(name) for name in state.owed.companies()}
+    due += [Timer(since + patience, -1, name, "short") for name, since in short.items() if since is not None]
     if state.timers.table != sorted(due):
         yield f"turns would come at {state.timers.table} where something is due at {sorted(due)}"
     hosts: dict[str, list[str]] = {}

@@ -32,11 +32,14 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     Fixed,
+    HoldEnded,
     LostWorkersForgotten,
     MasterElected,
     OnePerWorker,
     RefusalsOmitted,
     ReservationLapsed,
+    RevocationWithdrawn,
+    RoomHeld,
     RoomReserved,
     Sizing,
     WorkerChanged,
@@ -46,7 +49,7 @@ from scheduler.model.events import (
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.entities import Allocation, App, Company, LostWorker, Worker
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
 from scheduler.rules.validate import changed_settings, read_part
 
 _LEAST = Resources(1, 1)
@@ -66,6 +69,7 @@ class Facts(Protocol):
     apps: dict[str, App]
     executors: dict[str, Allocation]
     drivers: dict[str, Allocation]
+    holds: dict[int, Hold]
     queue: AppQueue
 
 
@@ -237,6 +241,10 @@ def _granted(state: Facts, app: App | None, event: ExecutorAllocated | DriverAll
         return "P1", f"worker {event.worker!r} is not live"
     if not worker.free.covers(event.resources) or not event.resources.covers(NOTHING):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
+    if worker.holds:
+        open_to = worker.open_to(event.app if isinstance(event, ExecutorAllocated) else None)
+        if not open_to.covers(event.resources):
+            return "P8", f"on worker {event.worker!r} only {open_to} are not held for others"
     return None
 
 
@@ -274,7 +282,7 @@ def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
     return None
 
 
-def _executor(state: Facts, event: ExecutorRemoved | ExecutorRevoked, rule: str) -> Broken:
+def _executor(state: Facts, event: ExecutorRemoved | ExecutorRevoked | RevocationWithdrawn, rule: str) -> Broken:
     """Whoever tells of an executor knows whose it is and where."""
     held = state.executors.get(event.executor)
     if held is None:
@@ -297,10 +305,55 @@ def _executor_changed(state: Facts, event: ExecutorChanged) -> Broken:
     return None
 
 
+def _room_held(state: Facts, event: RoomHeld) -> Broken:
+    rule = "P8" if event.reason == "hold" else "E5"
+    app, worker = state.apps.get(event.app), state.workers.get(event.worker)
+    if app is None or not app.admitted or app.ended is not None:
+        return rule, f"app {event.app!r} is not in waitingApps"
+    if worker is None or worker.status != "alive":
+        return rule, f"worker {event.worker!r} is not live"
+    if event.amounts.cores < 1 or not worker.offer.covers(event.amounts):
+        return rule, f"worker {event.worker!r} offers {worker.offer}, no room for {event.amounts}"
+    if any(hold.app != event.app or event.reason == "hold" for hold in worker.holds.values()):
+        return rule, f"room on worker {event.worker!r} is held already"
+    if event.reason == "hold" and any(hold.reason == "hold" for hold in app.holds.values()):
+        return rule, f"app {event.app!r} has a hold already"
+    return None
+
+
+def _hold_ended(state: Facts, event: HoldEnded) -> Broken:
+    hold = state.holds.get(event.hold)
+    if hold is None:
+        return "P8", f"no hold begins at position {event.hold}"
+    if (hold.worker, hold.app) != (event.worker, event.app):
+        return "P8", f"the hold of position {event.hold} is for app {hold.app!r} on worker {hold.worker!r}"
+    return None
+
+
 def _executor_revoked(state: Facts, event: ExecutorRevoked) -> Broken:
     broken = _executor(state, event, "A5")
     if broken is None and state.executors[event.executor].status == "stopping":
         return "A5", f"executor {event.executor!r} was told to stop already"
+    if broken is not None or event.reason != "reclaimed":
+        return broken
+    hold = state.holds.get(event.hold)
+    if hold is None or (hold.worker, hold.app, hold.reason) != (event.worker, event.claimant, "reclaim"):
+        return "E5", f"no room is held on worker {event.worker!r} for a claim of app {event.claimant!r}"
+    if hold.app == event.app:
+        return "E2", f"app {event.app!r} cannot claim an executor of its own"
+    if event.rule not in ("E2", "E3", "E7") or None in (event.since, event.deadline, event.shares):
+        return "E5", f"the receipt of executor {event.executor!r} is not complete"
+    return None
+
+
+def _revocation_withdrawn(state: Facts, event: RevocationWithdrawn) -> Broken:
+    broken = _executor(state, event, "E5")
+    if broken is None:
+        held = state.executors[event.executor]
+        if held.revoked != "reclaimed" or state.apps[held.app].ended is not None:
+            return "E5", f"executor {event.executor!r} does not leave for a claim"
+        if held.claim in state.holds:
+            return "E5", f"the claim for which executor {event.executor!r} leaves is not void"
     return broken
 
 
@@ -387,7 +440,10 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     DriverRemoved: _driver_removed,
     ExecutorAllocated: _executor_allocated,
     ExecutorChanged: _executor_changed,
+    RoomHeld: _room_held,
+    HoldEnded: _hold_ended,
     ExecutorRevoked: _executor_revoked,
+    RevocationWithdrawn: _revocation_withdrawn,
     ExecutorRemoved: _executor_removed,
     AppChanged: _app_changed,
     ExecutorsRequested: _executors_requested,

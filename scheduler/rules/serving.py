@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.decide import admission, place
+from scheduler.rules.holds import ended_by_grant, has_own_room, void
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.drivers import place_drivers, within_driver_limits
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -31,13 +32,19 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
     The caller folds each event before it asks for the next.
     """
     while True:
+        yield from void(state, at)
+        ended = len(state.holds)
         for granted in placements(state, at):
-            yield from granted
+            for event in granted:
+                yield event
+                if state.holds:
+                    yield from ended_by_grant(state, event)
         filled = fill(state)
-        if filled is None:
+        if filled is not None:
+            yield filled
+            yield from place_drivers(state)
+        elif len(state.holds) == ended and not any(void(state, at)):
             return
-        yield filled
-        yield from place_drivers(state)
 
 
 def placements(state: ClusterState, at: int) -> Grants:
@@ -47,7 +54,7 @@ def placements(state: ClusterState, at: int) -> Grants:
     takes them to it or beyond; the rest. Parts are those of the beginning. The caller folds each list before it asks
     for the next.
     """
-    while state.owed.lists and state.fleet.most_free_cores():
+    while state.owed.lists and (state.holds or state.fleet.most_free_cores()):
         before = state.head
         companies = state.owed.companies()
         if len(companies) > 1 and state.settings.admission == "fair":
@@ -62,12 +69,13 @@ def placements(state: ClusterState, at: int) -> Grants:
 def _within_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Grants:
     """What stays within the company's part."""
 
-    def wanted(company: str, need: Need) -> bool:
+    def wanted(app: App) -> bool:
+        company, size = app.spec.company, app.need.executor
         lacking = parts[company] - state.claims.of(company).held
-        return bool(need.executor.cores) and lacking.covers(need.executor) and state.fleet.has_room(need.least)
+        return bool(size.cores) and lacking.covers(size) and has_room(state, app)
 
     for app in state.owed.serve(wanted):
-        while wanted(app.spec.company, app.need):
+        while wanted(app):
             granted = _placed(state, app, at, parts[app.spec.company] - state.claims.of(app.spec.company).held)
             if not granted:
                 break
@@ -77,9 +85,10 @@ def _within_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> 
 def _to_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Grants:
     """Of companies that have not reached their part, the one executor that takes them to it or beyond."""
 
-    def wanted(company: str, need: Need) -> bool:
+    def wanted(app: App) -> bool:
+        company = app.spec.company
         held = state.claims.of(company).held
-        return not reached(held, parts[company]) and bool(need.executor.cores) and state.fleet.has_room(need.least)
+        return not reached(held, parts[company]) and bool(app.need.executor.cores) and has_room(state, app)
 
     for app in state.owed.serve(wanted):
         granted = _placed(state, app, at, app.need.executor)
@@ -90,22 +99,28 @@ def _to_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Gran
 def _the_rest(state: ClusterState, at: int) -> Grants:
     """Whatever there is room for."""
 
-    def wanted(_: str, need: Need) -> bool:
-        return bool(need.least.cores) and state.fleet.has_room(need.least)
+    def wanted(app: App) -> bool:
+        return bool(app.need.least.cores) and has_room(state, app)
 
-    if PLACEMENTS[state.settings.placement].across_apps:
+    if PLACEMENTS[state.settings.placement].across_apps and not state.holds:
         while granted := pack_worker_by_worker(state, list(state.owed.serve(wanted))):
             yield granted
         return
     for app in state.owed.serve(wanted):
-        while granted := place(state, app, at):
+        while granted := _placed(state, app, at):
             yield granted
 
 
-def _placed(state: ClusterState, app: App, at: int, most: Resources) -> list[ExecutorAllocated]:
-    if PLACEMENTS[state.settings.placement].across_apps:
-        return pack_worker_by_worker(state, [app], most)
-    return place(state, app, at, most)
+def _placed(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
+    with state.seen_by(app):
+        if PLACEMENTS[state.settings.placement].across_apps:
+            return pack_worker_by_worker(state, [app], most)
+        return place(state, app, at, most)
+
+
+def has_room(state: ClusterState, app: App) -> bool:
+    """Whether a live worker has room for an executor of the app, be it held for it (semantics P8)."""
+    return state.fleet.has_room(app.need.least) or (bool(app.holds) and has_own_room(state, app))
 
 
 def fill(state: ClusterState) -> Event | None:
@@ -129,7 +144,7 @@ def fill(state: ClusterState) -> Event | None:
     if not any(map(has_room, state.queue.asks())):
         return None
     first = state.queue.next_that(has_room, able=has_room)
-    return None if first is None else admission(state, first)
+    return None if first is None else admission(state, first, filling=True)
 
 
 def _could_use(state: ClusterState, need: Need) -> bool:

@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 from scheduler.model.events import AppRegistered, ClusterConfigured
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.claims import Standing
-from scheduler.rules.entities import Allocation, App, Company, LostWorker, User, Worker
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.ledger import Balance, Usage
 from scheduler.rules.state import ClusterState
 
@@ -84,12 +84,13 @@ def _record_of(entity: type, *links: str, **more: Any) -> type[Any]:  # noqa: AN
 
 _APP = _record_of(
     App,
-    *("queued", "accounts", "usage", "owed", "executors", "driver"),
-    *("standings", "need", "more", "usable", "unserved"),
+    *("queued", "accounts", "usage", "owed", "executors", "driver", "holds"),
+    *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
 )
-_WORKER = _record_of(Worker, "executors", "drivers")
+_WORKER = _record_of(Worker, "executors", "drivers", "holds", "leaving")
 _ALLOCATION = _record_of(Allocation)
 _LOST = _record_of(LostWorker)
+_HOLD = _record_of(Hold, "leaving")
 _COMPANY = _record_of(Company, "users", name=str)
 _USER = _record_of(User, company=str, name=str)
 
@@ -99,7 +100,7 @@ def _written(record: type[Any]) -> Callable[[Any], Any]:
     return lambda entity: record(*values(entity))
 
 
-_app, _worker, _allocation, _lost = map(_written, (_APP, _WORKER, _ALLOCATION, _LOST))
+_app, _worker, _allocation, _lost, _hold = map(_written, (_APP, _WORKER, _ALLOCATION, _LOST, _HOLD))
 
 
 def lines(state: ClusterState) -> Iterator[str]:
@@ -115,6 +116,7 @@ def lines(state: ClusterState) -> Iterator[str]:
     yield from _table("apps", map(_app, state.apps.values()))
     yield from _table("executors", map(_allocation, state.executors.values()))
     yield from _table("drivers", map(_allocation, state.drivers.values()))
+    yield from _table("holds", map(_hold, state.holds.values()))
     yield from _table("ended", map(_Ended, state.ended))
     yield from _table("held_back", (_HeldBack(*one) for one in sorted(state.queue.held_back())))
     yield from _table("commands", (_Command(*one) for one in state.commands.items()))
@@ -217,6 +219,11 @@ def _restore_driver(state: ClusterState, record: Any) -> None:  # noqa: ANN401 -
     state.apps[held.app].driver = held
 
 
+def _restore_hold(state: ClusterState, record: Any) -> None:  # noqa: ANN401 - a record
+    hold = Hold(**asdict(record))
+    state.holds[hold.id] = state.workers[hold.worker].holds[hold.id] = state.apps[hold.app].holds[hold.id] = hold
+
+
 def _restore_ended(state: ClusterState, record: _Ended) -> None:
     state.ended[record.app] = None
 
@@ -246,6 +253,7 @@ _RESTORE: dict[str, tuple[msgspec.json.Decoder[Any], Callable[[ClusterState, Any
     "apps": (_decoder(_APP), _restore_app),
     "executors": (_decoder(_ALLOCATION), _restore_executor),
     "drivers": (_decoder(_ALLOCATION), _restore_driver),
+    "holds": (_decoder(_HOLD), _restore_hold),
     "ended": (_decoder(_Ended), _restore_ended),
     "held_back": (_decoder(_HeldBack), _restore_held_back),
     "commands": (_decoder(_Command), _restore_command),

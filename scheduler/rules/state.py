@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -45,21 +46,24 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     Fixed,
+    HoldEnded,
     LostWorkersForgotten,
     MasterElected,
     RefusalsOmitted,
     ReservationLapsed,
+    RevocationWithdrawn,
+    RoomHeld,
     RoomReserved,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
 )
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
-from scheduler.rules.entities import Allocation, App, Company, LostWorker, User, Worker
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
@@ -67,7 +71,7 @@ from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
-from scheduler.rules.timers import Timers
+from scheduler.rules.timers import Timers, What
 from scheduler.rules.topology import Topology
 
 REFUSALS_A_MINUTE = 60
@@ -111,6 +115,12 @@ class ClusterState:
         self.places = Topology()
         self._timers = Timers()
         self.drivers: dict[str, Allocation] = {}
+        self.holds: dict[int, Hold] = {}
+        """What is held for apps, by the position of its event (semantics P8, E5)."""
+        self.holders: dict[str, dict[str, App]] = {}
+        """Company -> its admitted apps that have executors."""
+        self.elastics: dict[str, dict[str, App]] = {}
+        """Company -> its elastic apps in waitingApps."""
         self.driver_cores = 0
         """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.owed = Owed()
@@ -137,6 +147,7 @@ class ClusterState:
             raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
+            self._note_shortage()
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
@@ -171,7 +182,33 @@ class ClusterState:
         for company in self.queue.changed:
             self._timers.set(company, 0, self.queue.moments(company))
         self.queue.changed.clear()
+        for app in self._timers.changed.values():
+            self._set_timers(app)
+        self._timers.changed.clear()
+        short = {name: self.short_since(name) for name in self.owed.companies()}
+        for name in {**self._timers.short, **short}:
+            since = short.get(name)
+            due: list[tuple[int, What]] = []
+            if since is not None:
+                due.append((since + self.settings.hold_patience_s * 1000, "short"))
+            self._timers.set(name, -1, due)
+        self._timers.short = dict.fromkeys(short)
         return self._timers
+
+    def short_since(self, company: str) -> int | None:
+        """Since when (ms) the company has not reached its part at the end of each turn; None if it has (semantics P8).
+
+        It is kept for companies that are owed executors.
+        """
+        if self.settings.admission == "open" or self.queue.reached(company):
+            return None
+        since = self.companies[company].short_since
+        return self.at if since is None else since
+
+    def _note_shortage(self) -> None:
+        """Time moves on, so the turn has ended: which companies have not reached their parts (semantics P8)."""
+        for name in self.owed.companies():
+            self.companies[name].short_since = self.short_since(name)
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
@@ -227,6 +264,7 @@ class ClusterState:
             "ended": list(self.ended),
             "executors": {name: _facts(executor) for name, executor in self.executors.items()},
             "drivers": {name: _facts(driver) for name, driver in self.drivers.items()},
+            "holds": [_facts(hold, "leaving") for hold in self.holds.values()],
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
             "refusals": [[name, *said] for name, said in self.refusals.items()],
@@ -243,6 +281,11 @@ class ClusterState:
         self.queue.configure(self.settings)
         self.queue.basis.at = self.at
         self._oldest_commands = deque(self.commands)
+        for allocation in (*self.executors.values(), *self.drivers.values()):
+            if allocation.status == "stopping":
+                self.workers[allocation.worker].leaving += allocation.resources
+            if allocation.claim in self.holds:
+                self.holds[allocation.claim].leaving[allocation.id] = allocation
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
         for offering in self.known_workers():
@@ -276,7 +319,14 @@ class ClusterState:
                 self.wishes[app.spec.app] = app
             if app.spec.driver is not None and app.driver is None:
                 self._let_driver_wait(app, waits=True)
+            if app.spec.elastic is not None:
+                self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
+                self.claims.lend(app)
+            owed_since = app.owed_since
             self._reconsider(app)
+            app.owed_since = owed_since
+            if app.executors:
+                self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
             self.queue.touch(app.spec.company, app.spec.user)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
@@ -285,6 +335,7 @@ class ClusterState:
             "balance": _facts(company.balance),
             "usage": list(self.usage(company)),
             "last_selected": company.last_selected,
+            "short_since": company.short_since,
             "apps": company.apps,
             "users": {name: _facts(user) for name, user in company.users.items()},
         }
@@ -411,7 +462,11 @@ class ClusterState:
         if was == now:
             return
         change = self.fleet.join if now else self.fleet.leave
-        change(worker.id, worker.offer, worker.free)
+        change(worker.id, worker.offer, worker.open_to(None))
+        if now and worker.leaving != NOTHING:
+            self.fleet.leaving[worker.id] = None
+        else:
+            self.fleet.leaving.pop(worker.id, None)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
@@ -500,6 +555,10 @@ class ClusterState:
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
         user.last_selected_at = self.at
+        app.on_lent = event.lent
+        if app.spec.elastic is not None:
+            self.elastics.setdefault(event.company, {})[event.app] = app
+            self.claims.lend(app)
         self.queue.admit(app.queued, self.head)
         if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
@@ -554,8 +613,9 @@ class ClusterState:
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
         for held in app.allocations():
-            held.status = "stopping"
+            self._let_leave(held)
         app.running = 0
+        self._drop_holder(app)
         app.wanted = ()
         self.wishes.pop(event.app, None)
         if app.spec.driver is not None and app.driver is None and app.admitted:
@@ -566,6 +626,9 @@ class ClusterState:
             if app.unserved:
                 self.claims.serve(app)
             self._reconsider(app)
+            if app.spec.elastic is not None:
+                self.claims.lend(app)
+                del self.elastics[app.spec.company][event.app]
             self.queue.leave(app.queued)
         else:
             self.queue.remove(app.queued)
@@ -573,8 +636,12 @@ class ClusterState:
 
     def _executor_allocated(self, event: ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        executor = Allocation(event.executor, event.app, event.worker, event.resources)
+        executor = Allocation(event.executor, event.app, event.worker, event.resources, granted_at=self.at)
         executor.locality = event.locality
+        app.owed_since = self.at
+        self._timers.changed[app.spec.app] = app
+        if not app.executors:
+            self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
         if event.requested is not None:
@@ -597,19 +664,88 @@ class ClusterState:
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
 
+    def _room_held(self, event: RoomHeld) -> None:
+        """Less is free on the worker for everybody else (semantics P8)."""
+        app, worker = self.apps[event.app], self.workers[event.worker]
+        before = worker.open_to(None)
+        hold = Hold(self.head, event.worker, event.app, event.amounts, event.reason, self.at, event.within)
+        if app.owed:
+            self.owed.remove(app)
+        self.holds[hold.id] = worker.holds[hold.id] = app.holds[hold.id] = hold
+        if app.owed:
+            self.owed.add(app)
+        self.fleet.move(worker.id, before, worker.open_to(None))
+        self._timers.changed[app.spec.app] = app
+
+    def _hold_ended(self, event: HoldEnded) -> None:
+        """What was held is free again; at its limit, its app gets none for as long (semantics P8)."""
+        app, worker = self.apps.get(event.app), self.workers.get(event.worker)
+        del self.holds[event.hold]
+        if worker is not None and event.hold in worker.holds:
+            before = worker.open_to(None)
+            del worker.holds[event.hold]
+            if worker.status == "alive":
+                self.fleet.move(worker.id, before, worker.open_to(None))
+        if app is not None:
+            if app.owed:
+                self.owed.remove(app)
+            del app.holds[event.hold]
+            if app.owed:
+                self.owed.add(app)
+            if event.reason == "limit":
+                app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
+            self._timers.changed[app.spec.app] = app
+
     def _executor_revoked(self, event: ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
-        self.apps[executor.app].running -= executor.status == "running"
-        executor.status, executor.revoked = "stopping", event.reason
-        self._reconsider(self.apps[executor.app])
+        app = self.apps[executor.app]
+        executor.was_running = executor.status == "running"
+        app.running -= executor.was_running
+        self._let_leave(executor)
+        executor.revoked, executor.claim = event.reason, event.hold
+        if event.hold:
+            self.holds[event.hold].leaving[executor.id] = executor
+            if app.losses[-1:] != (self.at,):
+                app.losses = (*app.losses, self.at)[-self.settings.max_reclaims :]
+        self._reconsider(app)
+
+    def _revocation_withdrawn(self, event: RevocationWithdrawn) -> None:
+        """It goes on as before it was told to leave (semantics E5)."""
+        executor = self.executors[event.executor]
+        app = self.apps[executor.app]
+        executor.status = "running" if executor.was_running else "starting"
+        app.running += executor.was_running
+        executor.revoked, executor.claim, executor.was_running = None, 0, False
+        self._count_leaving(executor, -executor.resources)
+        self._reconsider(app)
+
+    def _let_leave(self, allocation: Allocation) -> None:
+        """It was told to stop; what it has comes free on its worker (semantics A5)."""
+        if allocation.status != "stopping":
+            allocation.status = "stopping"
+            self._count_leaving(allocation, allocation.resources)
+
+    def _count_leaving(self, allocation: Allocation, change: Resources) -> None:
+        worker = self.workers[allocation.worker]
+        worker.leaving += change
+        if worker.leaving != NOTHING and worker.status == "alive":
+            self.fleet.leaving[worker.id] = None
+        else:
+            self.fleet.leaving.pop(worker.id, None)
 
     def _executor_removed(self, event: ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
+        if not app.executors:
+            self._drop_holder(app)
         if executor.status == "running":
             app.running -= 1
+        elif executor.status == "stopping":
+            self._count_leaving(executor, -executor.resources)
+            if executor.claim in self.holds:
+                self.holds[executor.claim].leaving.pop(event.executor, None)
         if event.reason == "failed":
             app.failures += 1
         if event.done:
@@ -617,6 +753,12 @@ class ClusterState:
             app.done_cores = max(0, app.requested.cores - held)
         self._grant(app, worker, -executor.resources)
         self._forget_if_over(app)
+
+    def _drop_holder(self, app: App) -> None:
+        """The app has no executors any more, or has ended."""
+        holders = self.holders.get(app.spec.company, {})
+        if holders.pop(app.spec.app, None) is not None and not holders:
+            del self.holders[app.spec.company]
 
     def _driver_allocated(self, event: DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
@@ -634,6 +776,8 @@ class ClusterState:
         driver = self.drivers.pop(event.driver)
         app, worker = self.apps[driver.app], self.workers[driver.worker]
         del worker.drivers[event.driver]
+        if driver.status == "stopping":
+            self._count_leaving(driver, -driver.resources)
         app.driver = None
         if worker.status == "alive":
             self.driver_cores -= driver.resources.cores
@@ -652,11 +796,11 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        before = worker.free
+        before = worker.open_to(None)
         worker.free -= grant
         live = worker.status == "alive"
         if live:
-            self.fleet.move(worker.id, before, worker.free)
+            self.fleet.move(worker.id, before, worker.open_to(None))
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
@@ -678,6 +822,9 @@ class ClusterState:
         if owed != app.owed:
             app.owed = owed
             if owed:
+                app.owed_since = self.at
+            self._timers.changed[app.spec.app] = app
+            if owed:
                 self.owed.add(app)
             else:
                 self.owed.remove(app)
@@ -685,6 +832,23 @@ class ClusterState:
     def _set_timers(self, app: App) -> None:
         living = app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
+
+    @contextmanager
+    def seen_by(self, app: App) -> Iterator[None]:
+        """Have the fleet show what is free to the app, room that is held for it included (semantics P8)."""
+        workers = [self.workers.get(worker) for worker in dict.fromkeys(hold.worker for hold in app.holds.values())]
+        seen = [
+            (worker, worker.open_to(None), worker.open_to(app.spec.app))
+            for worker in workers
+            if worker is not None and worker.status == "alive"
+        ]
+        for worker, everybody, own in seen:
+            self.fleet.move(worker.id, everybody, own)
+        try:
+            yield
+        finally:
+            for worker, everybody, own in seen:
+                self.fleet.move(worker.id, own, everybody)
 
     def _forget_if_over(self, app: App) -> None:
         """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
@@ -726,7 +890,10 @@ class ClusterState:
         DriverRemoved: _driver_removed,
         ExecutorAllocated: _executor_allocated,
         ExecutorChanged: _executor_changed,
+        RoomHeld: _room_held,
+        HoldEnded: _hold_ended,
         ExecutorRevoked: _executor_revoked,
+        RevocationWithdrawn: _revocation_withdrawn,
         ExecutorRemoved: _executor_removed,
         AppChanged: _app_changed,
         ExecutorsRequested: _executors_requested,
@@ -762,13 +929,13 @@ def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:
-    facts = _facts(worker, "executors", "drivers")
+    facts = _facts(worker, "executors", "drivers", "holds", "leaving")
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
 _APP_LINKS = (
-    *("spec", "private", "queued", "accounts", "usage", "executors", "driver"),
-    *("standings", "need", "more", "usable", "unserved"),
+    *("spec", "private", "queued", "accounts", "usage", "executors", "driver", "holds"),
+    *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
 )
 
 

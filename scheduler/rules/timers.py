@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-What = Literal["delay", "growth", "idle", "lapse", "lost", "reservation"]
+if TYPE_CHECKING:
+    from scheduler.rules.entities import App
+
+What = Literal["delay", "growth", "idle", "lapse", "lost", "reservation", "hold", "hold-limit", "short"]
 """A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
-end (C7), how long a lost worker is remembered (N3)."""
+end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
+the end of one (P8)."""
 
 
 class Timer(NamedTuple):
@@ -29,6 +33,10 @@ class Timers:
 
     def __init__(self) -> None:
         self.table: list[Timer] = []
+        self.changed: dict[str, App] = {}
+        """The apps that may wait for another time since somebody last asked."""
+        self.short: dict[str, None] = {}
+        """The companies of which the table tells when they will have been short for too long (semantics P8)."""
         self._of: dict[tuple[str, int], tuple[Timer, ...]] = {}
 
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:

@@ -62,6 +62,13 @@ _AT_LEAST = {
     "remember_lost_s": 0,
     "archive_after_events": 0,
     "archive_retain_events": 0,
+    "hold_patience_s": 0,
+    "hold_limit_s": 1,
+    "min_runtime_s": 0,
+    "max_reclaims": 1,
+    "reclaim_window_s": 1,
+    "reclaim_patience_s": 0,
+    "kill_grace_s": 0,
 }
 
 

@@ -398,6 +398,16 @@ class AppQueue:
         """Whether the company may claim that much more now (semantics C4, C6)."""
         return self.companies[name].limit.admits(request) or self.may_borrow(name)
 
+    def on_lent(self, app: Pending, *, full: bool, filling: bool) -> bool:
+        """Whether the app may enter only because elastic apps of its company count with their least (semantics E7)."""
+        company, request = self.companies[app.company], app.request
+        standing, limit = company.tenant.standing, company.limit
+        if standing.lent == NOTHING:
+            return False
+        if not (limit.admits(request, lent=False) or company.borrows):
+            return True
+        return full and not filling and not self.part(app.company).covers(standing.claimed + request)
+
     def next_within(self) -> Pending | None:
         """The app to admit next among those that keep their company within its part (semantics A3, C8, C, U, F)."""
         self._settle()
@@ -410,15 +420,19 @@ class AppQueue:
                 return self._first_of(name, company, test)
         return None
 
-    def first(self, *, full: bool = False) -> Pending | None:
+    def first(self, has_room: Callable[[Resources], bool] = lambda _: True) -> Pending | None:
         """The app to admit next: one that keeps its company within its part, else any that C4 or C6 lets pass (A3).
 
-        The latter only while claims do not fill the cluster.
+        The latter only of companies for which there is room where that much of their claims does not count (E7).
         """
         within = self.next_within()
-        return within if within is not None or full else self.next_that(lambda _: True)
+        if within is not None:
+            return within
+        return self.next_that(lambda _: True, among=lambda company: has_room(company.tenant.standing.lent))
 
-    def next_that(self, test: Test, *, able: Test | None = None) -> Pending | None:
+    def next_that(
+        self, test: Test, *, able: Test | None = None, among: Callable[[CompanyQueue], bool] = lambda _: True
+    ) -> Pending | None:
         """The app to admit next among those that pass the test as well.
 
         With `able`, only apps of other companies that pass that keep a company from borrowing (semantics A9).
@@ -426,6 +440,8 @@ class AppQueue:
         self._settle()
         for _, _, _, name in self._order:
             company = self.companies[name]
+            if not among(company):
+                continue
             found = self._first_of(name, company, test, able=able)
             if found is not None:
                 return found
@@ -465,7 +481,8 @@ class AppQueue:
     def _keeps_part(self, company: CompanyQueue) -> Test:
         """Whether an app keeps the company within its part, or C4 lets it pass and the company claims nothing (A3)."""
         part, limit = self._part(company), company.limit
-        claimed = company.tenant.standing.claimed
+        standing = company.tenant.standing
+        claimed = standing.claimed - standing.lent
         if claimed == NOTHING:
             return lambda ask: part.covers(ask.request) or limit.admits(ask.request)
         room = part - claimed

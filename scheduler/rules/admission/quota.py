@@ -72,9 +72,11 @@ class QuotaLimit:
     reserved: dict[str, Reservation] = field(default_factory=dict)
     """The same by app."""
 
-    def admits(self, request: Resources) -> bool:
-        """Whether a request passes now (semantics C4)."""
+    def admits(self, request: Resources, *, lent: bool = True) -> bool:
+        """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
         claimed = self.tenant.standing.claimed
+        if lent:
+            claimed -= self.tenant.standing.lent
         if not self.stops_idle and claimed == NOTHING:
             return True
         return self.tenant.quota.covers(claimed + request)

@@ -68,7 +68,7 @@ class Draw:
 
 
 def _has_room(state: ClusterState, size: Resources, worker: str) -> bool:
-    return state.workers[worker].free.covers(size)
+    return state.workers[worker].open_to(None).covers(size)
 
 
 def _ticket(position: int, worker: str) -> bytes:

@@ -40,7 +40,9 @@ def place_near(
             anywhere += wanted.number if level == "rack" and at >= for_rack else 0
             if wanted.locations.hosts is None or (level == "rack" and at < for_host):
                 continue
-            near = [(worker, state.workers[worker].free) for worker in places(wanted, level, state.places)]
+            near = [
+                (worker, state.workers[worker].open_to(app.spec.app)) for worker in places(wanted, level, state.places)
+            ]
             counts = put(in_order(near, unit, settings.worker_selection), unit, min(wanted.number, affordable))
             if counts:
                 return allocations(app, counts, unit, level)

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from scheduler.rules.entities import App
 
 
+def key_of(app: App) -> tuple[str, Need, str]:
+    """Apps of equal keys are all served now, or none is: company, need, and the app if room is held for it."""
+    return app.spec.company, app.need, app.spec.app if app.holds else ""
+
+
 class Owed:
     """Apps by company and by what they need of a worker, each list in the order of admission.
 
@@ -19,17 +24,18 @@ class Owed:
     """
 
     def __init__(self) -> None:
-        self.lists: dict[tuple[str, Need], list[int]] = {}
+        self.lists: dict[tuple[str, Need, str], list[int]] = {}
+        """Company, need, and the app if room is held for it -> positions of admission, in order."""
         self._by_admission: dict[int, App] = {}
 
     def add(self, app: App) -> None:
         """Placement owes the app something from now on; its need must not change while it does."""
-        insort(self.lists.setdefault((app.spec.company, app.need), []), app.admitted)
+        insort(self.lists.setdefault(key_of(app), []), app.admitted)
         self._by_admission[app.admitted] = app
 
     def remove(self, app: App) -> None:
         """Placement owes the app nothing any more."""
-        key = app.spec.company, app.need
+        key = key_of(app)
         positions = self.lists[key]
         if len(positions) == 1:
             del self.lists[key]
@@ -43,23 +49,26 @@ class Owed:
 
     def companies(self) -> dict[str, None]:
         """The companies that are owed anything."""
-        return {company: None for company, _ in self.lists}
+        return {company: None for company, _, _ in self.lists}
 
-    def serve(self, wanted: Callable[[str, Need], bool]) -> Iterator[App]:
-        """Those whose company and need are wanted when it is their turn, in the order of admission.
+    def serve(self, wanted: Callable[[App], bool]) -> Iterator[App]:
+        """Those that are wanted when it is their turn, in the order of admission.
 
+        Of apps of the same company and need, for which no room is held, all are wanted or none is.
         The caller folds what it grants one before it asks for the next.
         """
-        turns = [(positions[0], key) for key, positions in self.lists.items() if wanted(*key)]
+        turns = [
+            (positions[0], key) for key, positions in self.lists.items() if wanted(self._by_admission[positions[0]])
+        ]
         order = {key: number for number, (_, key) in enumerate(turns)}
         heap = [(position, order[key], key) for position, key in turns]
         heapify(heap)
         while heap:
             position, number, key = heappop(heap)
             app = self._by_admission.get(position)
-            if not wanted(*key):
-                continue
             if app is not None:
+                if not wanted(app):
+                    continue
                 yield app
             positions = self.lists.get(key, ())
             index = bisect_right(positions, position)

@@ -66,8 +66,8 @@ def test_a_driver_is_placed_and_its_app_ends_with_it() -> None:
     ended = {"op": "driver_ended", "driver": "d1.driver-0"}
     for end in (ended, {"op": "finish", "app": "d1"}):
         outcome = run_scenario({"commands": [COMPANY, WORKER, DRIVER, end]}, check=True)
-        assert outcome["final"]["waiting"] == []
-        assert outcome["final"]["granted"] == [0, 0]
+        assert outcome["final"]["waitingApps"] == []
+        assert outcome["final"]["free"] == {"w1": 4}
     failing = {**ended, "reason": "failed", "exit_code": 1}
     assert run(WORKER, {**DRIVER, "supervise": True}, failing) == [placed, placed]
 

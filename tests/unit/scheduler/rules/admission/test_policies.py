@@ -157,7 +157,7 @@ def admitted(*commands: dict[str, Any], **settings: object) -> list[str]:
 
 def placed(*commands: dict[str, Any], **settings: object) -> list[tuple[str, int]]:
     decisions = run_scenario({"settings": settings, "commands": list(commands)}, check=True)["decisions"]
-    return [(decision["allocated"], decision["cores"]) for decision in decisions if "allocated" in decision]
+    return [(decision["granted"], decision["cores"]) for decision in decisions if "granted" in decision]
 
 
 def test_past_usage_counts_against_a_company_that_holds_nothing_now() -> None:
