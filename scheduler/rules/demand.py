@@ -76,7 +76,8 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
         preferring = min(sum(command.prefer.values()), max(app.spec.tasks, *command.prefer.values(), 0))
     sizing = _sizing(state, app, executors)
     changes: dict[str, Any] = {"sizing": sizing, "executor_limit": executors}
-    if isinstance(sizing, Fixed) and app.spec.cores is not None and (executors, app.executor_limit) != (None, None):
+    follows = isinstance(sizing, Fixed) and (sizing.counted or state.settings.admission == "fair")
+    if follows and isinstance(sizing, Fixed) and (executors, app.executor_limit) != (None, None):
         changes |= _requested(state, app, sizing, executors)
     changes |= {"preferring_tasks": preferring, "preferred_hosts": dict(sorted(command.prefer.items()))}
     changed = demand(app, **changes)

@@ -122,7 +122,7 @@ def _request(state: ClusterState, cores: int | None, sizing: Sizing, limit: int 
     if isinstance(sizing, Computed):
         return requested_resources(state.settings, cores, sizing.memory_per_task_mb)
     if isinstance(sizing, Fixed):
-        if limit is not None:
+        if limit is not None and state.settings.admission == "fair":
             cores = min(cores, limit * sizing.each.cores)
         return Resources(cores, cores // sizing.each.cores * sizing.memory_mb)
     return Resources(cores, max(1, state.fleet.live) * sizing.memory_mb)

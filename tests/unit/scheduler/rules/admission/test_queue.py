@@ -47,7 +47,7 @@ def test_nobody_is_next_while_nothing_is_pending() -> None:
 def test_the_company_with_the_lowest_share_is_next() -> None:
     """Semantics C3: 512 : 128 : 1024 with 128 : 64 : 128 occupied -> the third, else the first, then the second."""
     apps = [pending(name, position, company=name) for position, name in enumerate(("one", "two", "three"), start=1)]
-    queue, balances = queue_of(*apps, one=512, two=128, three=1024)
+    queue, _balances = queue_of(*apps, one=512, two=128, three=1024)
     for name, cores in (("one", 128), ("two", 64), ("three", 128)):
         occupy(queue, name, Resources(cores))
     order = []
@@ -108,7 +108,7 @@ def test_a_company_none_of_whose_users_passes_the_cap_takes_no_part() -> None:
 
 def test_a_cap_lets_through_what_fills_it_exactly() -> None:
     """Semantics C4."""
-    queue, balances = queue_of(pending("a", 1), c=8)
+    queue, _balances = queue_of(pending("a", 1), c=8)
     occupy(queue, "c", Resources(4))
     assert first(queue) == "a"
     occupy(queue, "c", Resources(5))
@@ -117,14 +117,14 @@ def test_a_cap_lets_through_what_fills_it_exactly() -> None:
 
 def test_a_cap_in_memory_binds_too() -> None:
     """Semantics C4."""
-    queue, balances = queue_of(pending("a", 1), c=8)
+    queue, _balances = queue_of(pending("a", 1), c=8)
     occupy(queue, "c", Resources(0, 8 * 512 - 2048 + 1))
     assert first(queue) is None
 
 
 def test_a_default_quota_does_not_stop_a_company_that_occupies_nothing() -> None:
     """Semantics C4."""
-    queue, balances = queue_of(pending("large", 1, request=LARGE), c=8)
+    queue, _balances = queue_of(pending("large", 1, request=LARGE), c=8)
     queue.set_quota("c", Quota(Resources(8, 4096)), stops_idle=False)
     assert first(queue) == "large"
     occupy(queue, "c", Resources(4, 2048))
@@ -155,7 +155,7 @@ def test_a_company_that_was_forgotten_is_out_of_the_order() -> None:
 
 
 def test_a_quota_that_changed_reorders_the_companies() -> None:
-    queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
+    queue, _balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
     occupy(queue, "a", Resources(16))
     occupy(queue, "b", Resources(32))
     assert first(queue) == "a"
