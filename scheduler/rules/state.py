@@ -703,7 +703,7 @@ class ClusterState:
         executor.was_running = executor.status == "running"
         app.running -= executor.was_running
         self._let_leave(executor)
-        executor.revoked, executor.claim = event.reason, event.hold
+        executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
         if event.hold:
             self.holds[event.hold].leaving[executor.id] = executor
             if app.losses[-1:] != (self.at,):
@@ -716,7 +716,7 @@ class ClusterState:
         app = self.apps[executor.app]
         executor.status = "running" if executor.was_running else "starting"
         app.running += executor.was_running
-        executor.revoked, executor.claim, executor.was_running = None, 0, False
+        executor.revoked, executor.claim, executor.deadline, executor.was_running = None, 0, 0, False
         self._count_leaving(executor, -executor.resources)
         self._reconsider(app)
 
