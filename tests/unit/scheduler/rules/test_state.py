@@ -362,8 +362,8 @@ def change_quota(state: ClusterState) -> None:
     state.queue.companies["acme"].tenant.quota = Quota(Resources(8, 4096))
 
 
-def let_borrow(state: ClusterState) -> None:
-    state.queue.companies["acme"].borrows = True
+def forbid_to_borrow(state: ClusterState) -> None:
+    state.queue.companies["acme"].borrows = False
 
 
 def change_turn(state: ClusterState) -> None:
@@ -405,7 +405,7 @@ def reserve_for_one_admitted(state: ClusterState) -> None:
         (disorder_waiting, "waitingApps is not in the order of admission"),
         (drop_executor, "the executors differ"),
         (change_quota, "the queue knows another quota or turn of company 'acme'"),
-        (let_borrow, "the queue lets company 'acme' borrow or not"),
+        (forbid_to_borrow, "the queue lets company 'acme' borrow or not"),
         (change_turn, "the queue knows another turn of user 'ann'"),
         (forget_head, "the quota of company 'acme' judges other apps"),
         (let_pass, "company 'acme' holds .* back or not"),

@@ -89,15 +89,24 @@ def test_among_users_never_selected_the_user_of_the_oldest_app_is_next() -> None
     assert first(queue) == "sql"
 
 
-def test_a_user_whose_next_app_does_not_pass_the_cap_is_passed_over() -> None:
+def test_a_user_whose_next_app_does_not_pass_the_quota_is_passed_over() -> None:
     """Semantics U2, C4: only the app that F names counts, not a smaller one behind it."""
     queue, _ = queue_of(
         pending("large", 1, user="ann", request=LARGE),
         pending("behind", 2, user="ann"),
         pending("small", 3, user="bob"),
-        c=8,
+        c=16,
     )
+    occupy(queue, "c", Resources(4))
     assert first(queue) == "small"
+
+
+def test_an_app_beyond_its_companys_quota_alone_is_no_head() -> None:
+    """Semantics C4: whatever its place in the queue, unless the company may borrow (C6)."""
+    queue, _ = queue_of(pending("large", 1, request=LARGE), pending("behind", 2), c=8)
+    assert first(queue) == "behind"
+    queue.set_quota("c", Quota(Resources(8, 8 * 512)), stops_idle=True, borrow=True)
+    assert first(queue) == "large"
 
 
 def test_a_company_none_of_whose_users_passes_the_cap_takes_no_part() -> None:
