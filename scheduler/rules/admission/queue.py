@@ -489,7 +489,7 @@ class AppQueue:
         return lambda ask: room.covers(ask.request)
 
     def _first_of(self, name: str, company: CompanyQueue, test: Test, *, able: Test | None = None) -> Pending | None:
-        """The app that the company sends among those that pass the test: its reservation's, else its first user's."""
+        """The company's next app of those that pass the test: the reserved one, else its first user's (C7, U1, U2)."""
         limit = company.limit
         borrows = self._borrows_now(name, company) if able is None else company.borrows and not self._others(name, able)
         if limit.reservations and (reserver := limit.reserver()) is not None:

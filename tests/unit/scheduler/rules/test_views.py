@@ -95,7 +95,7 @@ def test_shares_show_the_ledgers_at_all_three_levels_with_exact_fractions() -> N
     """Semantics O1, C2, C3."""
     shares = seen(busy(), "shares")
     held = {"occupiedCores": 20, "occupiedMemory": 10240, "grantedCores": 12, "grantedMemory": 6144}
-    nothing, acme = dict.fromkeys(held, 0), {"quotaCores": 64, "quotaMemory": 65536}
+    nothing = dict.fromkeys(held, 0)
     assert shares["waitingApps"] == held
     assert shares["companies"] == [
         {
@@ -106,7 +106,7 @@ def test_shares_show_the_ledgers_at_all_three_levels_with_exact_fractions() -> N
             **counted(16, 6144, 20, 10240),
             "share": "5/16",
         },
-        {"company": "initech", **nothing, "quotaCores": 4, "quotaMemory": 1792, **counted(4, 2048), "share": "0/1"},
+        {"company": "initech", **nothing, "quotaCores": 4, "quotaMemory": 1792, **counted(4, 0), "share": "0/1"},
     ]
     assert [(user["company"], user["user"], user["occupiedCores"]) for user in shares["users"]] == [
         ("acme", "ann", 12),
