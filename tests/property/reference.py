@@ -372,7 +372,7 @@ def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
     assert isinstance(app.sizing, Computed)
     per_core = app.sizing.memory_per_task_mb
     if per_core is None:
-        enough = [worker.free.memory_mb for worker in usable(state) if worker.free.cores >= cores]
+        enough = [worker.open_to(None).memory_mb for worker in usable(state) if worker.open_to(None).cores >= cores]
         if not enough:
             return None
         per_core = 256 if Fraction(min(enough), cores) <= 256 else 512
@@ -386,20 +386,20 @@ def usable(state: ClusterState) -> list[Worker]:
     return [
         worker
         for worker in live(state)
-        if worker.free.cores >= least.min_executor_cores and worker.free.memory_mb >= least.min_executor_memory_mb
+        if worker.open_to(None).cores >= least.min_executor_cores and worker.open_to(None).memory_mb >= least.min_executor_memory_mb
     ]
 
 
 def sorted_workers(state: ClusterState, cores: int, memory_mb: int) -> list[Worker]:
     """The live workers with that much room, in the order of the setting (semantics P1)."""
-    fitting = [worker for worker in live(state) if worker.free.cores >= cores and worker.free.memory_mb >= memory_mb]
+    fitting = [worker for worker in live(state) if worker.open_to(None).cores >= cores and worker.open_to(None).memory_mb >= memory_mb]
     match state.settings.worker_selection.split("-"):
         case ["worker", "id"]:
             return sorted(fitting, key=lambda worker: worker.id)
         case [dimension, "free", direction]:
             return sorted(
                 fitting,
-                key=lambda worker: (worker.free.cores if dimension == "cores" else worker.free.memory_mb, worker.id),
+                key=lambda worker: (worker.open_to(None).cores if dimension == "cores" else worker.open_to(None).memory_mb, worker.id),
                 reverse=direction == "desc",
             )
     raise AssertionError(state.settings.worker_selection)
@@ -452,7 +452,7 @@ def _dealt(
 ) -> list[tuple[str, int, int]]:
     """So many executors, one by one: round and round, or each worker to the full (semantics P2, P3)."""
     placed = dict.fromkeys((worker.id for worker in workers), 0)
-    room = {one.id: min(one.free.cores // size[0], one.free.memory_mb // size[1]) for one in workers}
+    room = {one.id: min(one.open_to(None).cores // size[0], one.open_to(None).memory_mb // size[1]) for one in workers}
     while sum(placed.values()) < number and placed != room:
         for worker in placed:
             while placed[worker] < room[worker] and sum(placed.values()) < number:
@@ -477,8 +477,8 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
         worker, new = workers[index], bool(fixed) or not executors[index]
         held_mb = (sum(executors) + 1) * memory_mb
         affordable = settings.admission == "open" or held_mb <= left_mb
-        room = worker.free.memory_mb >= (executors[index] + 1) * memory_mb and sum(executors) < limit and affordable
-        return left - sum(cores) >= unit and worker.free.cores - cores[index] >= unit and (room or not new)
+        room = worker.open_to(None).memory_mb >= (executors[index] + 1) * memory_mb and sum(executors) < limit and affordable
+        return left - sum(cores) >= unit and worker.open_to(None).cores - cores[index] >= unit and (room or not new)
 
     able = [index for index in range(len(workers)) if fits(index)]
     while able:
@@ -503,7 +503,7 @@ def packed_worker_by_worker(state: ClusterState, apps: list[App]) -> list[tuple[
     count = {app.spec.app: len(app.executors) for app in apps}
     placed = []
     for worker in sorted_workers(state, 1, 1):
-        cores, memory_mb = worker.free.cores, worker.free.memory_mb
+        cores, memory_mb = worker.open_to(None).cores, worker.open_to(None).memory_mb
         for app in apps:
             name, needed_mb = app.spec.app, 0 if isinstance(app.sizing, Computed) else app.sizing.memory_mb
             limited = app.executor_limit is not None and count[name] >= app.executor_limit
@@ -522,7 +522,7 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     workers = usable(state)
     cores = settings.max_executor_cores
     while cores > settings.min_executor_cores:
-        if left >= len(workers) * cores and 2 * sum(worker.free.cores >= cores for worker in workers) > len(workers):
+        if left >= len(workers) * cores and 2 * sum(worker.open_to(None).cores >= cores for worker in workers) > len(workers):
             break
         cores //= 2
     while workers and cores >= settings.min_executor_cores:
@@ -541,8 +541,8 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
                     if (
                         count
                         and not twice
-                        and worker.free.cores >= held * cores
-                        and worker.free.memory_mb >= held * memory_mb
+                        and worker.open_to(None).cores >= held * cores
+                        and worker.open_to(None).memory_mb >= held * memory_mb
                     ):
                         placed[worker.id] = held
                         count -= 1
