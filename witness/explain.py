@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import UnknownApp
-from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated
+from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated, ExecutorRevoked, RevocationWithdrawn
 from scheduler.rules.state import ClusterState
 from witness.decision_reasons import why_admitted, why_driver, why_executors
 from witness.pending_reasons import CAUSES, Wait, place_in_queue, waits_for
@@ -36,6 +36,39 @@ def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] =
     return told.ending(now())
 
 
+def _receipt(event: ExecutorRevoked) -> dict[str, Any]:
+    """What an app that lost an executor to a claim is told (semantics E8, E5)."""
+    shares = {} if event.shares is None else event.shares._asdict()
+    return {
+        "executor": event.executor,
+        "worker": event.worker,
+        "rule": event.rule,
+        "claimant": event.claimant,
+        "claimantCompany": event.claimant_company,
+        "since": event.since,
+        "deadline": event.deadline,
+        "shares": shares,
+    }
+
+
+def _claims(state: ClusterState, app: App) -> list[dict[str, Any]]:
+    """What is held for the app, and which executors were told to leave for it until when (semantics E8, P8)."""
+    return [
+        {
+            "worker": hold.worker,
+            "cores": hold.amounts.cores,
+            "memory": hold.amounts.memory_mb,
+            "reason": hold.reason,
+            "since": hold.since,
+            "leaving": [
+                {"executor": one.id, "app": one.app, "deadline": one.deadline} for one in hold.leaving.values()
+            ],
+        }
+        for hold in app.holds.values()
+        if hold.id in state.holds
+    ]
+
+
 class _Story:
     """An app's life; of an id that was used again, the last one."""
 
@@ -51,6 +84,7 @@ class _Story:
         self.admission: dict[str, Any] | None = None
         self.drivers: list[dict[str, Any]] = []
         self.executors: list[dict[str, Any]] = []
+        self.losses: list[dict[str, Any]] = []
         self.batch: Batch | None = None
 
     def hear(self, fact: Fact) -> None:
@@ -90,6 +124,10 @@ class _Story:
                     self.batch = why_executors(self.state, app, event, fact.at)
                 place = {"worker": event.worker, "cores": event.resources.cores, "memory": event.resources.memory_mb}
                 self.executors.append({"executor": event.executor, **when, **place, "why": self.batch.why(event)})
+            case ExecutorRevoked() if event.reason == "reclaimed":
+                self.losses.append({**when, **_receipt(event)})
+            case RevocationWithdrawn():
+                self.losses = [loss for loss in self.losses if loss["executor"] != event.executor]
             case _:
                 pass
 
@@ -115,6 +153,8 @@ class _Story:
             "admission": self.admission,
             "drivers": self.drivers,
             "executors": self.executors,
+            "claims": _claims(self.state, app),
+            "losses": self.losses,
             "waited": {
                 "ms": sum(self.waited.values()),
                 "byCause": [{"cause": cause, "rule": rule, "ms": ms} for (cause, rule), ms in ordered],

@@ -400,7 +400,7 @@ def _of_party(sums: Sums, span: int) -> dict[str, Any]:
 
 
 def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: int) -> dict[str, Any]:
-    """Waits of the apps admitted in the span, slowdown and finish-time fairness of those that ended in it."""
+    """Waits of the apps admitted in the span, losses (semantics E8), slowdown and finish-time fairness of the ended."""
     waits = sorted(
         account.admitted_at - account.submitted_at
         for account in accounts
@@ -424,6 +424,8 @@ def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: 
         "admitted": len(waits),
         "ended": len(ended),
         "stillWaiting": len(waiting),
+        "executorsLost": sum(account.lost for account in accounts),
+        "lostCoreMs": sum(account.lost_core_ms for account in accounts),
         "waitP50Ms": percentile(waits, 50),
         "waitP90Ms": percentile(waits, 90),
         "waitP99Ms": percentile(waits, 99),

@@ -71,12 +71,17 @@ def statement(usages: Usages, span: Span, *, company: str, month: str) -> dict[s
 
 
 def _amounts(accounts: Iterable[Account]) -> dict[str, Any]:
-    sums = dict.fromkeys(AMOUNTS, 0)
-    for account in accounts:
+    """What these apps held, and what they lost to claims of other companies (semantics E8)."""
+    held_by, sums = list(accounts), dict.fromkeys(AMOUNTS, 0)
+    for account in held_by:
         held = account.requested_ms, account.granted_ms
         for name, amount in zip(AMOUNTS, (n for sum_ in held for n in (sum_.cores, sum_.memory_mb)), strict=True):
             sums[name] += amount
-    return {**hours(sums), **sums}
+    lost = {
+        "executorsLost": sum(each.lost for each in held_by),
+        "lostCoreMs": sum(each.lost_core_ms for each in held_by),
+    }
+    return {**hours(sums), **sums, **lost}
 
 
 def hours(sums: Mapping[str, int]) -> dict[str, float]:

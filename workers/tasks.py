@@ -24,6 +24,8 @@ from workers.rundir import RunDir
 INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
 EXECUTOR_VARIABLE = "FAIRLOG_EXECUTOR_ID"
 DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
+STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
+"""The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELIBBAD, errno.E2BIG, errno.ENAMETOOLONG)
@@ -133,6 +135,7 @@ class TaskStarter:
         self._files = files
         self._is_driver = grant.role == "driver"
         self._environment = task_environment(grant, secrets)
+        self._environment[STOP_AT_VARIABLE] = str(files.stop_at_file(grant.executor))
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._command = grant.command[0] if grant.command else ""
         self._program = _find_program(self._command, self._environment["PATH"])

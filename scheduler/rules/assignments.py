@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec.json import Encoder
@@ -19,6 +19,7 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     ExecutorRevoked,
+    RevocationWithdrawn,
     WorkerRegistered,
     WorkerRemoved,
 )
@@ -26,7 +27,7 @@ from scheduler.model.grants import STOP, GrantChanges
 from scheduler.model.ids import is_driver
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities import Allocation, App
     from scheduler.rules.state import ClusterState
 
 
@@ -34,7 +35,15 @@ _to_json = Encoder().encode
 _WITHHELD = Private()
 
 
-def grant_for(app: App, executor: str, cores: int, memory_mb: int, *, settled_at: int = 0) -> str:
+def grant_for(
+    app: App,
+    executor: str,
+    cores: int,
+    memory_mb: int,
+    *,
+    settled_at: int = 0,
+    leaving: Mapping[str, object] | None = None,
+) -> str:
     """The grant of an executor of `app`, or of its driver, as the JSON text that `Grant` reads.
 
     Every grant is written by a commit and most are read elsewhere: no model is made of it here, and what most
@@ -68,8 +77,7 @@ def grant_for(app: App, executor: str, cores: int, memory_mb: int, *, settled_at
         grant["stays"] = True
     if spec.elastic is not None:
         grant["elastic"] = True
-    if settled_at:
-        grant["settled_at"] = settled_at
+    grant |= {name: value for name, value in (("settled_at", settled_at), ("leaving", leaving)) if value}
     return _to_json(grant).decode()
 
 
@@ -87,8 +95,8 @@ def changed_grants(events: Iterable[Event], state: ClusterState, *, settled_at: 
             case AppRemoved() if event.app in state.apps:
                 for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, STOP)
-            case ExecutorRevoked():
-                changes.put(event.worker, event.executor, STOP)
+            case ExecutorRevoked(executor=name) | RevocationWithdrawn(executor=name):
+                _grant(changes, event.worker, name, state, settled_at)
             case WorkerRegistered():
                 changes.joined.append(event.worker)
             case WorkerRemoved():
@@ -99,23 +107,27 @@ def changed_grants(events: Iterable[Event], state: ClusterState, *, settled_at: 
 
 
 def _grant(changes: GrantChanges, worker: str, name: str, state: ClusterState, settled_at: int) -> None:
-    """The executor or driver is to run, unless it is gone again, or told to stop."""
+    """What the worker is to do with the executor or driver, unless it is gone again."""
     held = state.executors.get(name) or state.drivers.get(name)
-    if held is not None and held.status != "stopping":
-        app = state.apps[held.app]
-        changes.put(
-            worker, name, grant_for(app, name, held.resources.cores, held.resources.memory_mb, settled_at=settled_at)
-        )
+    if held is not None:
+        changes.put(worker, name, _instruction(held, state, settled_at))
+
+
+def _instruction(held: Allocation, state: ClusterState, settled_at: int) -> str:
+    """The grant as its worker is to see it: `STOP` if it must end at once, with a deadline if it is leaving (E5)."""
+    app, settings = state.apps[held.app], state.settings
+    leaving = None
+    if held.status == "stopping":
+        if held.revoked != "reclaimed" or app.ended is not None:
+            return STOP
+        leaving = {"deadline": held.deadline, "firm": settings.reclaim == "firm", "grace_s": settings.kill_grace_s}
+    cores, memory_mb = held.resources.cores, held.resources.memory_mb
+    return grant_for(app, held.id, cores, memory_mb, settled_at=settled_at, leaving=leaving)
 
 
 def all_grants(state: ClusterState, *, settled_at: int = 0) -> dict[str, dict[str, str]]:
     """Every worker with what it should run, and `STOP` for what was told to stop."""
     grants: dict[str, dict[str, str]] = {worker: {} for worker in state.workers}
-    for executor in (*state.executors.values(), *state.drivers.values()):
-        there = grants[executor.worker]
-        if executor.status == "stopping":
-            there[executor.id] = STOP
-        else:
-            app, cores, memory_mb = state.apps[executor.app], executor.resources.cores, executor.resources.memory_mb
-            there[executor.id] = grant_for(app, executor.id, cores, memory_mb, settled_at=settled_at)
+    for held in (*state.executors.values(), *state.drivers.values()):
+        grants[held.worker][held.id] = _instruction(held, state, settled_at)
     return grants

@@ -47,6 +47,8 @@ class Allocation:
     granted_at: int = 0
     claim: int = 0
     """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
+    deadline: int = 0
+    """When (ms) its tasks are ended if reclaiming is firm (semantics E5)."""
     was_running: bool = False
     """Whether it was running when it was told to leave for a claim."""
 

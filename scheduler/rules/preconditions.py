@@ -277,8 +277,8 @@ def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
         return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.next_driver)!r}"
     if event.resources != app.spec.driver:
         return "D1", f"the driver of app {event.app!r} has {app.spec.driver}"
-    if not app.requested.covers(app.granted + event.resources):
-        return "A2", f"app {event.app!r} requests {app.requested}, and would be granted more"
+    if not app.requested.covers(event.resources):
+        return "A2", f"app {event.app!r} requests {app.requested}, less than its driver has"
     return None
 
 

@@ -61,7 +61,7 @@ class _Reclaiming:
         """Positions of admission of the apps for which nothing can be taken."""
 
     def events(self) -> Iterator[Event]:
-        """Every claim that can be served."""
+        """Every claim that can be served; a second turn without an input finds none (semantics E6)."""
         before = -1
         while before != self.number < CLAIMS_A_TURN:
             before = self.number

@@ -377,6 +377,7 @@ class ClusterState:
         self.queue.configure(event)
         self._set_quotas()
         for app in self.waiting.values():
+            self._timers.changed[app.submitted] = app
             self._reconsider(app)
         self._wait_to_forget()
         self._forget_ended()
@@ -639,7 +640,7 @@ class ClusterState:
         executor = Allocation(event.executor, event.app, event.worker, event.resources, granted_at=self.at)
         executor.locality = event.locality
         app.owed_since = self.at
-        self._timers.changed[app.spec.app] = app
+        self._timers.changed[app.submitted] = app
         if not app.executors:
             self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
@@ -675,7 +676,7 @@ class ClusterState:
         if app.owed:
             self.owed.add(app)
         self.fleet.move(worker.id, before, worker.open_to(None))
-        self._timers.changed[app.spec.app] = app
+        self._timers.changed[app.submitted] = app
 
     def _hold_ended(self, event: HoldEnded) -> None:
         """What was held is free again; at its limit, its app gets none for as long (semantics P8)."""
@@ -694,7 +695,7 @@ class ClusterState:
                 self.owed.add(app)
             if event.reason == "limit":
                 app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
-            self._timers.changed[app.spec.app] = app
+            self._timers.changed[app.submitted] = app
 
     def _executor_revoked(self, event: ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
@@ -702,7 +703,7 @@ class ClusterState:
         executor.was_running = executor.status == "running"
         app.running -= executor.was_running
         self._let_leave(executor)
-        executor.revoked, executor.claim = event.reason, event.hold
+        executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
         if event.hold:
             self.holds[event.hold].leaving[executor.id] = executor
             if app.losses[-1:] != (self.at,):
@@ -715,7 +716,7 @@ class ClusterState:
         app = self.apps[executor.app]
         executor.status = "running" if executor.was_running else "starting"
         app.running += executor.was_running
-        executor.revoked, executor.claim, executor.was_running = None, 0, False
+        executor.revoked, executor.claim, executor.deadline, executor.was_running = None, 0, 0, False
         self._count_leaving(executor, -executor.resources)
         self._reconsider(app)
 
@@ -823,7 +824,7 @@ class ClusterState:
             app.owed = owed
             if owed:
                 app.owed_since = self.at
-            self._timers.changed[app.spec.app] = app
+            self._timers.changed[app.submitted] = app
             if owed:
                 self.owed.add(app)
             else:

@@ -33,8 +33,8 @@ class Timers:
 
     def __init__(self) -> None:
         self.table: list[Timer] = []
-        self.changed: dict[str, App] = {}
-        """The apps that may wait for another time since somebody last asked."""
+        self.changed: dict[int, App] = {}
+        """The apps that may wait for another time since somebody last asked, by the position of their submission."""
         self.short: dict[str, None] = {}
         """The companies of which the table tells when they will have been short for too long (semantics P8)."""
         self._of: dict[tuple[str, int], tuple[Timer, ...]] = {}

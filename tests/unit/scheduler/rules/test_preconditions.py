@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -28,13 +28,17 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     Fixed,
+    HoldEnded,
     Locations,
     LostWorkersForgotten,
     MasterElected,
     OnePerWorker,
     RefusalsOmitted,
     ReservationLapsed,
+    RevocationWithdrawn,
+    RoomHeld,
     RoomReserved,
+    Shares,
     Wanted,
     WorkerChanged,
     WorkerRemoved,
@@ -67,6 +71,33 @@ WITH_DRIVER = replace(queued("d1", 8), requested=Resources(9, 8192), driver=Reso
 DRIVER = DriverAllocated(app="d1", driver="d1.driver-0", worker="w1", resources=Resources(1, 1024))
 STARTED = ExecutorChanged(executor="a1.0")
 REVOKED = ExecutorRevoked(app="a1", executor="a1.0", worker="w1")
+
+
+def held(worker: str, app: str = "f1", cores: int = 4, reason: Literal["hold", "reclaim"] = "hold") -> RoomHeld:
+    return RoomHeld(worker=worker, app=app, amounts=Resources(cores, 2048), reason=reason)
+
+
+def ended_hold(worker: str = "w1") -> HoldEnded:
+    return HoldEnded(hold=HELD_AT, worker=worker, app="f1", reason="granted")
+
+
+HELD_AT = 30
+"""The position behind `BEFORE`."""
+CLAIM = held("w1", reason="reclaim")
+RECLAIMED = ExecutorRevoked(
+    app="a1",
+    executor="a1.0",
+    worker="w1",
+    reason="reclaimed",
+    hold=HELD_AT,
+    claimant="f1",
+    claimant_company="acme",
+    rule="E2",
+    since=1,
+    deadline=300_001,
+    shares=Shares("0/1", "1/4", "2/1", "7/4"),
+)
+WITHDRAWN = RevocationWithdrawn(app="a1", executor="a1.0", worker="w1")
 
 SMALL = CompanyRegistered(company="small", amounts=Resources(8, 8192))
 BEFORE: list[Event] = [
@@ -246,6 +277,23 @@ CASES = [
     Case([], CommandRefused(error="", message="no"), "T3", ""),
     Case([], RefusalsOmitted(count=0, since=1), "T3", ""),
     Case([], RefusalsOmitted(count=1, since=10**15), "T3", ""),
+    Case([], LostWorkersForgotten(workers=("w9",)), "N3", ""),
+    Case([], ReservationLapsed(app="a2"), "C7", ""),
+    Case([], held("w1", "a2"), "P8", "app 'a2' is not in waitingApps"),
+    Case([], held("w2"), "P8", "worker 'w2' is not live"),
+    Case([], held("w1", cores=64), "P8", "worker 'w1' offers 16 cores"),
+    Case([held("w6", "s1")], held("w6"), "P8", "room on worker 'w6' is held already"),
+    Case([held("w1")], held("w6"), "P8", "app 'f1' has a hold already"),
+    Case([held("w6", "s1")], held("w6", reason="reclaim"), "E5", "room on worker 'w6' is held already"),
+    Case([held("w6", "s1", cores=13)], granted("a1.2", worker="w6"), "P8", "only 3 cores"),
+    Case([], ended_hold(), "P8", "no hold begins at position"),
+    Case([held("w1")], ended_hold(worker="w6"), "P8", "is for app 'f1' on worker 'w1'"),
+    Case([], RECLAIMED, "E5", "no room is held on worker 'w1' for a claim of app 'f1'"),
+    Case([CLAIM], replace(RECLAIMED, claimant="a1"), "E5", "no room is held on worker 'w1' for a claim of app 'a1'"),
+    Case([CLAIM], replace(RECLAIMED, rule="E9"), "E5", "the receipt of executor 'a1.0' is not complete"),
+    Case([CLAIM], replace(RECLAIMED, shares=None), "E5", "the receipt of executor 'a1.0' is not complete"),
+    Case([REVOKED], WITHDRAWN, "E5", "executor 'a1.0' does not leave for a claim"),
+    Case([CLAIM, RECLAIMED], WITHDRAWN, "E5", "the claim for which executor 'a1.0' leaves is not void"),
     Case([], AppRemoved(app="nobody", reason="killed"), "A5", "app 'nobody' is not known or has ended"),
     Case([], AppRemoved(app="over", reason="killed"), "A5", "app 'over' is not known or has ended"),
 ]
