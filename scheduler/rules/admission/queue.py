@@ -163,7 +163,7 @@ class AppQueue:
         found: list[tuple[int, What]] = []
         if (since := company.limit.held_longest()) is not None:
             found.append((since + self._delay_ms + 1, "reservation"))
-        if company.reserved:
+        if company.reserved and self._delay_ms:
             found.append((min(company.reserved.values()) + LAPSES_AFTER * self._delay_ms, "lapse"))
         return found
 
@@ -187,7 +187,7 @@ class AppQueue:
 
     def to_lapse(self, name: str, at: int) -> list[str]:
         """The company's apps whose reservation has lasted too long by `at` (ms) (semantics C7)."""
-        reserved = self.companies[name].reserved
+        reserved = self.companies[name].reserved if self._delay_ms else {}
         return [app for app, since in reserved.items() if since + LAPSES_AFTER * self._delay_ms <= at]
 
     def reserve(self, app: Pending, at: int) -> None:
