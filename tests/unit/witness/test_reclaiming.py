@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.replay.window import Span
 from scheduler.model.commands import Command, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.model.events import ExecutorRevoked, RevocationWithdrawn
 from scheduler.model.grants import Grant
+from scheduler.rules.assignments import all_grants, changed_grants
 from tests.property.given import Cluster
 from tests.unit.recorded import facts
 from witness.audit.audit import audit
 from witness.explain import explain
-from witness.statement import Usages, statement
+from witness.statement import Usages
 
 
 def submit(app: str, company: str, cores: int) -> SubmitApp:
@@ -81,8 +80,8 @@ def test_a_statement_counts_what_was_lost_and_what_it_had_run() -> None:
     usages = Usages()
     usages.begin(0)
     told = list(facts(cluster))
-    for logged in cluster.log:
-        cluster_state = None
+    for _logged in cluster.log:
+        pass
     from recovery.replay.rebuild import fold
     from scheduler.rules.state import ClusterState
 
