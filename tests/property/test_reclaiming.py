@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,7 +126,7 @@ class Watched:
         if step.kind == "elastic":
             bounds = step.which % 3, 2 + step.which % 4
             return SubmitApp(app=name, company=step.company, user=user, elastic=bounds, tasks=100)
-        size = {} if step.size is None else {"executor_cores": step.size, "executor_memory_mb": 1024}
+        size: dict[str, Any] = {} if step.size is None else {"executor_cores": step.size, "executor_memory_mb": 1024}
         return SubmitApp(app=name, company=step.company, user=user, cores=max(step.cores, step.size or 0), **size)
 
     def let_leave(self) -> bool:
