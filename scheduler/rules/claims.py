@@ -34,7 +34,7 @@ class Standing:
     lent: Resources = NOTHING
     """What of it elastic apps claim beyond their least number; kept for companies only (semantics E7)."""
     unserved: Resources = NOTHING
-    """What admitted apps request that were never granted anything (semantics O3)."""
+    """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
 
     def occupied(self, balance: Balance, occupancy: str) -> Resources:
         """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""
@@ -63,8 +63,13 @@ class Need:
     """Whether a live worker could host an executor, and one the driver, if they were empty."""
     most: int = 0
     """How many of the smallest executors the live cluster offers room for."""
+    simple: bool = field(init=False)
+    """Whether all that counts are executors of one size, of cores and memory alone."""
     owed: dict[int, dict[int, App]] = field(default_factory=dict)
     """How many smallest executors an app can still use -> position of admission -> app."""
+
+    def __post_init__(self) -> None:
+        self.simple = not (self.growing or self.driver.cores or self.executor.others)
 
     def more(self, app: App, fleet: Fleet) -> Resources:
         """What the app can still use, at most the live cluster (semantics A8)."""
@@ -176,20 +181,20 @@ class Claims:
     def admit(self, app: App) -> None:
         """Count an app that was admitted and granted nothing yet."""
         app.unserved = True
-        for standing in app.standings:
+        for standing in app.standings[1:]:
             standing.unserved += app.requested
         self.update(app)
 
     def serve(self, app: App) -> None:
         """The app is granted something for the first time, or ended before (semantics O3)."""
         app.unserved = False
-        for standing in app.standings:
+        for standing in app.standings[1:]:
             standing.unserved -= app.requested
 
     def restate(self, app: App, before: Resources) -> None:
         """The app, which requested `before`, requests something else."""
         if app.unserved and before != app.requested:
-            for standing in app.standings:
+            for standing in app.standings[1:]:
                 standing.unserved += app.requested - before
 
     def update(self, app: App, held: Resources | None = None, *, moved: bool = False) -> bool:
@@ -197,9 +202,17 @@ class Claims:
 
         `moved`: it needs something else of a worker than before.
         """
-        usable = usable_executors(app)
+        usable, need = usable_executors(app), app.need
         more = app.more
-        if usable != app.usable or moved or app.need.growing or app.need.driver.cores or app.ended is not None:
+        if held is not None and not moved and need.hostable and need.simple and app.ended is None:
+            number = min(usable, need.most) - min(app.usable, need.most)
+            each = need.executor
+            if held.cores + number * each.cores == 0 == held.memory_mb + number * each.memory_mb and not held.others:
+                self._replace(app, usable)  # what it is granted, or gives back, it could use before, or can again
+                app.more = more - held
+                app.standings[1].held += held
+                return False
+        if usable != app.usable or moved or not need.simple or app.ended is not None:
             self._replace(app, usable)
             more = app.need.more(app, self._fleet)
         if held is None:

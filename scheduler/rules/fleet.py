@@ -137,9 +137,10 @@ class Fleet:
         if self._moved:
             self._sync()
         by_cores = self._by_cores
-        return any(
-            by_cores[index].covers(size) for index in range(bisect_left(by_cores, Resources(size.cores)), len(by_cores))
-        )
+        for index in range(bisect_left(by_cores, Resources(size.cores)), len(by_cores)):
+            if by_cores[index].covers(size):
+                return True
+        return False
 
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory (MiB) of usable workers with `cores` free; None if there is none (semantics S3)."""

@@ -841,6 +841,14 @@ class ClusterState:
         living = app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
+    def fits_where_held(self, app: App) -> bool:
+        """Whether an executor of the app fits on a live worker where room is held for it (semantics P8)."""
+        workers = (self.workers.get(hold.worker) for hold in app.holds.values())
+        return any(
+            worker is not None and worker.status == "alive" and worker.open_to(app.spec.app).covers(app.need.least)
+            for worker in workers
+        )
+
     @contextmanager
     def seen_by(self, app: App) -> Iterator[None]:
         """Have the fleet show what is free to the app, room that is held for it included (semantics P8)."""

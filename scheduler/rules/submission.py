@@ -98,12 +98,20 @@ def _check_fits(state: ClusterState, app: AppRegistered) -> None:
     """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
     if not state.offers or state.settings.never_fits == "wait":
         return
-    executor, driver = state.claims.smallest(app.sizing)[1], app.driver or NOTHING
-    asks = app.executor_limit != 0 and app.requested.cores - driver.cores >= executor.cores
-    for what, size in (("an executor", executor if asks else NOTHING), ("the driver", driver)):
-        if size.cores and not any(offer.covers(size) for offer in state.offers):
-            worker, offer = nearest(((worker.id, worker.offer) for worker in state.known_workers()), size)
-            raise NeverFits(what, str(size), worker, str(offer))
+    executor, driver = state.claims.smallest(app.sizing)[1], app.driver
+    beside = app.requested.cores - (driver.cores if driver is not None else 0)
+    if app.executor_limit != 0 and beside >= executor.cores:
+        _check_fit(state, "an executor", executor)
+    if driver is not None:
+        _check_fit(state, "the driver", driver)
+
+
+def _check_fit(state: ClusterState, what: str, size: Resources) -> None:
+    for offer in state.offers:
+        if offer.covers(size):
+            return
+    worker, nearest_offer = nearest(((worker.id, worker.offer) for worker in state.known_workers()), size)
+    raise NeverFits(what, str(size), worker, str(nearest_offer))
 
 
 def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[str, Resources]:

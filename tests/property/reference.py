@@ -206,6 +206,7 @@ class Past:
         self._rates: dict[str, tuple[int, int]] = {}
         self._half_life_ms = self._patience_ms = 0
         self._requests: dict[str, tuple[int, int]] = {}
+        self.lapsed: dict[str, int] = {}
 
     def note(self, state: ClusterState) -> None:
         """Take in the state after the next event; to be called once for each."""
@@ -236,7 +237,12 @@ class Past:
         self._half_life_ms = state.settings.half_life_s * 1000
 
     def _note_patience(self, state: ClusterState) -> None:
-        self._reserve(state.at)
+        self._reserve(state)
+        for name, app in state.apps.items():
+            if app.lapsed > self.lapsed.get(name, 0):
+                self.lapsed[name] = app.lapsed
+                self.reserved.pop(name, None)
+                self.held_since.pop(name, None)
         held = [
             next_app.spec.app
             for name, company in state.companies.items()
@@ -253,11 +259,20 @@ class Past:
         self.held_since = {name: at for name, at in self.held_since.items() if name not in restated}
         self.held_since = {name: self.held_since.get(name, state.at) for name in held if name not in self.reserved}
         self._patience_ms = state.settings.quota_patience_s * 1000
-        self._reserve(state.at)
+        self._reserve(state)
 
-    def _reserve(self, at: int) -> None:
+    def _before_lapse(self, state: ClusterState, name: str) -> bool:
+        """Whether an app of another user waits that was submitted before the app's reservation lapsed (C7)."""
+        known = state.apps.get(name)
+        if known is None:
+            return False
+        spec, lapsed = known.spec, self.lapsed.get(name, 0)
+        others = [user for user in state.companies[spec.company].users if user != spec.user]
+        return any(app.submitted < lapsed for user in others for app in pending(state, spec.company, user))
+
+    def _reserve(self, state: ClusterState) -> None:
         for name, since in list(self.held_since.items()):
-            if at - since > self._patience_ms:
+            if state.at - since > self._patience_ms and not self._before_lapse(state, name):
                 self.reserved[name] = self.held_since.pop(name)
 
 
@@ -386,20 +401,28 @@ def usable(state: ClusterState) -> list[Worker]:
     return [
         worker
         for worker in live(state)
-        if worker.open_to(None).cores >= least.min_executor_cores and worker.open_to(None).memory_mb >= least.min_executor_memory_mb
+        if worker.open_to(None).cores >= least.min_executor_cores
+        and worker.open_to(None).memory_mb >= least.min_executor_memory_mb
     ]
 
 
 def sorted_workers(state: ClusterState, cores: int, memory_mb: int) -> list[Worker]:
     """The live workers with that much room, in the order of the setting (semantics P1)."""
-    fitting = [worker for worker in live(state) if worker.open_to(None).cores >= cores and worker.open_to(None).memory_mb >= memory_mb]
+    fitting = [
+        worker
+        for worker in live(state)
+        if worker.open_to(None).cores >= cores and worker.open_to(None).memory_mb >= memory_mb
+    ]
     match state.settings.worker_selection.split("-"):
         case ["worker", "id"]:
             return sorted(fitting, key=lambda worker: worker.id)
         case [dimension, "free", direction]:
             return sorted(
                 fitting,
-                key=lambda worker: (worker.open_to(None).cores if dimension == "cores" else worker.open_to(None).memory_mb, worker.id),
+                key=lambda worker: (
+                    worker.open_to(None).cores if dimension == "cores" else worker.open_to(None).memory_mb,
+                    worker.id,
+                ),
                 reverse=direction == "desc",
             )
     raise AssertionError(state.settings.worker_selection)
@@ -477,7 +500,11 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
         worker, new = workers[index], bool(fixed) or not executors[index]
         held_mb = (sum(executors) + 1) * memory_mb
         affordable = settings.admission == "open" or held_mb <= left_mb
-        room = worker.open_to(None).memory_mb >= (executors[index] + 1) * memory_mb and sum(executors) < limit and affordable
+        room = (
+            worker.open_to(None).memory_mb >= (executors[index] + 1) * memory_mb
+            and sum(executors) < limit
+            and affordable
+        )
         return left - sum(cores) >= unit and worker.open_to(None).cores - cores[index] >= unit and (room or not new)
 
     able = [index for index in range(len(workers)) if fits(index)]
@@ -522,7 +549,9 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     workers = usable(state)
     cores = settings.max_executor_cores
     while cores > settings.min_executor_cores:
-        if left >= len(workers) * cores and 2 * sum(worker.open_to(None).cores >= cores for worker in workers) > len(workers):
+        if left >= len(workers) * cores and 2 * sum(worker.open_to(None).cores >= cores for worker in workers) > len(
+            workers
+        ):
             break
         cores //= 2
     while workers and cores >= settings.min_executor_cores:

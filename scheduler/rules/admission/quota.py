@@ -126,6 +126,8 @@ class QuotaLimit:
     def held_longest(self) -> int | None:
         """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
         groups = [group for group in self.groups.values() if group.held_since is not None and group.heads]
+        if not groups:
+            return None
         return min((max(next(iter(one.heads.values()))[0], one.held_since or 0) for one in groups), default=None)
 
     def is_held(self, app: Pending) -> bool:

@@ -174,7 +174,7 @@ def test_an_elastic_app_grows_and_gives_back_in_a_scenario() -> None:
     requested = [one["cores"] for one in outcome["decisions"] if "requested" in one]
     assert requested == [8, 16, 4]
     assert [one["revoked"] for one in outcome["decisions"] if "revoked" in one] == ["e.1", "e.2", "e.3"]
-    assert outcome["final"]["companies"]["acme"]["requested"] == [12, 6144]
+    assert outcome["final"]["companies"]["acme"]["requested"] == [4, 2048]
 
 
 def test_an_app_whose_driver_waits_leaves_when_it_finishes() -> None:
