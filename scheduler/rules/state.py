@@ -302,12 +302,10 @@ class ClusterState:
         self._set_quotas()
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
-            for held in app.allocations():
-                if self.workers[held.worker].status == "alive":
-                    self.claims.stay(held, app, live=True)
             if not app.admitted and app.ended is None:
                 app.queued = app.queued._replace(need=app.need)
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
+                self.queue.recall(app.queued, app.reserved_at, app.lapsed)
         self.queue.hold_back(held_back)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
@@ -470,12 +468,13 @@ class ClusterState:
             self.fleet.leaving.pop(worker.id, None)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
+        move = self.places.join if now else self.places.leave
+        move(worker.id, worker.host, worker.rack)
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
             app = self.apps[allocation.app]
             self.claims.stay(allocation, app, live=now)
-            self.queue.touch(app.spec.company, app.spec.user)
-        move = self.places.join if now else self.places.leave
-        move(worker.id, worker.host, worker.rack)
+            if app.spec.company in self.queue.companies:  # none is, while indexes are worked out
+                self.queue.touch(app.spec.company, app.spec.user)
 
     def _set_quotas(self) -> None:
         """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""
