@@ -278,7 +278,7 @@ def raised_by_return(app: App) -> Iterator[AppChanged]:
 
 def _with_limit(app: App, limit: int) -> AppChanged:
     request = _request(app, app.sizing, limit) if isinstance(app.sizing, Fixed) else app.requested
-    return demand(app, executor_limit=limit, next_step=1, target=None, requested=request)
+    return demand(app, executor_limit=limit, next_step=1, target=None, done_cores=0, requested=request)
 
 
 def _others_wait(state: ClusterState, app: App) -> bool:
@@ -287,8 +287,8 @@ def _others_wait(state: ClusterState, app: App) -> bool:
         return True
     return any(
         need.least.cores and not state.fleet.has_room(need.least) and positions != [app.admitted]
-        for (company, need, _), positions in state.owed.lists.items()
-        if company == app.spec.company
+        for (company, need, holder), positions in state.owed.lists.items()
+        if company == app.spec.company and not (holder and state.fits_where_held(state.apps[holder]))
     )
 
 

@@ -120,15 +120,6 @@ def _one_would_do(worker: Worker, size: Resources) -> bool:
     return any((worker.free + executor.resources).covers(size) for executor in worker.executors.values())
 
 
-def has_own_room(state: ClusterState, app: App) -> bool:
-    """Whether an executor of the app fits on a worker where room is held for it."""
-    for hold in app.holds.values():
-        worker = state.workers.get(hold.worker)
-        if worker is not None and worker.status == "alive" and worker.open_to(app.spec.app).covers(app.need.least):
-            return True
-    return False
-
-
 def claims_of(app: App) -> list[Hold]:
     """The holds of the app's claims, oldest first (semantics E5)."""
     return [hold for hold in app.holds.values() if hold.reason == "reclaim"]

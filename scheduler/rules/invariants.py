@@ -11,7 +11,7 @@ from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.claims import usable_executors
 from scheduler.rules.ledger import Balance, add_grant, add_request
-from scheduler.rules.placement.delay import timers_of
+from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.owed import key_of
 from scheduler.rules.timers import Timer
 
@@ -234,6 +234,11 @@ def _timers_and_places(state: ClusterState) -> Iterator[str]:
     patience = state.settings.hold_patience_s * 1000
     short = {name: state.short_since(name) for name in state.owed.companies()}
     due += [Timer(since + patience, -1, name, "short") for name, since in short.items() if since is not None]
+    due += [
+        Timer(at, -2, name, what)
+        for name, one in state.executors.items()
+        for at, what in takeable_at(one, state.settings)
+    ]
     if state.timers.table != sorted(due):
         yield f"turns would come at {state.timers.table} where something is due at {sorted(due)}"
     hosts: dict[str, list[str]] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.decide import admission, place
-from scheduler.rules.holds import ended_by_grant, has_own_room, void
+from scheduler.rules.holds import ended_by_grant, void
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.drivers import place_drivers, within_driver_limits
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -120,7 +120,7 @@ def _placed(state: ClusterState, app: App, at: int, most: Resources | None = Non
 
 def has_room(state: ClusterState, app: App) -> bool:
     """Whether a live worker has room for an executor of the app, be it held for it (semantics P8)."""
-    return state.fleet.has_room(app.need.least) or (bool(app.holds) and has_own_room(state, app))
+    return state.fleet.has_room(app.need.least) or state.fits_where_held(app)
 
 
 def fill(state: ClusterState) -> Event | None:

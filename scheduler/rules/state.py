@@ -66,7 +66,7 @@ from scheduler.rules.claims import Claims
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
-from scheduler.rules.placement.delay import timers_of
+from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
@@ -286,11 +286,6 @@ class ClusterState:
                 self.workers[allocation.worker].leaving += allocation.resources
             if allocation.claim in self.holds:
                 self.holds[allocation.claim].leaving[allocation.id] = allocation
-        for worker in self.workers.values():
-            self._set_live(worker, was=False, now=worker.status == "alive")
-        for offering in self.known_workers():
-            self._offer(offering.offer, 1)
-        self._wait_to_forget()
         for name, company in self.companies.items():
             standing = self.claims.of(name)
             selected = company.last_selected
@@ -299,6 +294,11 @@ class ClusterState:
                 standing = self.claims.standings(name, user_name)[2]
                 known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
                 self.queue.add_user(name, known)
+        for worker in self.workers.values():
+            self._set_live(worker, was=False, now=worker.status == "alive")
+        for offering in self.known_workers():
+            self._offer(offering.offer, 1)
+        self._wait_to_forget()
         self._set_quotas()
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
@@ -307,6 +307,8 @@ class ClusterState:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
         self.queue.hold_back(held_back)
+        for executor in self.executors.values():
+            self._set_takeable(executor)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self.waiting[app.spec.app] = app
@@ -377,6 +379,8 @@ class ClusterState:
         for app in self.waiting.values():
             self._timers.changed[app.submitted] = app
             self._reconsider(app)
+        for executor in self.executors.values():
+            self._set_takeable(executor)
         self._wait_to_forget()
         self._forget_ended()
 
@@ -643,6 +647,7 @@ class ClusterState:
         if not app.executors:
             self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
+        self._set_takeable(executor)
         app.next_executor += 1
         if event.requested is not None:
             before = app.requested
@@ -736,6 +741,7 @@ class ClusterState:
     def _executor_removed(self, event: ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
+        self._timers.set(executor.id, -2, ())
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
         if not app.executors:
@@ -829,9 +835,21 @@ class ClusterState:
             else:
                 self.owed.remove(app)
 
+    def _set_takeable(self, executor: Allocation) -> None:
+        """From when on the executor may be taken, where that is not at once (semantics E2)."""
+        self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
+
     def _set_timers(self, app: App) -> None:
         living = app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
+
+    def fits_where_held(self, app: App) -> bool:
+        """Whether an executor of the app fits on a live worker where room is held for it (semantics P8)."""
+        workers = (self.workers.get(hold.worker) for hold in app.holds.values())
+        return any(
+            worker is not None and worker.status == "alive" and worker.open_to(app.spec.app).covers(app.need.least)
+            for worker in workers
+        )
 
     @contextmanager
     def seen_by(self, app: App) -> Iterator[None]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
 
-What = Literal["delay", "growth", "idle", "lapse", "lost", "reservation", "hold", "hold-limit", "short"]
+What = Literal["delay", "growth", "idle", "lapse", "lost", "reservation", "hold", "hold-limit", "short", "takeable"]
 """A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
 end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
-the end of one (P8)."""
+the end of one (P8), an executor that may be taken from then on (E2)."""
 
 
 class Timer(NamedTuple):

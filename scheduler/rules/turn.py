@@ -31,7 +31,7 @@ from scheduler.model.events import (
 )
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
-from scheduler.rules.holds import new_holds
+from scheduler.rules.holds import new_holds, void
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.reclaim import reclaim
 from scheduler.rules.serving import served
@@ -213,6 +213,7 @@ def _moments(state: ClusterState, at: int) -> Iterator[Event]:
         yield LostWorkersForgotten(workers=tuple(forgotten))
     for app in state.to_lapse(at):
         yield ReservationLapsed(app=app)
+    yield from void(state, at)
     yield from given_back(state, at)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scheduler.model.commands import (
     Command,
@@ -126,8 +127,9 @@ class Watched:
         if step.kind == "elastic":
             bounds = step.which % 3, 2 + step.which % 4
             return SubmitApp(app=name, company=step.company, user=user, elastic=bounds, tasks=100)
-        size: dict[str, Any] = {} if step.size is None else {"executor_cores": step.size, "executor_memory_mb": 1024}
-        return SubmitApp(app=name, company=step.company, user=user, cores=max(step.cores, step.size or 0), **size)
+        cores, memory_mb = max(step.cores, step.size or 0), None if step.size is None else 1024
+        computed = SubmitApp(app=name, company=step.company, user=user, cores=cores)
+        return replace(computed, executor_cores=step.size, executor_memory_mb=memory_mb)
 
     def let_leave(self) -> bool:
         """Have every executor that was told to leave end; whether there was one."""

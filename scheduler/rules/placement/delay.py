@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, Wanted
-    from scheduler.rules.entities import App, Worker
+    from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.timers import What
     from scheduler.rules.topology import Topology
 
@@ -84,3 +84,10 @@ def _hold_timers(app: App, settings: ClusterConfigured) -> Iterator[tuple[int, W
         for hold in app.holds.values():
             if hold.reason == "hold":
                 yield hold.since + settings.hold_limit_s * 1000, "hold-limit"
+
+
+def takeable_at(executor: Allocation, settings: ClusterConfigured) -> list[tuple[int, What]]:
+    """When (ms) a firm claim may take the executor (semantics E2); empty where its age does not count."""
+    if settings.reclaim != "firm" or settings.admission == "open":
+        return []
+    return [(executor.granted_at + settings.min_runtime_s * 1000, "takeable")]
