@@ -305,6 +305,7 @@ class ClusterState:
             if not app.admitted and app.ended is None:
                 app.queued = app.queued._replace(need=app.need)
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
+                self.queue.recall(app.queued, app.reserved_at, app.lapsed)
         self.queue.hold_back(held_back)
         for executor in self.executors.values():
             self._set_takeable(executor)
@@ -471,12 +472,13 @@ class ClusterState:
             self.fleet.leaving.pop(worker.id, None)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
+        move = self.places.join if now else self.places.leave
+        move(worker.id, worker.host, worker.rack)
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
             app = self.apps[allocation.app]
             self.claims.stay(allocation, app, live=now)
-            self.queue.touch(app.spec.company, app.spec.user)
-        move = self.places.join if now else self.places.leave
-        move(worker.id, worker.host, worker.rack)
+            if app.spec.company in self.queue.companies:  # none is, while indexes are worked out
+                self.queue.touch(app.spec.company, app.spec.user)
 
     def _set_quotas(self) -> None:
         """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""

@@ -85,12 +85,12 @@ class ShadowLedger:
     def passes_cap(self, event: AppAdmitted) -> bool:
         """Whether the app and what its company is granted on live workers stay within the quota (semantics C2, C4).
 
-        That is the least that the company claims. One that may borrow may pass the quota (C6), what elastic
-        apps are granted beyond their least does not count (E7), and a default quota binds nobody who claims nothing.
+        That is the least that the company claims. One that may borrow may pass the quota (C6), and a default quota does
+        not bind a company that claims nothing. What elastic apps have beyond their least number may not count (E7).
         """
         company = self._companies[event.company]
         spec = company.spec
-        if spec.may_borrow or event.lent or (has := self._held(event.company)) == NOTHING:
+        if event.lent or spec.may_borrow or (has := self._held(event.company)) == NOTHING:
             return True
         held = self._apps[event.app].requested + has
         if spec.amounts is not None:

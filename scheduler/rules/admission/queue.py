@@ -188,7 +188,16 @@ class AppQueue:
     def to_lapse(self, name: str, at: int) -> list[str]:
         """The company's apps whose reservation has lasted too long by `at` (ms) (semantics C7)."""
         reserved = self.companies[name].reserved if self._delay_ms else {}
-        return [app for app, since in reserved.items() if since + LAPSES_AFTER * self._delay_ms <= at]
+        due = ((since, app) for app, since in reserved.items() if since + LAPSES_AFTER * self._delay_ms <= at)
+        return [app for _, app in sorted(due)]
+
+    def recall(self, app: Pending, reserved_at: int, lapsed: int) -> None:
+        """Restore since when (ms) room is reserved for a pending app, and at which position that lapsed; 0 = not."""
+        company = self.companies[app.company]
+        if reserved_at:
+            company.reserved[app.app] = reserved_at
+        if lapsed:
+            company.lapsed[app.app] = lapsed
 
     def reserve(self, app: Pending, at: int) -> None:
         """Its company's room is reserved for the app from `at` (ms) on (semantics C7)."""
