@@ -306,7 +306,6 @@ class ClusterState:
                 app.queued = app.queued._replace(need=app.need)
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
-        self.queue.hold_back(held_back)
         for executor in self.executors.values():
             self._set_takeable(executor)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
@@ -328,6 +327,7 @@ class ClusterState:
             if app.executors:
                 self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
             self.queue.touch(app.spec.company, app.spec.user)
+        self.queue.hold_back(held_back)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
