@@ -137,7 +137,7 @@ def test_explain_tells_what_an_app_waits_for_and_what_it_waited_for_then(written
         (["explain", "a2", "--at", "2999-01-01"], f"the log ends at position {len(LOG)}, 1970-01-01T00:00:"),
         (["apps", "--at", "1960-01-01"], "the log begins after 1960-01-01T00:00:00+00:00"),
         (["apps", "--at", "0"], "'0' is neither a log position (1 or more) nor a time such as 2026-03-01T12:00:00"),
-        (["status", "--at", 1, "--ready"], "--ready checks the present: leave out --at"),
+        (["status", "--at", 1, "--ready"], "--ready checks the present; leave out --at"),
         (["apps", "--at", "soon"], "'soon' is neither a log position (1 or more) nor a time"),
         (["explain", "nobody"], "no app 'nobody'"),
     ],
