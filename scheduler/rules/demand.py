@@ -5,57 +5,34 @@ Like `decide`, these functions read the state and return events.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from scheduler.model import events as facts
 from scheduler.model.commands import ReportBacklog, ScaleApp
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import (
-    AppAdmitted,
-    AppChanged,
-    Computed,
-    Event,
-    ExecutorAllocated,
-    ExecutorChanged,
-    ExecutorRemoved,
-    ExecutorRevoked,
-    ExecutorsRequested,
-    Fixed,
-    OnePerWorker,
-    Sizing,
-    Wanted,
-)
+from scheduler.model.events import AppChanged, Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
-from scheduler.rules.placement.yarn import Preferences, rethought, without_one
+from scheduler.rules.placement.yarn import Preferences, rethought, without
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import check_purchase
 from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 
 MAX_HOSTS = 10_000
-"""The most hosts that an app may prefer."""
 MAX_NEAR = 10_000
-"""The most executors of an app that prefers hosts: each is a request of its own."""
+"""The most executors of an app with preferred hosts: each is a request of its own."""
 
 
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
     """The app's demand in full, with these changes (semantics O4)."""
-    stated: dict[str, Any] = {
-        "app": app.spec.app,
-        "requested": app.requested,
-        "sizing": app.sizing,
-        "done_cores": app.done_cores,
-        "executor_limit": app.executor_limit,
-        "preferring_tasks": app.preferring_tasks,
-        "preferred_hosts": app.preferred_hosts,
-        "backlog_executors": app.backlog_executors,
-        "next_step": app.next_step,
-    }
-    return AppChanged(**{**stated, **changes})
+    stated = {name: getattr(app, name) for name in AppChanged.__struct_fields__ if name != "app"}
+    return AppChanged(app=app.spec.app, **{**stated, **changes})
 
 
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
@@ -91,7 +68,7 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     return [] if changed == demand(app) else [changed]
 
 
-def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
+def _sizing(state: ClusterState, app: App, executors: int | None) -> facts.Sizing:
     """The sizing under that number of executors. Raises: InvalidCommand if the app cannot have that number."""
     spec, sizing, settings = app.spec, app.sizing, state.settings
     if spec.elastic is not None:
@@ -136,7 +113,7 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
         return []
     events: list[Event] = []
     if command.idle != (executor.idle_since is not None):
-        events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
+        events.append(facts.ExecutorChanged(executor=executor.id, idle=command.idle))
     needed = -(-(command.waiting + command.running) // sizing.each.cores)
     wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.backlog_executors:
@@ -150,8 +127,10 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
 
 
 def requests(
-    state: ClusterState, event: AppAdmitted | AppChanged | ExecutorAllocated | ExecutorRemoved, at: int
-) -> ExecutorsRequested | None:
+    state: ClusterState,
+    event: facts.AppAdmitted | AppChanged | facts.ExecutorAllocated | facts.ExecutorRemoved,
+    at: int,
+) -> facts.ExecutorsRequested | None:
     """The pending requests of an app that prefers hosts once `event` is folded at `at` (ms); None = no change (L1, L2).
 
     There is one for each missing executor. A new demand plans all of them again. A new executor serves one of them
@@ -160,10 +139,10 @@ def requests(
     app = state.apps.get(event.app)
     if app is None or not (app.wanted or app.preferred_hosts):
         return None
-    pending: Sequence[Wanted] = app.wanted
-    if isinstance(event, ExecutorAllocated) and pending:
+    pending: Sequence[facts.Wanted] = app.wanted
+    if isinstance(event, facts.ExecutorAllocated) and pending:
         worker = state.workers[event.worker]
-        pending = without_one(pending, served_by(worker, pending, state.settings, state.places, at))
+        pending = without(pending, 1, [served_by(worker, pending, state.settings, state.places, at)])
     if not isinstance(app.sizing, Fixed) or not app.preferred_hosts or not app.lacking:
         pending = ()
     elif isinstance(event, AppChanged) or sum(wanted.number for wanted in pending) != app.lacking:
@@ -175,24 +154,19 @@ def requests(
             racks=state.places.racks_of(app.preferred_hosts),
             at=at,
         )
-    return None if tuple(pending) == app.wanted else ExecutorsRequested(app=app.spec.app, pending=tuple(pending))
+    return None if tuple(pending) == app.wanted else facts.ExecutorsRequested(app=app.spec.app, pending=tuple(pending))
 
 
-MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
+MOVE_REQUESTS = frozenset({facts.AppAdmitted, AppChanged, facts.ExecutorAllocated, facts.ExecutorRemoved})
 """The events that may change the number of missing executors, or the preferred hosts."""
 
 
-def _by_host(state: ClusterState, app: App) -> dict[str, int]:
+def _by_host(state: ClusterState, app: App) -> Counter[str]:
     """The number of the app's executors on each host, without those that are stopping."""
-    by_host: dict[str, int] = {}
-    for executor in app.executors.values():
-        if executor.status != "stopping":
-            host = state.workers[executor.worker].host
-            by_host[host] = by_host.get(host, 0) + 1
-    return by_host
+    return Counter(state.workers[one.worker].host for one in app.executors.values() if one.status != "stopping")
 
 
-def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAllocated:
+def with_request(state: ClusterState, event: facts.ExecutorAllocated) -> facts.ExecutorAllocated:
     """The grant; with a larger request if it exceeds the present one: in cores (A6), or in memory (S5, O4)."""
     app = state.apps[event.app]
     if isinstance(app.sizing, Computed):
@@ -225,13 +199,13 @@ def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
             return
 
 
-def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevoked]:
+def _given_back(state: ClusterState, app: App, at: int) -> Iterator[facts.ExecutorRevoked]:
     idle_before = at - state.settings.executor_idle_timeout_s * 1000
     held = [executor for executor in app.executors.values() if executor.status != "stopping"]
     idle = [one for one in held if one.idle_since is not None and one.idle_since <= idle_before]
     idle.sort(key=lambda executor: executor.idle_since or 0)
     for executor in idle[: max(0, len(held) - (app.executor_limit or 0))]:
-        yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
+        yield facts.ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
 
 
 def _request(
@@ -252,7 +226,7 @@ def _request(
 def _check_preferences(app: App, command: ScaleApp) -> None:
     if not command.prefer:
         return
-    if command.executors is None or isinstance(app.sizing, OnePerWorker):
+    if command.executors is None or isinstance(app.sizing, facts.OnePerWorker):
         raise InvalidCommand(
             "hosts can be preferred only with a number of executors of one size; give --executors N, not none"
         )

@@ -135,10 +135,9 @@ class AppQueue:
     def set_quota(self, name: str, quota: Quota, *, stops_idle: bool, borrow: bool = False) -> None:
         """Set the company's quota and whether it may borrow (semantics C2, C6)."""
         company = self.companies[name]
+        self.borrowers.pop(name, None)
         if borrow:
             self.borrowers[name] = None
-        else:
-            self.borrowers.pop(name, None)
         if company.tenant.quota != quota or company.limit.stops_idle != stops_idle:
             company.tenant.quota, company.limit.stops_idle = quota, stops_idle
             company.all_moved = True
@@ -228,7 +227,8 @@ class AppQueue:
             takes_part = order[0][-1] if order else None
             free = [name for name in self.borrowers if takes_part in (None, name) and self.companies[name].order]
             if free:
-                return self._next_of(min(map(self._key, free))[-1], within_quota=False)
+                keys = (self._company_key(self.companies[name].tenant, self.basis) for name in free)
+                return self._next_of(min(keys)[-1], within_quota=False)
         return self._next_of(order[0][-1], within_quota=True) if order else None
 
     def may_return(self) -> Resources:
@@ -247,10 +247,8 @@ class AppQueue:
     def held_back(self) -> Iterator[tuple[str, int, bool]]:
         """(app, held back since in ms, whether room is reserved) of each app held back or reserved for (C7)."""
         for company in self.companies.values():
-            for since, _, app in company.limit.reservations:
-                yield app.app, since, True
-            for since, app in company.limit.held():
-                yield app.app, since, False
+            yield from ((app.app, since, True) for since, _, app in company.limit.reservations)
+            yield from ((app.app, since, False) for since, app in company.limit.held())
 
     def _set_head(self, company: CompanyQueue, queue: UserQueue) -> None:
         head = queue.by_policy[0][1] if queue.by_policy else None
@@ -287,9 +285,8 @@ class AppQueue:
     def _reorder_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Resources, UserKey] | None = None
         if queue.head is not None:
-            contender = queue.contender
+            contender, contender.request = queue.contender, queue.head.request
             contender.oldest, contender.oldest_at = queue.by_submission[0]
-            contender.request = queue.head.request
             placed = contender.request, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return
@@ -304,9 +301,6 @@ class AppQueue:
             request, key = placed
             insort(company.order.setdefault(request, []), key)
         queue.placed = placed
-
-    def _key(self, name: str) -> CompanyKey:
-        return self._company_key(self.companies[name].tenant, self.basis)
 
     def _next_of(self, name: str, *, within_quota: bool) -> Pending | None:
         """The company's next app: the reserved one, else its first user's (semantics C7, U1, U2)."""

@@ -36,7 +36,7 @@ def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> li
                 allocations.append(allocation(owed.app, owed.number, worker, size))
                 room -= size
                 owed.take(size)
-        apps = [owed for owed in apps if owed.cores > 0 and owed.executors > 0]
+        apps = [owed for owed in apps if owed.left.cores > 0 and owed.executors > 0]
         if not apps:
             break
     return allocations
@@ -47,8 +47,7 @@ class _Owed:
     """What an app may still get in this pass: resources, executors, and the sizes to try if they are computed."""
 
     app: App
-    cores: int
-    memory_mb: int
+    left: Resources
     executors: int
     number: int
     own: set[str]
@@ -61,24 +60,22 @@ class _Owed:
 
         It takes all the cores it can, or the first computed size that fits.
         """
-        whole = self.sizes if self.fixed_mb is None else [Resources(min(self.cores, room.cores), self.fixed_mb)]
-        left = Resources(self.cores, self.memory_mb)
-        return next((size for size in whole if size.cores and left.covers(size) and room.covers(size)), None)
+        sizes = self.sizes if self.fixed_mb is None else [Resources(min(self.left.cores, room.cores), self.fixed_mb)]
+        return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
     def take(self, size: Resources) -> None:
         """Subtract an executor of that size."""
-        self.cores -= size.cores
-        self.memory_mb -= size.memory_mb
+        self.left -= size
         self.executors -= 1
         self.number += 1
 
 
 def _owed(state: ClusterState, app: App) -> _Owed:
-    settings, fleet, left, sizing = state.settings, state.fleet, app.left_cores, app.sizing
+    settings, fleet, sizing = state.settings, state.fleet, app.sizing
     sizes = []
     fixed_mb, left_mb = None, app.left_memory_mb
     if isinstance(sizing, Computed):
-        for cores in sizes_to_try(fleet, left):
+        for cores in sizes_to_try(fleet, app.left_cores):
             memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
             if memory_mb is not None:
                 sizes.append(Resources(cores, memory_mb))
@@ -86,5 +83,5 @@ def _owed(state: ClusterState, app: App) -> _Owed:
         fixed_mb = sizing.memory_mb
         if settings.admission == "open":
             left_mb = UNLIMITED_MEMORY_MB
-    own = {executor.worker for executor in app.executors.values()}
-    return _Owed(app, left, left_mb, app.left_executors, app.next_executor, own, fixed_mb, sizes)
+    own, left = {executor.worker for executor in app.executors.values()}, Resources(app.left_cores, left_mb)
+    return _Owed(app, left, app.left_executors, app.next_executor, own, fixed_mb, sizes)
