@@ -11,10 +11,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scheduler.model import events as facts
 from scheduler.model.commands import ReportBacklog, ScaleApp
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import AppChanged, Computed, Event, Fixed
+from scheduler.model.events import (
+    AppAdmitted,
+    AppChanged,
+    Computed,
+    Event,
+    ExecutorAllocated,
+    ExecutorChanged,
+    ExecutorRemoved,
+    ExecutorRevoked,
+    ExecutorsRequested,
+    Fixed,
+    OnePerWorker,
+    Sizing,
+    Wanted,
+)
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.placement.delay import served_by
@@ -68,7 +81,7 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     return [] if changed == demand(app) else [changed]
 
 
-def _sizing(state: ClusterState, app: App, executors: int | None) -> facts.Sizing:
+def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
     """The sizing under that number of executors. Raises: InvalidCommand if the app cannot have that number."""
     spec, sizing, settings = app.spec, app.sizing, state.settings
     if spec.elastic is not None:
@@ -113,7 +126,7 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
         return []
     events: list[Event] = []
     if command.idle != (executor.idle_since is not None):
-        events.append(facts.ExecutorChanged(executor=executor.id, idle=command.idle))
+        events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
     needed = -(-(command.waiting + command.running) // sizing.each.cores)
     wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.backlog_executors:
@@ -127,10 +140,8 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
 
 
 def requests(
-    state: ClusterState,
-    event: facts.AppAdmitted | AppChanged | facts.ExecutorAllocated | facts.ExecutorRemoved,
-    at: int,
-) -> facts.ExecutorsRequested | None:
+    state: ClusterState, event: AppAdmitted | AppChanged | ExecutorAllocated | ExecutorRemoved, at: int
+) -> ExecutorsRequested | None:
     """The pending requests of an app that prefers hosts once `event` is folded at `at` (ms); None = no change (L1, L2).
 
     There is one for each missing executor. A new demand plans all of them again. A new executor serves one of them
@@ -139,8 +150,8 @@ def requests(
     app = state.apps.get(event.app)
     if app is None or not (app.wanted or app.preferred_hosts):
         return None
-    pending: Sequence[facts.Wanted] = app.wanted
-    if isinstance(event, facts.ExecutorAllocated) and pending:
+    pending: Sequence[Wanted] = app.wanted
+    if isinstance(event, ExecutorAllocated) and pending:
         worker = state.workers[event.worker]
         pending = without(pending, 1, [served_by(worker, pending, state.settings, state.places, at)])
     if not isinstance(app.sizing, Fixed) or not app.preferred_hosts or not app.lacking:
@@ -154,10 +165,10 @@ def requests(
             racks=state.places.racks_of(app.preferred_hosts),
             at=at,
         )
-    return None if tuple(pending) == app.wanted else facts.ExecutorsRequested(app=app.spec.app, pending=tuple(pending))
+    return None if tuple(pending) == app.wanted else ExecutorsRequested(app=app.spec.app, pending=tuple(pending))
 
 
-MOVE_REQUESTS = frozenset({facts.AppAdmitted, AppChanged, facts.ExecutorAllocated, facts.ExecutorRemoved})
+MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorRemoved})
 """The events that may change the number of missing executors, or the preferred hosts."""
 
 
@@ -166,7 +177,7 @@ def _by_host(state: ClusterState, app: App) -> Counter[str]:
     return Counter(state.workers[one.worker].host for one in app.executors.values() if one.status != "stopping")
 
 
-def with_request(state: ClusterState, event: facts.ExecutorAllocated) -> facts.ExecutorAllocated:
+def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAllocated:
     """The grant; with a larger request if it exceeds the present one: in cores (A6), or in memory (S5, O4)."""
     app = state.apps[event.app]
     if isinstance(app.sizing, Computed):
@@ -199,13 +210,13 @@ def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
             return
 
 
-def _given_back(state: ClusterState, app: App, at: int) -> Iterator[facts.ExecutorRevoked]:
+def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevoked]:
     idle_before = at - state.settings.executor_idle_timeout_s * 1000
     held = [executor for executor in app.executors.values() if executor.status != "stopping"]
     idle = [one for one in held if one.idle_since is not None and one.idle_since <= idle_before]
     idle.sort(key=lambda executor: executor.idle_since or 0)
     for executor in idle[: max(0, len(held) - (app.executor_limit or 0))]:
-        yield facts.ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
+        yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
 
 
 def _request(
@@ -226,7 +237,7 @@ def _request(
 def _check_preferences(app: App, command: ScaleApp) -> None:
     if not command.prefer:
         return
-    if command.executors is None or isinstance(app.sizing, facts.OnePerWorker):
+    if command.executors is None or isinstance(app.sizing, OnePerWorker):
         raise InvalidCommand(
             "hosts can be preferred only with a number of executors of one size; give --executors N, not none"
         )

@@ -106,17 +106,17 @@ def lines(state: ClusterState) -> Iterator[str]:
 
 
 def restored(texts: Iterable[str | bytes]) -> ClusterState:
-    """The state of these lines, with every index computed anew.
+    """The state of these lines, with every index recomputed.
 
     Raises: ValueError naming what cannot be read: an unknown kind or field, a missing field without a default, or
     records that contradict each other.
     """
     state = ClusterState()
     held_back: list[tuple[str, int, bool]] = []
-    told: set[str] = set()
+    kinds: set[str] = set()
     for text in texts:
         kind, rows = _line(text)
-        told.add(kind)
+        kinds.add(kind)
         if kind not in _RECORDS:
             raise ValueError(f"it holds records of kind {kind!r}, which this version does not know")
         try:
@@ -128,8 +128,8 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
                 _restore(state, kind, record)
         except (msgspec.ValidationError, KeyError) as error:
             raise ValueError(f"a record of kind {kind!r} cannot be read: {error}") from error
-    if "cluster" not in told:
-        raise ValueError("it does not say what the cluster is")
+    if "cluster" not in kinds:
+        raise ValueError("its record of kind 'cluster' is missing")
     state.index(held_back)
     return state
 

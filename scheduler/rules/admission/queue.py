@@ -3,7 +3,7 @@
 Only the first app of a user's queue (its *head*, semantics F) can be admitted. Whether it is within its company's quota
 (C4) depends on its request alone, so a company's users are grouped by the requests of their heads, and each group is in
 the order of the user policy. The first user within the quota is found by looking at one user a distinct request.
-`quota` keeps what passes and what is held back.
+`quota` decides which apps pass and which are held back.
 
 Changes only mark companies and users; the order of the marked ones is restored when the next app is requested. As in
 `fleet`, ordered lists are kept by `bisect`. Two policies also order by time, and no list keeps such an order. Under
@@ -215,7 +215,7 @@ class AppQueue:
         If no other company takes part, a company that borrows has no quota (C6), unless `within_quota`. Example, 16
         cores, 8 each for a and b: a borrows and holds all 16 with four apps of 4. An app of b with 8 waits until an
         executor of a ends. The 4 cores that a then requests above its quota without holding them do not delay b: its
-        app enters and gets them, and the next 4 that a gives up. What a gives up after that, a's own apps get again.
+        app enters, gets them and the next 4 that a releases. Later releases of a go to a's own apps again.
         """
         if self._companies_drift and self._ordered_at != self.basis.at:
             self._moved.update((key[-1], None) for key in self._order)

@@ -86,7 +86,7 @@ class UserPolicy(NamedTuple):
     measure: str = ""
     """What `key` measures, before its value; "" if it is the same for all."""
     drifts: bool = False
-    """Whether the order changes by itself as time passes; users are then compared anew for each admission."""
+    """Whether the order changes by itself as time passes; users are then compared again for each admission."""
     regards_quota: bool = False
     """Whether the order changes with the company's quota; one that drifts need not say so."""
 
