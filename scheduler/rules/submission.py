@@ -31,7 +31,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
-        command = _elastic(state, command)
+        command = _elastic(state, command, *command.elastic)
     if command.executor_limit is not None:
         check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
     sizing, driver = _sizing(command), _driver(command)
@@ -60,7 +60,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         executor_limit=command.executor_limit,
         driver=driver,
         supervise=command.supervise,
-        elastic=None if command.elastic is None else _bounds(command, tasks),
+        elastic=_bounds(command, tasks),
     )
 
 
@@ -125,12 +125,11 @@ def _sizing(command: SubmitApp) -> Sizing:
             raise InvalidCommand(f"the sizing must be computed, fixed or one-per-worker, not {shorten(other)}")
 
 
-def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
+def _elastic(state: ClusterState, command: SubmitApp, least: int, most: int) -> SubmitApp:
     """The submission of an elastic app as one of fixed executors (semantics L6).
 
     The default size is the minimum executor. The app starts with MIN executors, or with one if it has tasks.
     """
-    least, most = command.elastic or (0, 0)
     check_range("MAX of --elastic", most, 1, validate.MAX_TASKS)
     check_range("MIN of --elastic", least, 0, most)
     if command.cores is not None or command.executor_limit is not None:
@@ -152,9 +151,11 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
     return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start)
 
 
-def _bounds(command: SubmitApp, tasks: int) -> Elastic:
-    """The bounds, the number of executors that the tasks call for within them, and the next step (semantics L6)."""
-    least, most = command.elastic or (0, 0)
+def _bounds(command: SubmitApp, tasks: int) -> Elastic | None:
+    """The bounds, the number of executors that the tasks need within them, and the next step (semantics L6)."""
+    if command.elastic is None:
+        return None
+    least, most = command.elastic
     backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
     return Elastic(least, most, backlog, 1 if least else 2)
 

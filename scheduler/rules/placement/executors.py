@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,14 +43,7 @@ def spread(candidates: Candidates, size: Resources, limit: int) -> Counts:
 
 def pack(candidates: Candidates, size: Resources, limit: int) -> Counts:
     """Up to `limit` executors, as many as fit on the first candidate, then the next (semantics P3)."""
-    placed: Counts = []
-    for worker, free in candidates:
-        count = min(limit, free.holds(size))
-        placed.append((worker, count))
-        limit -= count
-        if not limit:
-            break
-    return placed
+    return fill(((worker, free.holds(size)) for worker, free in candidates), limit)
 
 
 def one_each(candidates: Candidates, _size: Resources, limit: int) -> Counts:
@@ -73,13 +66,18 @@ def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
 
     12 cores on workers with 1, 7 and 4 free: 1, 7 and 4 (P7).
     """
-    placed: Counts = []
-    for worker, free in islice(candidates, min(limit, cores)):
-        placed.append((worker, min(cores, free.cores)))
-        cores -= placed[-1][1]
-        if not cores:
+    return fill(((worker, free.cores) for worker, free in islice(candidates, min(limit, cores))), cores)
+
+
+def fill(rooms: Iterable[tuple[str, int]], units: int) -> Counts:
+    """Give the first worker as many of `units` as it has room for, then the next, until none is left."""
+    counts: Counts = []
+    for worker, room in rooms:
+        counts.append((worker, min(units, room)))
+        units -= counts[-1][1]
+        if not units:
             break
-    return placed
+    return counts
 
 
 def deal(rooms: Sequence[int], units: int) -> list[int]:
