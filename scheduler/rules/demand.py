@@ -57,8 +57,7 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     Raises: InvalidCommand, or QuotaExceeded if the company may not hold that much (C4).
     """
     executors = command.executors
-    if executors is not None:
-        check_range("executors", executors, 0, MAX_EXECUTORS)
+    check_range("executors", executors, 0, MAX_EXECUTORS)
     _check_preferences(app, command)
     preferring = command.preferring_tasks
     if preferring is None:
@@ -248,8 +247,7 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
     for host, tasks in command.prefer.items():
         check_name("a preferred host", host)
         check_range(f"tasks that prefer {host}", tasks, 0, MAX_TASKS)
-    if command.preferring_tasks is not None:
-        check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
+    check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
 
 
 def _check_quota(state: ClusterState, app: App, request: Resources) -> None:

@@ -32,15 +32,12 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
         command = _elastic(state, command, *command.elastic)
-    if command.executor_limit is not None:
-        check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
+    check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
     sizing, driver = _sizing(command), _driver(command)
     cores, tasks = _cores_and_tasks(state, command, sizing)
-    if command.memory_per_task_mb is not None:
-        check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
+    check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
-    if command.time_limit_s is not None:
-        check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     request = _request(state, cores, sizing)
     if driver is not None:
         request += driver
@@ -102,12 +99,9 @@ def _sizing(command: SubmitApp) -> Sizing:
     cores, memory_mb, name = command.executor_cores, command.executor_memory_mb, command.sizing
     if cores is None and memory_mb is None and name in (None, "computed"):
         return Computed(command.memory_per_task_mb)
-    if cores is not None:
-        check_range("an executor's cores", cores, 1, validate.MAX_CORES)
-    if memory_mb is None:
-        memory_mb = SPARK_MEMORY_MB
-    else:
-        check_range("an executor's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
+    check_range("an executor's cores", cores, 1, validate.MAX_CORES)
+    check_range("an executor's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
+    memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
     match name or ("one-per-worker" if cores is None else "fixed"):
         case "fixed":
             if cores is None:

@@ -82,9 +82,9 @@ def check_name(what: str, value: str) -> None:
         raise InvalidCommand(f"{what} must not start or end with a space: {shorten(value)}")
 
 
-def check_range(what: str, value: int, lowest: int, highest: int) -> None:
-    """Raises: InvalidCommand unless `lowest` <= `value` <= `highest`."""
-    if not lowest <= value <= highest:
+def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:
+    """Raises: InvalidCommand unless `lowest` <= `value` <= `highest` or the value is None."""
+    if value is not None and not lowest <= value <= highest:
         raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {value}")
 
 

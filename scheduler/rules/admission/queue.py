@@ -158,8 +158,7 @@ class AppQueue:
         insort(queue.by_policy, (self._app_key(app.kind, app.submitted), app))
         insort(queue.by_submission, (app.submitted, app.submitted_at))
         self.arrivals[app.app] = app
-        if queue.by_policy[0][1] is app:
-            self._set_head(company, queue)
+        self._set_head(company, queue)
         company.moved[app.user] = None
         self._note(app.company)
 
@@ -182,14 +181,10 @@ class AppQueue:
         company = self.companies[app.company]
         queue = company.users[app.user]
         key = self._app_key(app.kind, app.submitted)
-        if queue.head is app:
-            company.limit.leave(app)
         company.limit.release(app.app)
         queue.by_policy[bisect_left(queue.by_policy, (key, app))] = key, restated
         self.arrivals[app.app] = restated
-        if queue.head is app:
-            company.limit.enter(restated, self.basis.at)
-            queue.head = restated
+        self._set_head(company, queue)
         self.touch(app.company, app.user)
         return restated
 
