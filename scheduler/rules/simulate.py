@@ -7,6 +7,7 @@ from typing import Any
 
 from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedDriver, EndedExecutor, KillApp, command_of
 from scheduler.model.errors import FairlogError, InvalidCommand
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules import invariants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -37,16 +38,15 @@ _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "executor_ended": {"reason": "exited"},
     "driver_ended": {"reason": "exited", "exit_code": 0},
 }
-_MORE = ("finish", "settings", "turn")
 
 
-def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[str, Any]:
+def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """`{"decisions": […], "final": {…}}` of a scenario `{"settings": {…}, "commands": [{"op": …}, …]}`.
 
     Each command is a turn; the commands of a `turn` arrive together (semantics T2). `at` is the time of a command in ms
     and never decreases; the default is 1 ms after the previous one. A turn also runs at each time in between that a
     rule waits for (T1). `finish` ends all executors and the driver of the app, and removes the app, pending or not.
-    With `check`, the ledgers are recomputed after every turn.
+    The ledgers are recomputed after every turn.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
     """
@@ -68,22 +68,21 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
                 due = now + 1
             while (moment := state.timers.next(now)) is not None and moment < due:
                 now = moment
-                decisions += _run(Turn(state, now), check=check)
+                decisions += _run(Turn(state, now))
             now = due
             turn = Turn(state, now)
             for command in _commands(state, operation):
                 turn.take(command)
         except FairlogError as error:
             raise InvalidCommand(f"command {number}: {error}") from None
-        decisions += _run(turn, check=check)
-    return {"decisions": decisions, "final": final_state(state)}
+        decisions += _run(turn)
+    return {"decisions": decisions, "final": _final(state)}
 
 
-def _run(turn: Turn, *, check: bool) -> list[dict[str, Any]]:
+def _run(turn: Turn) -> list[dict[str, Any]]:
     """The decisions of the turn after its commands."""
     turn.settle()
-    if check:
-        invariants.check(turn.state)
+    invariants.check(turn.state)
     found = ((decision_of(entry.event), entry.event) for entry in turn.entries)
     return [decision.as_json(event) for decision, event in found if decision is not None]
 
@@ -94,21 +93,20 @@ def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
     return at
 
 
-def final_state(state: ClusterState) -> dict[str, Any]:
+def _final(state: ClusterState) -> dict[str, Any]:
     """waitingApps in order, requested and granted amounts as [cores, MiB], and the pending apps by name."""
+    granted = sum((app.granted for app in state.waiting.values()), NOTHING)
     return {
         "waiting": list(state.waiting),
-        "occupied": [state.balance.requested.cores, state.balance.requested.memory_mb],
-        "granted": [
-            sum(app.granted.cores for app in state.waiting.values()),
-            sum(app.granted.memory_mb for app in state.waiting.values()),
-        ],
-        "companies": {
-            name: [company.balance.requested.cores, company.balance.requested.memory_mb]
-            for name, company in sorted(state.companies.items())
-        },
+        "occupied": _amounts(state.balance.requested),
+        "granted": _amounts(granted),
+        "companies": {name: _amounts(one.balance.requested) for name, one in sorted(state.companies.items())},
         "pending": sorted(app.spec.app for app in state.apps.values() if app.state == "pending"),
     }
+
+
+def _amounts(resources: Resources) -> list[int]:
+    return [resources.cores, resources.memory_mb]
 
 
 def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa: ANN401 - it is read from a file
@@ -128,9 +126,12 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa
         case "settings":
             yield ConfigureCluster(settings=arguments)
         case str(name) if name in _OPERATIONS:
-            yield _command(name, arguments)
+            try:
+                yield command_of({**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]})
+            except InvalidCommand as error:
+                raise InvalidCommand(f"{name}: {error}") from None
         case other:
-            known = ", ".join((*_OPERATIONS, *_MORE))
+            known = ", ".join((*_OPERATIONS, "finish", "settings", "turn"))
             raise InvalidCommand(f"no operation is named {shorten(other)}; the operations are {known}")
 
 
@@ -144,10 +145,3 @@ def _finish(state: ClusterState, name: str) -> Iterator[Command]:
         yield KillApp(app=name)
     else:
         yield EndedDriver(driver=app.driver.id, reason="exited", exit_code=0)
-
-
-def _command(name: str, arguments: Mapping[str, Any]) -> Command:
-    try:
-        return command_of({**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]})
-    except InvalidCommand as error:
-        raise InvalidCommand(f"{name}: {error}") from None

@@ -107,7 +107,7 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
     FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order and the
     final state. docs/cli.md lists the operations.
     """
-    result = run_scenario(_scenario(file), check=True)
+    result = run_scenario(_scenario(file))
     if as_json:
         render.print_json(result)
     else:

@@ -3,7 +3,7 @@
 Only the first app of a user's queue (its *head*, semantics F) can be admitted. Whether it is within its company's quota
 (C4) depends on its request alone, so a company's users are grouped by the requests of their heads, and each group is in
 the order of the user policy. The first user within the quota is found by looking at one user a distinct request.
-`quota` keeps what passes and what is held back.
+`quota` decides which apps pass and which are held back.
 
 Changes only mark companies and users; the order of the marked ones is restored when the next app is requested. As in
 `fleet`, ordered lists are kept by `bisect`. Two policies also order by time, and no list keeps such an order. Under
@@ -135,10 +135,9 @@ class AppQueue:
     def set_quota(self, name: str, quota: Quota, *, stops_idle: bool, borrow: bool = False) -> None:
         """Set the company's quota and whether it may borrow (semantics C2, C6)."""
         company = self.companies[name]
+        self.borrowers.pop(name, None)
         if borrow:
             self.borrowers[name] = None
-        else:
-            self.borrowers.pop(name, None)
         if company.tenant.quota != quota or company.limit.stops_idle != stops_idle:
             company.tenant.quota, company.limit.stops_idle = quota, stops_idle
             company.all_moved = True
@@ -159,8 +158,7 @@ class AppQueue:
         insort(queue.by_policy, (self._app_key(app.kind, app.submitted), app))
         insort(queue.by_submission, (app.submitted, app.submitted_at))
         self.arrivals[app.app] = app
-        if queue.by_policy[0][1] is app:
-            self._set_head(company, queue)
+        self._set_head(company, queue)
         company.moved[app.user] = None
         self._note(app.company)
 
@@ -183,14 +181,10 @@ class AppQueue:
         company = self.companies[app.company]
         queue = company.users[app.user]
         key = self._app_key(app.kind, app.submitted)
-        if queue.head is app:
-            company.limit.leave(app)
         company.limit.release(app.app)
         queue.by_policy[bisect_left(queue.by_policy, (key, app))] = key, restated
         self.arrivals[app.app] = restated
-        if queue.head is app:
-            company.limit.enter(restated, self.basis.at)
-            queue.head = restated
+        self._set_head(company, queue)
         self.touch(app.company, app.user)
         return restated
 
@@ -216,7 +210,7 @@ class AppQueue:
         If no other company takes part, a company that borrows has no quota (C6), unless `within_quota`. Example, 16
         cores, 8 each for a and b: a borrows and holds all 16 with four apps of 4. An app of b with 8 waits until an
         executor of a ends. The 4 cores that a then requests above its quota without holding them do not delay b: its
-        app enters and gets them, and the next 4 that a gives up. What a gives up after that, a's own apps get again.
+        app enters, gets them and the next 4 that a releases. Later releases of a go to a's own apps again.
         """
         if self._companies_drift and self._ordered_at != self.basis.at:
             self._moved.update((key[-1], None) for key in self._order)
@@ -228,7 +222,8 @@ class AppQueue:
             takes_part = order[0][-1] if order else None
             free = [name for name in self.borrowers if takes_part in (None, name) and self.companies[name].order]
             if free:
-                return self._next_of(min(map(self._key, free))[-1], within_quota=False)
+                keys = (self._company_key(self.companies[name].tenant, self.basis) for name in free)
+                return self._next_of(min(keys)[-1], within_quota=False)
         return self._next_of(order[0][-1], within_quota=True) if order else None
 
     def may_return(self) -> Resources:
@@ -247,10 +242,8 @@ class AppQueue:
     def held_back(self) -> Iterator[tuple[str, int, bool]]:
         """(app, held back since in ms, whether room is reserved) of each app held back or reserved for (C7)."""
         for company in self.companies.values():
-            for since, _, app in company.limit.reservations:
-                yield app.app, since, True
-            for since, app in company.limit.held():
-                yield app.app, since, False
+            yield from ((app.app, since, True) for since, _, app in company.limit.reservations)
+            yield from ((app.app, since, False) for since, app in company.limit.held())
 
     def _set_head(self, company: CompanyQueue, queue: UserQueue) -> None:
         head = queue.by_policy[0][1] if queue.by_policy else None
@@ -287,9 +280,8 @@ class AppQueue:
     def _reorder_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Resources, UserKey] | None = None
         if queue.head is not None:
-            contender = queue.contender
+            contender, contender.request = queue.contender, queue.head.request
             contender.oldest, contender.oldest_at = queue.by_submission[0]
-            contender.request = queue.head.request
             placed = contender.request, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return
@@ -304,9 +296,6 @@ class AppQueue:
             request, key = placed
             insort(company.order.setdefault(request, []), key)
         queue.placed = placed
-
-    def _key(self, name: str) -> CompanyKey:
-        return self._company_key(self.companies[name].tenant, self.basis)
 
     def _next_of(self, name: str, *, within_quota: bool) -> Pending | None:
         """The company's next app: the reserved one, else its first user's (semantics C7, U1, U2)."""

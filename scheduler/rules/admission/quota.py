@@ -1,13 +1,13 @@
-"""A company's quota as a limit: which requests pass, which apps are held back since when, and the reservations.
+"""A company's quota as a limit: the requests that pass, the apps that are held back, and the reservations.
 
 Whether an app passes depends on its request alone, so a company's next apps (the *heads* of its users' queues,
-semantics F) are grouped by request and judged once a group.
+semantics F) are grouped by request, and each group is judged once.
 
-An app is *held back* while it is a head and does not pass, but would if its company occupied nothing. The time counts
-from the event that made it so; any event that ends it, or a new request, restarts it. After `quota_patience_s` the next
-turn's `RoomReserved` *reserves* the company's room for the app (semantics C7) until it is admitted, is removed or
-changes its request. Of several reservations the app held back longest counts, then the one submitted first, without
-apps that would not pass even if the company occupied nothing.
+An app is *held back* while it is a head and does not pass, but would if its company occupied nothing. The time starts
+with the event that caused this, and restarts after any event that ends it and with a new request. After
+`quota_patience_s` the `RoomReserved` of the next turn *reserves* the company's room for the app (semantics C7) until it
+is admitted, is removed or changes its request. Of several reservations, the app held back longest counts, then the one
+submitted first. Apps that would not pass even if the company occupied nothing do not count.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class QuotaLimit:
 
     tenant: Tenant
     stops_idle: bool = True
-    """Whether it binds while the company occupies nothing; a default quota does not (semantics C4)."""
+    """Whether the quota binds while the company occupies nothing; a default quota does not (semantics C4)."""
     groups: dict[Resources, Group] = field(default_factory=dict)
     reservations: list[Reservation] = field(default_factory=list)
-    """The one that counts first."""
+    """Sorted; the first usable one counts."""
     reserved: dict[str, Reservation] = field(default_factory=dict)
     """The same by app."""
 
