@@ -145,7 +145,7 @@ class World:
         if self.state.head:
             self.meter.advance(self.state, at)
         else:
-            self.meter.begin(at)
+            self.meter.first_at = at
         self.now = at
         return _Observed(self, at)
 
@@ -153,7 +153,7 @@ class World:
         """The figures of `fairness` by company and by user, the makespan, and how many apps were refused."""
         found = self.meter.report(self.state)
         found.pop("series")
-        accounts = self.meter.accounts.all
+        accounts = self.meter.all
         ended = max((account.ended_at or 0 for account in accounts), default=0)
         first = min((account.submitted_at for account in accounts), default=0)
         makespan = ended - first if ended else None
@@ -203,7 +203,7 @@ def work_of(world: World) -> dict[str, Work]:
     """App -> its work: what it was granted until it ended."""
     return {
         account.app: Work(account.granted_ms.cores or None, account.ended == "failed")
-        for account in world.meter.accounts.settle(world.state.at)
+        for account in world.meter.accrued(world.state.at)
     }
 
 
@@ -339,7 +339,7 @@ class OtherWorld(World):
 
     def _work_left(self, app: App, now: int) -> int:
         known = self._work.get(app.spec.app, Work(None)).core_ms
-        done = self.meter.accounts.latest(app.spec.app, now).granted_ms.cores
+        done = self.meter.latest(app.spec.app, now).granted_ms.cores
         return (self._average if known is None else known) - done
 
     def _finish(self, turn: Turn, name: str) -> None:

@@ -16,19 +16,16 @@ if TYPE_CHECKING:
 
 
 class Meter(Protocol):
-    """Takes figures: `advance` is called before an event is folded, `observe` after."""
+    """Takes figures between `first_at` and `last_at` (ms), which `measure` sets when it reaches them."""
 
-    def begin(self, at: int) -> None:
-        """The span begins at `at` (ms)."""
-
-    def end(self, at: int) -> None:
-        """The span ends at `at` (ms)."""
+    first_at: int
+    last_at: int | None
 
     def advance(self, state: ClusterState, to: int) -> None:
-        """Time passes up to `to` (ms)."""
+        """Time passes up to `to` (ms); called before each event is folded."""
 
-    def observe(self, state: ClusterState, event: Event) -> None:
-        """The event was folded just now."""
+    def observe(self, state: ClusterState, event: Event) -> object:
+        """Called after each event is folded."""
 
 
 class Span(NamedTuple):
@@ -64,8 +61,8 @@ def measure(
                 break
             if begun is None and first.reached(fact):
                 at = fact.at if first.at is None or not state.head else first.at
-                begun = (fact.seq, max(at, first.at or 0))
-                meter.begin(begun[1])
+                meter.first_at = max(at, first.at or 0)
+                begun = (fact.seq, meter.first_at)
             if last.at is not None and last.passed(fact):
                 if state.head:
                     meter.advance(state, last.at)
@@ -80,5 +77,5 @@ def measure(
             if begun is None
             else "the span ends before it starts, or before the log starts"
         )
-    meter.end(end_at)
+    meter.last_at = end_at
     return state, Span(min(begun[0], state.head), state.head, begun[1], end_at, digest)
