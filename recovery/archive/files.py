@@ -1,7 +1,7 @@
 """Files named by a URL: a path or `file://` on this machine, or any other place that fsspec supports.
 
-A file is replaced atomically after it is completely written; on this machine, synced as well. All errors of a place are
-raised as `Unreachable`, one sentence each.
+A file is replaced atomically after it is completely written, and synced on this machine. All errors of a place are
+raised as `Unreachable`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -28,18 +28,15 @@ class Unreachable(FairlogError):
     """A place cannot be read or written."""
 
 
-class _Errors:
-    """Raises every exception as `Unreachable`, because each kind of place has its own."""
-
-    def __init__(self, url: str, what: str) -> None:
-        self._sentence = f"{_named(url)} cannot be {what}"
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        if isinstance(error, Exception):
-            raise Unreachable(f"{self._sentence}: {_reason(error)}") from error
+@contextmanager
+def _errors(url: str, what: str) -> Iterator[None]:
+    """Raise every error as `Unreachable`: each kind of place has its own."""
+    try:
+        yield
+    except Unreachable:
+        raise
+    except Exception as error:
+        raise Unreachable(f"{_named(url)} cannot be {what}: {_reason(error)}") from error
 
 
 def needed(module: str, what: str) -> ModuleType:
@@ -54,7 +51,7 @@ def path_of(url: str) -> Path | None:
     """The path that `url` names on this machine, None if it is elsewhere. Raises: Unreachable if it is invalid."""
     if "://" not in url:
         return Path(url)
-    with _Errors(url, "read"):
+    with _errors(url, "read"):
         parts = urlsplit(url)
     if parts.scheme != "file":
         return None
@@ -109,14 +106,14 @@ def opened(url: str) -> Iterator[IO[bytes]]:
     """The file at `url`, opened for reading. Raises: Unreachable if it does not exist or cannot be read."""
     path = path_of(url)
     if path is not None:
-        with _Errors(url, "read"):
+        with _errors(url, "read"):
             file = path.open("rb")
         with file:
             yield file
         return
     with tempfile.NamedTemporaryFile() as copy:
-        system, place = _elsewhere(url)
-        with _Errors(url, "read"):
+        with _errors(url, "read"):
+            system, place = _elsewhere(url)
             system.get_file(place, copy.name)
         with Path(copy.name).open("rb") as file:
             yield file
@@ -124,71 +121,61 @@ def opened(url: str) -> Iterator[IO[bytes]]:
 
 def make_folder(url: str) -> None:
     """Create the folder `url` unless it exists. Raises: Unreachable if it cannot be created."""
-    path = path_of(url)
-    if path is not None:
-        with _Errors(url, "written"):
+    with _errors(url, "written"):
+        if (path := path_of(url)) is not None:
             path.mkdir(parents=True, exist_ok=True)
-        return
-    system, place = _elsewhere(url)
-    with _Errors(url, "written"):
-        system.makedirs(place, exist_ok=True)
+        else:
+            system, place = _elsewhere(url)
+            system.makedirs(place, exist_ok=True)
 
 
 def names(url: str) -> list[str]:
     """The names in the folder `url`, sorted; empty if it does not exist. Raises: Unreachable if it cannot be read."""
-    path = path_of(url)
-    if path is not None:
-        with _Errors(url, "read"):
-            return sorted(os.listdir(path)) if path.exists() else []  # noqa: PTH208 - only names are needed
-    system, place = _elsewhere(url)
-    with _Errors(url, "read"):
-        system.invalidate_cache()
+    with _errors(url, "read"):
         try:
-            found = system.ls(place, detail=False)
+            if (path := path_of(url)) is not None:
+                return sorted(os.listdir(path))  # noqa: PTH208 - only names are needed
+            system, place = _elsewhere(url)
+            system.invalidate_cache()
+            return sorted(str(name).rstrip("/").rpartition("/")[2] for name in system.ls(place, detail=False))
         except FileNotFoundError:
-            found = []
-        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
+            return []
 
 
 def remove(url: str) -> None:
     """Remove the file at `url`. Raises: Unreachable if it cannot be removed."""
-    path = path_of(url)
-    if path is not None:
-        with _Errors(url, "removed"):
+    with _errors(url, "removed"):
+        if (path := path_of(url)) is not None:
             path.unlink()
-        return
-    system, place = _elsewhere(url)
-    with _Errors(url, "removed"):
-        system.rm_file(place)
+        else:
+            system, place = _elsewhere(url)
+            system.rm_file(place)
 
 
 def _upload(file: IO[bytes], url: str) -> None:
     """Upload the file under a temporary name first: not every place creates files atomically."""
     system, place = _elsewhere(url)
     draft = f"{place}.{uuid4().hex[:8]}{DRAFT}"
-    with _Errors(url, "written"):
-        moved = False
+    with _errors(url, "written"):
         try:
             with system.open(draft, "wb") as there:
                 shutil.copyfileobj(file, there, 1 << 22)
             system.mv(draft, place)
-            moved = True
-        finally:
-            if not moved:
-                with suppress(OSError):
-                    system.rm_file(draft)
+        except BaseException:
+            with suppress(OSError):
+                system.rm_file(draft)
+            raise
 
 
 def _elsewhere(url: str) -> tuple[Any, str]:
     """fsspec's file system for `url`, and the path in it."""
     fsspec = needed("fsspec", url)
-    with _Errors(url, "reached"):
+    with _errors(url, "reached"):
         system, place = fsspec.core.url_to_fs(url)
         return system, str(place)
 
 
 def _sync(path: Path) -> None:
-    """Sync a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

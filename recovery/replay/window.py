@@ -29,7 +29,7 @@ class Meter(Protocol):
 
 
 class Span(NamedTuple):
-    """A measured part of the log: positions, times in ms, and the digest of the last entry."""
+    """A measured span of the log: positions, times in ms, and the digest of the last entry."""
 
     first: int
     last: int
@@ -45,10 +45,10 @@ class Span(NamedTuple):
 def measure(
     facts: Iterable[Fact], meter: Meter, *, first: Bound = OPEN, last: Bound = OPEN
 ) -> tuple[ClusterState, Span]:
-    """The state at the end of the span, and the span; `meter` observes every event up to there.
+    """The state at the end of the span, and the span. `meter` observes every event from the beginning of the log.
 
-    The span ends exactly at a time given as `last` if the log continues after it, else with the log's last entry. Its
-    positions are those of its entries; if there are none, that of the last entry before it.
+    If `last` is a time and the log continues after it, the span ends exactly then, otherwise with the log's last entry.
+    A span between two entries has the position of the first.
 
     Raises: InvalidCommand if the log has no entry in the span; as `fold`.
     """
