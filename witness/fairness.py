@@ -189,12 +189,9 @@ class Fairness(Accounts):
         return standings
 
     def _within(self, company: str, entitled: Amount, quota: Amount, *, granted_counts: bool) -> dict[Party, Standing]:
-        """The company's users, who are entitled to equal parts of its entitlement."""
-        users = {
-            party: _standing(total, granted_counts=granted_counts)
-            for party, total in self._totals[company].items()
-            if party[1]
-        }
+        """The company's users, with its entitlement divided among them as equals."""
+        totals = self._totals[company].items()
+        users = {party: _standing(total, granted_counts=granted_counts) for party, total in totals if party[1]}
         due = among_equals(entitled, quota, [user.demand for user in users.values()])
         for standing, part in zip(users.values(), due, strict=True):
             standing.entitled, standing.quota = part, quota
@@ -275,12 +272,13 @@ class Fairness(Accounts):
         users: dict[Party, list[Account]] = {}
         for account in accounts:
             users.setdefault((account.company, account.user), []).append(account)
+        none = [0.0, 0.0]
         return [
             {
                 "company": company,
                 "user": user,
-                "share": _mean(self._user_sums.get((company, user), _NONE)[0], end - start, 6),
-                "shortfallCoreS": round(self._user_sums.get((company, user), _NONE)[1] / 1000, 3),
+                "share": _mean(self._user_sums.get((company, user), none)[0], end - start, 6),
+                "shortfallCoreS": round(self._user_sums.get((company, user), none)[1] / 1000, 3),
                 "grantedCoreH": round(sum(account.granted_ms.cores for account in apps) / 3_600_000, 3),
                 **_of_apps(apps, own, start, end),
             }
@@ -339,7 +337,6 @@ class Fairness(Accounts):
         return points
 
 
-_NONE = (0.0, 0.0)
 _COURSES = ("demand", "entitled", "occupied", "granted")
 
 
