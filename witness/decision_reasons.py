@@ -6,24 +6,22 @@ Decisions are an admission (A, C, U, F), a driver's worker (D), and an executor'
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.queue import CompanyQueue
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import place
+from scheduler.rules.entities import App
 from scheduler.rules.fleet import Shape
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
+from scheduler.rules.state import ClusterState
 from witness.pending_reasons import companies_in_turn, users_in_turn
-
-if TYPE_CHECKING:
-    from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.admission.quota import Pending
-    from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
 
 Reason = dict[str, str]
 """A rule and a sentence about its outcome."""

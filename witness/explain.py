@@ -6,19 +6,16 @@ An app waits for one cause between two turns (`pending_reasons`), so the times b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import UnknownApp
 from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated
+from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from witness.decision_reasons import why_admitted, why_driver, why_executors
+from scheduler.store.codec import Fact
+from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
 from witness.pending_reasons import CAUSES, place_in_queue, waits_for
-
-if TYPE_CHECKING:
-    from scheduler.rules.entities import App
-    from scheduler.store.codec import Fact
-    from witness.decision_reasons import Batch
 
 
 def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] = lambda: None) -> dict[str, Any]:

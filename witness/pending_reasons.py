@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.queue import CompanyQueue, UserQueue
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
+from scheduler.rules.entities import App, Worker
 from scheduler.rules.placement.sizing import executor_memory_mb
-
-if TYPE_CHECKING:
-    from scheduler.rules.admission.queue import CompanyQueue, UserQueue
-    from scheduler.rules.admission.quota import Pending
-    from scheduler.rules.entities import App, Worker
-    from scheduler.rules.state import ClusterState
+from scheduler.rules.state import ClusterState
 
 CAUSES = (
     "no-live-worker",
@@ -271,7 +269,6 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
 def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
     settings = state.settings
     numerator, denominator = map(int, settings.max_driver_share.split("/"))
-    most = None
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
     elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total.cores:
@@ -279,15 +276,15 @@ def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
             f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores, and {size.cores} more exceed "
             f"max_driver_share, {settings.max_driver_share}"
         )
-    if most is not None:
-        facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
-        return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
+    else:
 
-    def for_room() -> Told:
-        text, facts = _for_room(state, size).tell()
-        return f"its driver waits: {text}", facts
+        def for_room() -> Told:
+            text, facts = _for_room(state, size).tell()
+            return f"its driver waits: {text}", facts
 
-    return Wait("driver", "D1", for_room)
+        return Wait("driver", "D1", for_room)
+    facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
+    return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
 
 
 def _preferring(state: ClusterState, app: App) -> Told:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from recovery.replay.bounds import OPEN, Bound, up_to
 from recovery.replay.rebuild import fold
@@ -13,9 +13,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import decision_of
 from scheduler.rules.views import shares, workers
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Fact
+from scheduler.store.codec import Fact
 
 
 class Frame(NamedTuple):
@@ -53,8 +51,8 @@ class Playback:
 
     def __init__(self, facts: Iterable[Fact], last: Bound = OPEN) -> None:
         self.state = ClusterState()
-        self._turns = (list(turn) for _, turn in groupby(up_to(facts, last), key=lambda fact: fact.turn))
-        self._next: list[list[Fact]] = []
+        groups = groupby(up_to(facts, last), key=lambda fact: fact.turn)
+        self._turns: Iterator[list[Fact]] = (list(turn) for _, turn in groups)
 
     def wind(self, first: Bound) -> Iterator[Fact]:
         """Fold the turns before `first` and generate their entries.
@@ -63,7 +61,7 @@ class Playback:
         """
         for turn in self._turns:
             if first.reached(turn[-1]):
-                self._next.append(turn)
+                self._turns = chain([turn], self._turns)
                 return
             for fact in turn:
                 fold(self.state, fact)
@@ -72,10 +70,9 @@ class Playback:
 
     def frames(self) -> Iterator[Frame]:
         """A frame for each further turn. Raises: as `fold`."""
-        turns = chain(self._next, self._turns)
-        ahead = next(turns, None)
+        ahead = next(self._turns, None)
         while ahead is not None:
-            turn, ahead = ahead, next(turns, None)
+            turn, ahead = ahead, next(self._turns, None)
             for fact in turn:
                 fold(self.state, fact)
             yield Frame(turn[-1].seq, turn[-1].at, turn, self.state, None if ahead is None else ahead[0].at)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import groupby, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
@@ -23,14 +23,11 @@ from scheduler.model.errors import CommandRejected, InvalidCommand, UnknownCompa
 from scheduler.model.events import ClusterConfigured, Event, MasterElected, outlined
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
-from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import changed_settings
+from scheduler.store.codec import Fact
 from witness.fairness import Fairness
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Fact
 
 TICK_MS = 1_000
 """How late a master may notice that something is due. A logged turn within that time handles it, as in the log."""
@@ -301,7 +298,9 @@ class OtherWorld(World):
             self._apart[name] = _Running(at=now, version=running.version + 1)
             return
         if running.at < 0:
-            running.left = max(0, self._work_left(app, now))
+            core_ms = self._work.get(name, Work(None)).core_ms
+            done = self.meter.latest(name, now).granted_ms.cores
+            running.left = max(0, (self._average if core_ms is None else core_ms) - done)
         else:
             running.left = max(0, running.left - running.rate * (now - running.at))
         running.version += 1
@@ -310,11 +309,6 @@ class OtherWorld(World):
             due = now + 1 if app.ended is not None else now + max(1, -(-running.left // running.rate))
             self._count += 1
             heappush(self._ends, (due, self._count, running.version, name))
-
-    def _work_left(self, app: App, now: int) -> int:
-        known = self._work.get(app.spec.app, Work(None)).core_ms
-        done = self.meter.latest(app.spec.app, now).granted_ms.cores
-        return (self._average if known is None else known) - done
 
     def _finish(self, turn: Turn, name: str) -> None:
         """End the executors and the driver of the app, and the app."""

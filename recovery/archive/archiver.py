@@ -9,23 +9,20 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import structlog
 from redis.exceptions import RedisError
 
 from recovery.archive.archive import archive, archived_to, open_log
 from scheduler.model.errors import FairlogError
+from scheduler.model.events import ClusterConfigured
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.program_log import log_to_stderr, masked
+from scheduler.store.codec import Record
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.transient import in_words
-
-if TYPE_CHECKING:
-    from scheduler.model.events import ClusterConfigured
-    from scheduler.store.codec import Record
 
 LOOK_EVERY_S = 1.0
 CLAIMED_S = 10

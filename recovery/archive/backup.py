@@ -15,8 +15,9 @@ import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from gzip import GzipFile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from recovery.archive.archive import Watched, listed
 from recovery.archive.files import names, opened, written
@@ -26,10 +27,8 @@ from recovery.replay import snapshot as snapshots
 from recovery.replay.snapshot import BadSnapshot, Snapshot
 from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.store import codec
+from scheduler.store.codec import Record
 from scheduler.store.eventlog import GENESIS, EventLog, Position
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Record
 
 FORMAT = "fairlog backup 3"
 """The format in the header. Earlier formats held a log of schema 1."""
@@ -180,10 +179,8 @@ def _records(file: GzipFile, url: str, header: Header) -> Iterator[Record]:
 def _last_snapshot(log: EventLog) -> tuple[Snapshot, list[bytes]] | None:
     """The newest usable snapshot and its parts; None if there is none."""
     for seq in snapshots.positions(log):
-        try:
+        with suppress(BadSnapshot):
             return snapshots.parts_of(log, seq)
-        except BadSnapshot:
-            continue
     return None
 
 

@@ -28,15 +28,18 @@ class Unreachable(FairlogError):
     """A place cannot be read or written."""
 
 
-@contextmanager
-def _errors(url: str, what: str) -> Iterator[None]:
-    """Raise every error as `Unreachable`: each kind of place has its own."""
-    try:
-        yield
-    except Unreachable:
-        raise
-    except Exception as error:
-        raise Unreachable(f"{_named(url)} cannot be {what}: {_reason(error)}") from error
+class _Errors:
+    """A context that raises every error as `Unreachable`, because each kind of place has its own."""
+
+    def __init__(self, url: str, what: str) -> None:
+        self._sentence = f"{_named(url)} cannot be {what}"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, Unreachable):
+            raise Unreachable(f"{self._sentence}: {_reason(error)}") from error
 
 
 def needed(module: str, what: str) -> ModuleType:
@@ -51,7 +54,7 @@ def path_of(url: str) -> Path | None:
     """The path that `url` names on this machine, None if it is elsewhere. Raises: Unreachable if it is invalid."""
     if "://" not in url:
         return Path(url)
-    with _errors(url, "read"):
+    with _Errors(url, "read"):
         parts = urlsplit(url)
     if parts.scheme != "file":
         return None
@@ -106,13 +109,13 @@ def opened(url: str) -> Iterator[IO[bytes]]:
     """The file at `url`, opened for reading. Raises: Unreachable if it does not exist or cannot be read."""
     path = path_of(url)
     if path is not None:
-        with _errors(url, "read"):
+        with _Errors(url, "read"):
             file = path.open("rb")
         with file:
             yield file
         return
     with tempfile.NamedTemporaryFile() as copy:
-        with _errors(url, "read"):
+        with _Errors(url, "read"):
             system, place = _elsewhere(url)
             system.get_file(place, copy.name)
         with Path(copy.name).open("rb") as file:
@@ -121,7 +124,7 @@ def opened(url: str) -> Iterator[IO[bytes]]:
 
 def make_folder(url: str) -> None:
     """Create the folder `url` unless it exists. Raises: Unreachable if it cannot be created."""
-    with _errors(url, "written"):
+    with _Errors(url, "written"):
         if (path := path_of(url)) is not None:
             path.mkdir(parents=True, exist_ok=True)
         else:
@@ -131,7 +134,7 @@ def make_folder(url: str) -> None:
 
 def names(url: str) -> list[str]:
     """The names in the folder `url`, sorted; empty if it does not exist. Raises: Unreachable if it cannot be read."""
-    with _errors(url, "read"):
+    with _Errors(url, "read"):
         try:
             if (path := path_of(url)) is not None:
                 return sorted(os.listdir(path))  # noqa: PTH208 - only names are needed
@@ -144,7 +147,7 @@ def names(url: str) -> list[str]:
 
 def remove(url: str) -> None:
     """Remove the file at `url`. Raises: Unreachable if it cannot be removed."""
-    with _errors(url, "removed"):
+    with _Errors(url, "removed"):
         if (path := path_of(url)) is not None:
             path.unlink()
         else:
@@ -156,21 +159,23 @@ def _upload(file: IO[bytes], url: str) -> None:
     """Upload the file under a temporary name first: not every place creates files atomically."""
     system, place = _elsewhere(url)
     draft = f"{place}.{uuid4().hex[:8]}{DRAFT}"
-    with _errors(url, "written"):
+    with _Errors(url, "written"):
+        moved = False
         try:
             with system.open(draft, "wb") as there:
                 shutil.copyfileobj(file, there, 1 << 22)
             system.mv(draft, place)
-        except BaseException:
-            with suppress(OSError):
-                system.rm_file(draft)
-            raise
+            moved = True
+        finally:
+            if not moved:
+                with suppress(OSError):
+                    system.rm_file(draft)
 
 
 def _elsewhere(url: str) -> tuple[Any, str]:
     """fsspec's file system for `url`, and the path in it."""
     fsspec = needed("fsspec", url)
-    with _errors(url, "reached"):
+    with _Errors(url, "reached"):
         system, place = fsspec.core.url_to_fs(url)
         return system, str(place)
 

@@ -11,20 +11,17 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 from uuid import uuid4
 
+from recovery.archive.segment import Segment
 from recovery.replay.rebuild import fold
+from recovery.replay.snapshot import Snapshot
 from scheduler.model.errors import FairlogError
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import facts, stored
+from scheduler.store.codec import Record, facts, stored
 from scheduler.store.eventlog import GENESIS, EventLog, Position
-
-if TYPE_CHECKING:
-    from recovery.archive.segment import Segment
-    from recovery.replay.snapshot import Snapshot
-    from scheduler.store.codec import Record
 
 PAGE = 100
 KEPT_S = 3_600

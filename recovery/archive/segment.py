@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from recovery.archive.files import Unreachable, needed, opened, written
 from scheduler.model.errors import UnreadableRecord
 from scheduler.store import codec
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Record
+from scheduler.store.codec import Record
 
 SUFFIX = ".jsonl.zst"
 _LEVEL = 6

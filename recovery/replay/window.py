@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import fold, unhindered
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Event
 from scheduler.rules.state import ClusterState
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Fact
+from scheduler.store.codec import Fact
 
 
 class Meter(Protocol):
