@@ -1,54 +1,52 @@
-"""The cause for which an app waits between two turns, with its rule, a sentence and the facts.
+"""Why an app waits between two turns: the cause, its rule, a sentence and the facts.
 
-Causes are determined at every turn of an app's life, sentences and facts only on request.
+The cause is determined at every turn of an app's life, the sentence and the facts only on request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, Fixed, OnePerWorker
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.resources import Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.queue import CompanyQueue, UserQueue
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
+from scheduler.rules.entities import App, Worker
 from scheduler.rules.placement.sizing import executor_memory_mb
+from scheduler.rules.state import ClusterState
 
-if TYPE_CHECKING:
-    from scheduler.rules.admission.queue import CompanyQueue, UserQueue
-    from scheduler.rules.admission.quota import Pending
-    from scheduler.rules.entities import App, Worker
-    from scheduler.rules.state import ClusterState
-
-CAUSES = {
-    "no-live-worker": "A3",
-    "cap": "C4",
-    "reserved": "C7",
-    "queue": "F1",
-    "company-turn": "C3",
-    "user-turn": "U1",
-    "cluster-full": "A3",
-    "next-turn": "T2",
-    "driver": "D1",
-    "limit": "P5",
-    "no-worker-large-enough": "P1",
-    "locality": "L5",
-    "workers-full": "P1",
-}
-"""Every cause of waiting, and its rule under the default policies."""
+CAUSES = (
+    "no-live-worker",
+    "quota",
+    "reserved",
+    "queue",
+    "company-turn",
+    "user-turn",
+    "cluster-full",
+    "next-turn",
+    "driver",
+    "limit",
+    "no-worker-large-enough",
+    "locality",
+    "workers-full",
+)
+"""Every cause of waiting, in the order of reports."""
 _NAMED = 5
-"""The most names that a sentence lists."""
+"""The largest number of names in a sentence."""
 
 Told = tuple[str, dict[str, Any]]
 """A sentence, and its facts as JSON values."""
 
 
 class Wait(NamedTuple):
-    """The cause of waiting, its rule, and a function that describes it on the current state."""
+    """The cause of waiting, its rule, and a function that describes it, valid until the state changes."""
 
     cause: str
     rule: str
@@ -61,7 +59,7 @@ class Wait(NamedTuple):
 
 
 def waits_for(state: ClusterState, app: App) -> Wait | None:
-    """Why the app is not admitted (A3), or has no executor (P1); None if it waits for neither."""
+    """Why the app is not admitted (A3) or has no executor (P1); None if it does not wait for either."""
     if app.ended is not None or app.executors:
         return None
     if app.admitted:
@@ -79,14 +77,17 @@ def _no_worker() -> Told:
 
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
-    """The company's quota (C4), which it cannot exceed now (C6), a reservation (C7), or the user's queue (F1, F2)."""
-    spec, cap, queue = app.spec, company.limit, company.users[app.spec.user]
-    if not cap.admits(app.queued.request):
+    """The quota (C4), where the company cannot borrow (C6), a reservation (C7), or the user's queue (F1, F2)."""
+    spec, limit, queue = app.spec, company.limit, company.users[app.spec.user]
+    if not limit.admits(app.queued.request):
         borrows = spec.company in state.queue.borrowers
-        others = borrows and any(one.limit.lets_through() for one in _others(state, spec.company))
+        others = borrows and any(
+            other.limit.lets_through() for name, other in state.queue.companies.items() if name != spec.company
+        )
         if not borrows or others or is_full(state):
-            return Wait("cap", "C6" if borrows else "C4", partial(_capped, state, company, app, others=others))
-    reserver = cap.reserver() if cap.reservations else None
+            rule = "C6" if borrows else "C4"
+            return Wait("quota", rule, partial(_over_quota, company, app, borrows=borrows, others=others))
+    reserver = limit.reserver() if limit.reservations else None
     if reserver is not None and reserver.app != spec.app:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
     if queue.head is not None and queue.head.app != spec.app:
@@ -94,33 +95,29 @@ def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) ->
     return None
 
 
-def _others(state: ClusterState, company: str) -> Iterable[CompanyQueue]:
-    return (queue for name, queue in state.queue.companies.items() if name != company)
-
-
-def _capped(state: ClusterState, company: CompanyQueue, app: App, *, others: bool) -> Told:
-    request, quota, has = app.queued.request, company.tenant.quota, company.tenant.balance
+def _over_quota(company: CompanyQueue, app: App, *, borrows: bool, others: bool) -> Told:
+    request, quota, has = app.queued.request, company.tenant.quota, company.tenant.balance.requested
+    cores, memory = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
     text = (
-        f"company {app.spec.company} has requested {has.requested.cores} cores and {has.requested.memory_mb} MiB; "
-        f"{request.cores} cores and {request.memory_mb} MiB more exceed its quota of {_words(quota)}"
+        f"company {app.spec.company} has requested {has.cores} cores and {has.memory_mb} MiB; "
+        f"{request.cores} cores and {request.memory_mb} MiB more exceed its quota of {cores} cores and {memory} MiB"
     )
-    if borrows := app.spec.company in state.queue.borrowers:
+    if borrows:
         text += f"; it cannot borrow while {'another company takes part' if others else 'the cluster is full'}"
-    facts = {
-        "requestedCores": has.requested.cores,
-        "requestedMemory": has.requested.memory_mb,
+    return text, {
+        "requestedCores": has.cores,
+        "requestedMemory": has.memory_mb,
         "appCores": request.cores,
         "appMemory": request.memory_mb,
-        "quotaCores": exact(quota.amount.cores, quota.denominator),
-        "quotaMemory": exact(quota.amount.memory_mb, quota.denominator),
+        "quotaCores": cores,
+        "quotaMemory": memory,
         "borrow": borrows,
     }
-    return text, facts
 
 
 def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
     since = company.limit.reserved[reserver.app][0]
-    text = f"the company's room is reserved for app {reserver.app}, which its quota has held back since {_time(since)}"
+    text = f"the company's room is reserved for app {reserver.app}, which its quota has held back since {moment(since)}"
     return text, {"app": reserver.app, "heldBackSince": since}
 
 
@@ -144,17 +141,16 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     spec, settings = app.spec, state.settings
     first = state.queue.first(within_quota=is_full(state))
     if first is not None and first.company != spec.company:
-        return Wait(
-            "company-turn", COMPANY_POLICIES[settings.company_policy].rule, partial(_company_turn, state, company)
-        )
+        rule = COMPANY_POLICIES[settings.company_policy].rule
+        return Wait("company-turn", rule, partial(_company_turn, state, company))
     if first is not None and first.user != spec.user:
         return Wait("user-turn", USER_POLICIES[settings.user_policy].rule, partial(_user_turn, state, company, app))
-    full = is_full(state)
-    return Wait("cluster-full" if full else "next-turn", "A3" if full else "T2", partial(_cluster, state))
+    cause, rule = ("cluster-full", "A3") if is_full(state) else ("next-turn", "T2")
+    return Wait(cause, rule, partial(_cluster, state))
 
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
-    """The companies that take part (C1) in the order of their turns, each with the value its policy compares."""
+    """The companies that take part (C1), in the order of their turns, each with the value that the policy compares."""
     rank = COMPANY_POLICIES[state.settings.company_policy].rank
     taking = [queue for queue in state.queue.companies.values() if queue.limit.lets_through()]
     ranked = sorted(((rank(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
@@ -162,7 +158,7 @@ def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
 
 
 def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[UserQueue, str]]:
-    """The users whose next app is within the company's quota, in the order of their turns, each with that value."""
+    """The users whose next app is within the quota, in the order of their turns, each with the policy's value or ""."""
     state.queue.first()  # updates the users' contenders
     policy, quota, basis = USER_POLICIES[state.settings.user_policy], company.tenant.quota, state.queue.basis
     passing = [queue for queue in company.users.values() if queue.head and company.limit.admits(queue.head.request)]
@@ -205,7 +201,7 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
     first = order[0][0].contender
     since = _turn(first.last_selected, first.last_selected_at)
     if not first.last_selected:
-        since += f", with an app pending since {_time(first.oldest_at)}"
+        since += f", with an app pending since {moment(first.oldest_at)}"
     text = f"user {first.user} is next, {since}; {me} was {_turn(mine.last_selected, mine.last_selected_at)}"
     if order[0][1] and place < len(order):
         measure = USER_POLICIES[state.settings.user_policy].measure
@@ -243,7 +239,7 @@ def _for_executors(state: ClusterState, app: App) -> Wait | None:
 
 
 def _too_little_left(app: App, size: Resources) -> Told:
-    """What is left of its request makes no executor of its size, so it gets none."""
+    """The rest of the request is smaller than an executor (P6)."""
     left, left_mb = app.left_cores, app.left_memory_mb
     facts = {"cores": size.cores, "memory": size.memory_mb, "leftCores": left, "leftMemory": left_mb}
     text = f"its request leaves {left} cores and {left_mb} MiB, and an executor takes {size.cores} and {size.memory_mb}"
@@ -272,28 +268,30 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
 
 def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
     settings = state.settings
-    held = f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores"
     numerator, denominator = map(int, settings.max_driver_share.split("/"))
-    most = None
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
     elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total.cores:
-        most = f"{held}, and {size.cores} more exceed max_driver_share, {settings.max_driver_share}"
-    if most is not None:
-        facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
-        return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
-    return Wait("driver", "D1", lambda: _before("its driver waits: ", _for_room(state, size).tell()))
+        most = (
+            f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores, and {size.cores} more exceed "
+            f"max_driver_share, {settings.max_driver_share}"
+        )
+    else:
 
+        def for_room() -> Told:
+            text, facts = _for_room(state, size).tell()
+            return f"its driver waits: {text}", facts
 
-def _before(words: str, told: Told) -> Told:
-    return words + told[0], told[1]
+        return Wait("driver", "D1", for_room)
+    facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
+    return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
 
 
 def _preferring(state: ClusterState, app: App) -> Told:
     hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.locations.hosts or ())
     since = min(wanted.since for wanted in app.wanted)
     text = (
-        f"it has waited since {_time(since)} for room on a host that its tasks prefer "
+        f"it has waited since {moment(since)} for room on a host that its tasks prefer "
         f"({', '.join([*hosts][:_NAMED])}): up to {state.settings.locality_wait_host_ms} ms on these hosts, "
         f"then up to {state.settings.locality_wait_rack_ms} ms in their racks"
     )
@@ -301,39 +299,33 @@ def _preferring(state: ClusterState, app: App) -> Told:
 
 
 def _for_room(state: ClusterState, size: Resources) -> Wait:
-    """No worker is large enough, or none has room; the sentence names the nearest."""
+    """No live worker is large enough for `size`, or none has room."""
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
-    if any(worker.offer.covers(size) for worker in live):
-        return Wait("workers-full", "P1", partial(_nearest, live, size, of_free=True))
-    return Wait("no-worker-large-enough", "P1", partial(_nearest, live, size, of_free=False))
+    of_free = any(worker.offer.covers(size) for worker in live)
+    return Wait("workers-full" if of_free else "no-worker-large-enough", "P1", partial(_nearest, live, size, of_free))
 
 
-def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
-    """The live worker that comes nearest to `size`."""
-
-    def has(worker: Worker) -> Resources:
-        return Resources(*worker.free) if of_free else worker.offer
+def _nearest(live: list[Worker], size: Resources, of_free: bool) -> Told:  # noqa: FBT001 (for `partial`)
+    """The live worker with the largest part of `size`, of its free resources or of its offer."""
 
     def nearness(worker: Worker) -> tuple[float, int, int, str]:
-        cores, memory_mb = has(worker)
+        cores, memory_mb, *_ = worker.free if of_free else worker.offer
         parts = min(1.0, cores / size.cores) if size.cores else 1.0, min(1.0, memory_mb / size.memory_mb)
         return min(parts), cores, memory_mb, worker.id
 
-    worker = max(live, key=nearness)
-    cores, memory_mb = has(worker)
+    _, cores, memory_mb, nearest = max(map(nearness, live))
     asked, offer = f"{size.cores} cores and {size.memory_mb} MiB", f"{cores} cores and {memory_mb} MiB"
     facts = {
         "cores": size.cores,
         "memory": size.memory_mb,
-        "nearest": {"worker": worker.id, "cores": cores, "memory": memory_mb, "free": of_free},
+        "nearest": {"worker": nearest, "cores": cores, "memory": memory_mb, "free": of_free},
     }
     if of_free:
-        return f"no worker has {asked} free; the nearest is {worker.id} with {offer} free", facts
-    return f"no worker offers {asked}; the nearest is {worker.id} with {offer}", facts
+        return f"no worker has {asked} free; the nearest is {nearest} with {offer} free", facts
+    return f"no worker offers {asked}; the nearest is {nearest} with {offer}", facts
 
 
 def _rest(names: list[str]) -> str:
-    """The others before it."""
     if not names:
         return ""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -343,16 +335,7 @@ def _rest(names: list[str]) -> str:
 def _turn(seq: int | None, at: int | None = None) -> str:
     if not seq:
         return "never selected"
-    return f"last selected at position {seq}" + ("" if at is None else f", {_time(at)}")
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
-
-
-def _words(quota: Quota) -> str:
-    cores, memory_mb = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
-    return f"{cores} cores and {memory_mb} MiB"
+    return f"last selected at position {seq}" + ("" if at is None else f", {moment(at)}")
 
 
 def exact(amount: int, denominator: int) -> str:
