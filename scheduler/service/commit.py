@@ -121,7 +121,7 @@ class Commits:
         """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
         position = Position(record.last, record.digest)
         try:
-            self._log.commit(self.position, record, changes=changes)
+            self._log.begin_commit(self.position, record, changes=changes).finish()
         except (StoreConnectionError, StoreTimeoutError):
             if not self._was_committed(position):
                 raise

@@ -317,7 +317,7 @@ class Scheduler:
 
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
-        self.log.commit(self.position, None, keep_inbox_from=next_entry(message.entry))
+        self.log.begin_commit(self.position, None, keep_inbox_from=next_entry(message.entry)).finish()
         if message.kind == "view":
             message = message._replace(refusal=_failure())
         pipeline = self.store.pipeline(transaction=False)

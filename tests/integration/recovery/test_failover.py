@@ -271,7 +271,9 @@ def test_a_log_that_contradicts_itself_stops_a_standby_at_its_position(
     scheduler: Scheduler, log: EventLog, store: EmbeddedStore, keys: Keys
 ) -> None:
     admitted = AppAdmitted(app="nobody", company="acme", user="ann", share="0/1")
-    log.commit(scheduler.position, encode_turn([(admitted, "")], first=3, at=1, previous=log.head().digest))
+    log.begin_commit(
+        scheduler.position, encode_turn([(admitted, "")], first=3, at=1, previous=log.head().digest)
+    ).finish()
     log.store.set(keys.lease, "held by another")
     with Redis.from_url(store.url) as own, pytest.raises(InvariantViolated, match=r"^log position 3: "):
         Master(EventLog(own, keys), Member("standby", 2, "there")).run()

@@ -325,7 +325,9 @@ def test_folding_again_completes_the_side_effects_of_a_lost_turn(
     late = turn_module.Turn(state, state.at)
     late.take(EndedExecutor(executor="a.0", reason="failed", exit_code=1))
     late.take(KillApp(app="b"))
-    log.commit(position, encode_turn(late.entries, first=late.first, at=late.at, previous=position.digest))
+    log.begin_commit(
+        position, encode_turn(late.entries, first=late.first, at=late.at, previous=position.digest)
+    ).finish()
     client.notify(RegisterCompany(company="other"))
     scheduler.turn()
     assert scheduler.worklist.progress("a").running == 0
@@ -626,7 +628,7 @@ def test_a_tail_that_was_cut_off_stops_the_master_at_its_position(
 @pytest.mark.parametrize(
     ("events", "why"),
     [
-        ('[["CompanyPainted","c"]]', "an event of the unknown type 'CompanyPainted'"),
+        ('[["CompanyPainted","c"]]', "the event type 'CompanyPainted' is unknown"),
         ('[["CompanyRemoved","c",1]]', "CompanyRemoved holds data that cannot be read"),
         ('[["CompanyRemoved",7]]', "CompanyRemoved holds data that cannot be read"),
     ],
