@@ -164,10 +164,7 @@ def encode_turn(
 
 
 def record_of(raw: Sequence[Any]) -> Record:
-    """The record of a stream entry (id, and fields and values in turn), not verified.
-
-    Raises: UnreadableRecord if it has another schema or is malformed.
-    """
+    """The record of a stream entry, not verified. Raises: UnreadableRecord if it has another schema or is malformed."""
     entry_id, flat = raw
     try:
         last = _number(entry_id[:-2])  # ids are <seq>-0
@@ -234,10 +231,7 @@ def facts(records: Iterable[Record], seq: int = 0, digest: str = GENESIS_DIGEST)
 
 
 def told(record: Record) -> list[Fact]:
-    """The events of a record whose place in the chain was verified.
-
-    Raises: UnreadableRecord if it cannot be decoded, or a private part does not match its commitment.
-    """
+    """The events of a verified record. Raises: UnreadableRecord if it cannot be decoded or breaks a commitment."""
     first, last, at, written, stated, opened, digest = record
     try:
         events = _events_of(written)
@@ -396,10 +390,7 @@ def read_entry(line: bytes, seq: int) -> Record:
 
 
 def read_lines(file: Iterable[bytes], seq: int = 0) -> Iterator[Record]:
-    """The turns in the lines of a file, after position `seq`; their digests are not verified.
-
-    Raises: UnreadableRecord at a line that is malformed or out of place.
-    """
+    """The turns in the lines of a file, after position `seq`, not verified. Raises: UnreadableRecord at a bad line."""
     turn: list[Line] = []
     for line in file:
         if line.startswith(_WHOLE) and not turn:

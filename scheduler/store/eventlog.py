@@ -184,18 +184,12 @@ class EventLog:
                     yield self.keys.grants(worker), what, names[start : start + UNPACKED]
 
     def facts(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Fact]:
-        """The events after `after`, up to position `to`. The chain is verified.
-
-        Raises: UnreadableRecord at a gap, an altered, malformed or unknown entry, or a cut-off tail.
-        """
+        """The events after `after`, up to position `to`. Raises: UnreadableRecord where the log is broken."""
         for record in self.read(after, to=to):
             yield from (fact for fact in told(record) if to is None or fact.seq <= to)
 
     def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
-        """The turns after `after`, up to the one that holds `to`. The chain is verified; events are not decoded.
-
-        Raises: as `facts`.
-        """
+        """The turns after `after`, up to the one that holds `to`, verified but not decoded. Raises: as `facts`."""
         for record in self._pages(after.seq):
             if to is not None and record.first > to:
                 return

@@ -46,9 +46,9 @@ from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import chained, encode_turn
 from scheduler.store.connection import check_store
-from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
-from scheduler.store.keys import Keys
+from scheduler.store.keys import Keys, bell_id, queue_key
 from tests.waiting import HOPELESS_S, wait_until
 
 ACME = RegisterCompany(company="acme")
@@ -319,7 +319,7 @@ def test_folding_again_completes_the_side_effects_of_a_lost_turn(
     client.store.hset(keys.secrets("b"), "TOKEN", "hidden")
     scheduler.turn()
     assert scheduler.worklist.fill("a", 1, worker="w1", executor="a.0")
-    assert scheduler.worklist.take("a", 1, worker="w1", executor="a.0") == [0]
+    assert scheduler.worklist.step("a", worker="w1", executor="a.0", want=1).taken == [(0, 1)]
     log = EventLog(scheduler.store, keys)
     state, position = rebuild(log)
     late = turn_module.Turn(state, state.at)
