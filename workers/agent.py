@@ -59,7 +59,7 @@ from workers.processes import (
 )
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.supervisor import REFUSED, Supervisor
-from workers.tasks import EXECUTOR_VARIABLE
+from workers.tasks import LOCK_VARIABLE
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -265,7 +265,7 @@ class Agent:
                 running[holder.executor] = holder
                 continue
             self._silent.pop(holder.executor, None)
-            note = note or _kill_tasks(holder)
+            note = note or _kill_tasks(self._files, holder)
             if note.reason == "failed" and holder.executor in self._stopping:
                 note = note.model_copy(update={"reason": "killed"})
             self._ended[holder.executor] = _Ended(note, 0)
@@ -415,9 +415,9 @@ class Agent:
         )
 
 
-def _kill_tasks(holder: Holder) -> ExitNote:
+def _kill_tasks(files: RunDir, holder: Holder) -> ExitNote:
     """Kill the tasks of an executor that died together with its forkserver. Returns its exit note."""
-    kill_until_gone(lambda: with_variable(EXECUTOR_VARIABLE, holder.executor))
+    kill_until_gone(lambda: with_variable(LOCK_VARIABLE, str(files.lock_file(holder.executor))))
     return ExitNote(app=holder.app, reason="failed")
 
 

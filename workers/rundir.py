@@ -49,8 +49,8 @@ class RunDir:
     """The files of one worker."""
 
     def __init__(self, root: Path, worker: str) -> None:
-        self.root = root
-        self.path = root / _file_name(worker)
+        self.root = root.resolve()
+        self.path = self.root / _file_name(worker)
         self._executors = self.path / "executors"
         self._logs = self.path / "logs"
 
@@ -68,13 +68,17 @@ class RunDir:
         """The file with the executors' own messages."""
         return self.path / "executors.log"
 
+    def lock_file(self, executor: str) -> Path:
+        """The executor's lock file. Its path identifies the executor on this machine, whatever its cluster."""
+        return self._file(executor, "lock")
+
     def claim_worker(self) -> int | None:
         """Lock the worker. Returns the descriptor that holds the lock, None if another agent has it."""
         return _lock(self.path / "agent.lock")
 
     def claim_executor(self, executor: str) -> int | None:
         """Lock the executor. Returns the descriptor that holds the lock, None if the executor is running."""
-        return _lock(self._file(executor, "lock"))
+        return _lock(self.lock_file(executor))
 
     def name_holder(self, lock: int, holder: Holder) -> None:
         """Write the holder of the lock into the lock file."""
@@ -88,7 +92,7 @@ class RunDir:
     def is_running(self, executor: str) -> bool:
         """Whether a process holds the executor's lock."""
         try:
-            lock = os.open(self._file(executor, "lock"), os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(self.lock_file(executor), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
