@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.ids import app_of
+from workers.locks import is_locked, try_lock
 
 
 class Holder(NamedTuple):
@@ -74,11 +75,11 @@ class RunDir:
 
     def claim_worker(self) -> int | None:
         """Lock the worker. Returns the descriptor that holds the lock, None if another agent has it."""
-        return _lock(self.path / "agent.lock")
+        return try_lock(self.path / "agent.lock")
 
     def claim_executor(self, executor: str) -> int | None:
         """Lock the executor. Returns the descriptor that holds the lock, None if the executor is running."""
-        return _lock(self.lock_file(executor))
+        return try_lock(self.lock_file(executor))
 
     def name_holder(self, lock: int, holder: Holder) -> None:
         """Write the holder of the lock into the lock file."""
@@ -91,18 +92,9 @@ class RunDir:
 
     def is_running(self, executor: str) -> bool:
         """Whether a process holds the executor's lock."""
-        try:
-            lock = os.open(self.lock_file(executor), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            return False
-        finally:
-            os.close(lock)
+        with contextlib.suppress(FileNotFoundError):
+            return is_locked(self.lock_file(executor))
+        return False
 
     def write_exit(self, executor: str, note: ExitNote) -> None:
         """Write the executor's exit note, unless it has one."""
@@ -138,10 +130,7 @@ class RunDir:
         claimed: dict[int, int] = {}
         try:
             for cpu in sorted(os.sched_getaffinity(0)):
-                if len(claimed) == count:
-                    break
-                lock = _lock(folder / str(cpu))
-                if lock is not None:
+                if len(claimed) < count and (lock := try_lock(folder / str(cpu))) is not None:
                     claimed[cpu] = lock
             if len(claimed) < count:
                 for lock in claimed.values():
@@ -161,16 +150,6 @@ def _holder(path: Path) -> Holder:
         return Holder(**{"executor": executor, **json.loads(path.read_bytes())})
     except (FileNotFoundError, ValueError, TypeError):
         return Holder(executor, app_of(executor), 0)
-
-
-def _lock(path: Path) -> int | None:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
 
 
 def _file_name(name: str) -> str:

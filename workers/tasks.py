@@ -87,15 +87,8 @@ class Task:
         """Whether it has printed anything since the last call of `tail`."""
         return os.fstat(self._log).st_size != self._shown
 
-    def terminate(self, why: str, grace_s: float) -> None:
-        """Send SIGTERM to its processes and schedule SIGKILL."""
-        self._signal(signal.SIGTERM, why, grace_s)
-
-    def kill(self, why: str = "") -> None:
-        """Send SIGKILL to its processes."""
-        self._signal(signal.SIGKILL, why, 0.2)
-
-    def _signal(self, number: signal.Signals, why: str, again_s: float) -> None:
+    def stop(self, why: str = "", *, number: signal.Signals = signal.SIGKILL, again_s: float = 0.2) -> None:
+        """Send a signal to its processes, and schedule the next SIGKILL in `again_s` seconds."""
         self.why = self.why or why
         self.kill_at_s = time.monotonic() + again_s
         pid = self.process.pid
