@@ -188,11 +188,7 @@ def _print_statement(said: dict[str, Any]) -> None:
     click.echo(f"digest    {log['digest']}")
     click.echo()
     rows = [
-        (
-            user or "all",
-            app or "all",
-            *(f"{value:.3f}" for value in hours(amounts).values()),
-        )
+        (user or "all", app or "all", *(f"{value:.3f}" for value in hours(amounts).values()))
         for _, user, app, amounts in _lines(said)
     ]
     columns = ("USER", "APP", "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H")
