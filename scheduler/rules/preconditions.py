@@ -220,7 +220,7 @@ def _granted(state: Facts, app: App | None, event: ExecutorAllocated | DriverAll
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
-    if not worker.free.covers(event.resources) or not event.resources.covers(NOTHING):
+    if not event.resources.fits(worker.free):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     return None
 
@@ -232,13 +232,13 @@ def _executor_allocated(state: Facts, event: ExecutorAllocated) -> Broken:
         return broken
     if event.executor != executor_id(event.app, app.next_executor):
         return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
-    if not app.driver_runs:
+    if app.spec.driver is not None and not app.driver_runs:
         return "D1", f"the driver of app {event.app!r} does not run"
     request = event.requested or app.requested
-    if not request.covers(app.requested):
+    if event.requested is not None and not request.covers(app.requested):
         return "O4", f"a grant does not lower the request of app {event.app!r}"
-    held = app.granted + event.resources
-    if not request.covers(held + Resources(app.done_cores) if app.done_cores else held):
+    held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
+    if not request.has_room(held, event.resources):
         return "A2", f"app {event.app!r} requests {request}, and would be granted more"
     return None
 
@@ -254,7 +254,7 @@ def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
         return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.next_driver)!r}"
     if event.resources != app.spec.driver:
         return "D1", f"the driver of app {event.app!r} has {app.spec.driver}"
-    if not app.requested.covers(app.granted + event.resources):
+    if not app.requested.has_room(app.granted, event.resources):
         return "A2", f"app {event.app!r} requests {app.requested}, and would be granted more"
     return None
 

@@ -113,7 +113,7 @@ class ClusterState:
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
 
-    def apply(self, event: Event, *, at: int, cause: str = "", private: Private | None = None) -> None:
+    def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
 
         `private` is the private part of that command, None if it has none or it is withheld.
@@ -121,22 +121,21 @@ class ClusterState:
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
         """
-        kind = type(event)
-        holds, fold = _FOLDS[kind]
+        holds, fold = _FOLDS[type(event)]
         broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
-            raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
+            raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
+            if type(event) is CommandRefused:
+                self.refusals[cause] = event.error, event.message
         fold(self, event)
-        if kind is AppRegistered:
-            self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
-        elif kind is CommandRefused and cause:
-            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
+        if private is not None and type(event) is AppRegistered:
+            self.apps[event.app].private = private
 
     def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
         """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
