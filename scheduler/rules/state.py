@@ -530,7 +530,7 @@ class ClusterState:
         """Bring what follows from the app's demand and its executors up to date."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
-            owed = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores and app.admitted > 0
+            owed = app.requested.cores > app.granted.cores + app.done_cores and app.ended is None and app.admitted > 0
         else:
             if sizing is Fixed:
                 self._set_timers(app)
