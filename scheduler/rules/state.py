@@ -24,34 +24,17 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, structs, to_builtins
 
+from scheduler.model import events
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
-    AppAdmitted,
-    AppChanged,
     AppRegistered,
-    AppRemoved,
     ClusterConfigured,
     CommandRefused,
-    CompanyChanged,
     CompanyRegistered,
-    CompanyRemoved,
     Computed,
-    DriverAllocated,
-    DriverRemoved,
     Event,
-    ExecutorAllocated,
-    ExecutorChanged,
-    ExecutorRemoved,
-    ExecutorRevoked,
-    ExecutorsRequested,
     Fixed,
-    MasterElected,
-    RefusalsOmitted,
-    RoomReserved,
-    WorkerChanged,
-    WorkerRegistered,
-    WorkerRemoved,
 )
 from scheduler.model.resources import Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
@@ -113,7 +96,7 @@ class ClusterState:
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
 
-    def apply(self, event: Event, *, at: int, cause: str = "", private: Private | None = None) -> None:
+    def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
 
         `private` is the private part of that command, None if it has none or it is withheld.
@@ -121,22 +104,21 @@ class ClusterState:
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
         """
-        kind = type(event)
-        holds, fold = _FOLDS[kind]
+        holds, fold = _FOLDS[type(event)]
         broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
-            raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
+            raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
+            if type(event) is CommandRefused:
+                self.refusals[cause] = event.error, event.message
         fold(self, event)
-        if kind is AppRegistered:
-            self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
-        elif kind is CommandRefused and cause:
-            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
+        if private is not None and type(event) is AppRegistered:
+            self.apps[event.app].private = private
 
     def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
         """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
@@ -289,7 +271,7 @@ class ClusterState:
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
 
-    def _master_elected(self, event: MasterElected) -> None:
+    def _master_elected(self, event: events.MasterElected) -> None:
         self.master = event.master
 
     def _cluster_configured(self, event: ClusterConfigured) -> None:
@@ -308,27 +290,27 @@ class ClusterState:
         self.queue.add_company(event.company, company.balance, company.usage)
         self._set_quotas()
 
-    def _company_changed(self, event: CompanyChanged) -> None:
+    def _company_changed(self, event: events.CompanyChanged) -> None:
         self.companies[event.company].spec = CompanyRegistered(**structs.asdict(event))
         self._set_quotas()
 
-    def _company_removed(self, event: CompanyRemoved) -> None:
+    def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
         self.queue.remove_company(event.company)
         self._set_quotas()
 
-    def _worker_registered(self, event: WorkerRegistered) -> None:
+    def _worker_registered(self, event: events.WorkerRegistered) -> None:
         offer = event.offer
         worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
         self._set_live(worker, was=False, now=True)
         self._set_quotas()
 
-    def _worker_removed(self, event: WorkerRemoved) -> None:
+    def _worker_removed(self, event: events.WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
         self._set_live(worker, was=worker.status == "alive", now=False)
         self._set_quotas()
 
-    def _worker_changed(self, event: WorkerChanged) -> None:
+    def _worker_changed(self, event: events.WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
         worker.free += event.offer - worker.offer
@@ -377,10 +359,10 @@ class ClusterState:
         self.apps[event.app] = app
         self.queue.push(app.queued, user.balance)
 
-    def _room_reserved(self, event: RoomReserved) -> None:
+    def _room_reserved(self, event: events.RoomReserved) -> None:
         self.queue.reserve(self.apps[event.app].queued)
 
-    def _app_admitted(self, event: AppAdmitted) -> None:
+    def _app_admitted(self, event: events.AppAdmitted) -> None:
         """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
         app = self.apps[event.app]
         app.admitted, app.admitted_at = self.head, self.at
@@ -396,7 +378,7 @@ class ClusterState:
             self._let_driver_wait(app, waits=True)
         self._reconsider(app)
 
-    def _app_changed(self, event: AppChanged) -> None:
+    def _app_changed(self, event: events.AppChanged) -> None:
         app, request = self.apps[event.app], event.requested
         if app.admitted:
             add_request(app.accounts, request - app.requested)
@@ -415,12 +397,12 @@ class ClusterState:
         self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
-    def _executors_requested(self, event: ExecutorsRequested) -> None:
+    def _executors_requested(self, event: events.ExecutorsRequested) -> None:
         app = self.apps[event.app]
         app.wanted = event.pending
         self._set_timers(app)
 
-    def _app_removed(self, event: AppRemoved) -> None:
+    def _app_removed(self, event: events.AppRemoved) -> None:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
@@ -439,7 +421,7 @@ class ClusterState:
             self.queue.remove(app.queued)
         self._forget_if_over(app)
 
-    def _executor_allocated(self, event: ExecutorAllocated) -> None:
+    def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
         executor = Allocation(event.executor, event.app, event.worker, event.resources)
         executor.locality = event.locality
@@ -451,7 +433,7 @@ class ClusterState:
             self.queue.touch(app.spec.company, app.spec.user)
         self._grant(app, worker, event.resources)
 
-    def _executor_changed(self, event: ExecutorChanged) -> None:
+    def _executor_changed(self, event: events.ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
@@ -463,13 +445,13 @@ class ClusterState:
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
 
-    def _executor_revoked(self, event: ExecutorRevoked) -> None:
+    def _executor_revoked(self, event: events.ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
         self.apps[executor.app].running -= executor.status == "running"
         executor.status, executor.revoked = "stopping", event.reason
         self._reconsider(self.apps[executor.app])
 
-    def _executor_removed(self, event: ExecutorRemoved) -> None:
+    def _executor_removed(self, event: events.ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
         app, worker = self.apps[executor.app], self.workers[executor.worker]
@@ -483,7 +465,7 @@ class ClusterState:
         self._grant(app, worker, -executor.resources)
         self._forget_if_over(app)
 
-    def _driver_allocated(self, event: DriverAllocated) -> None:
+    def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
         driver = Allocation(event.driver, event.app, event.worker, event.resources)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
@@ -493,7 +475,7 @@ class ClusterState:
         self._let_driver_wait(app, waits=False)
         self._grant(app, worker, event.resources)
 
-    def _driver_removed(self, event: DriverRemoved) -> None:
+    def _driver_removed(self, event: events.DriverRemoved) -> None:
         """The driver waits for a worker again; where its app ends with it, that is the next event (semantics D3)."""
         driver = self.drivers.pop(event.driver)
         app, worker = self.apps[driver.app], self.workers[driver.worker]
@@ -531,7 +513,7 @@ class ClusterState:
         """Bring what follows from the app's demand and its executors up to date."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
-            owed = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores and app.admitted > 0
+            owed = app.requested.cores > app.granted.cores + app.done_cores and app.ended is None and app.admitted > 0
         else:
             if sizing is Fixed:
                 self._set_timers(app)
@@ -574,32 +556,32 @@ class ClusterState:
         self.refused = self.refused + 1 if minute == self.refused_minute else 1
         self.refused_minute = minute
 
-    def _refusals_omitted(self, _: RefusalsOmitted) -> None:
+    def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
-        MasterElected: _master_elected,
+        events.MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
         CompanyRegistered: _company_registered,
-        CompanyChanged: _company_changed,
-        CompanyRemoved: _company_removed,
-        WorkerRegistered: _worker_registered,
-        WorkerChanged: _worker_changed,
-        WorkerRemoved: _worker_removed,
+        events.CompanyChanged: _company_changed,
+        events.CompanyRemoved: _company_removed,
+        events.WorkerRegistered: _worker_registered,
+        events.WorkerChanged: _worker_changed,
+        events.WorkerRemoved: _worker_removed,
         AppRegistered: _app_registered,
-        RoomReserved: _room_reserved,
-        AppAdmitted: _app_admitted,
-        DriverAllocated: _driver_allocated,
-        DriverRemoved: _driver_removed,
-        ExecutorAllocated: _executor_allocated,
-        ExecutorChanged: _executor_changed,
-        ExecutorRevoked: _executor_revoked,
-        ExecutorRemoved: _executor_removed,
-        AppChanged: _app_changed,
-        ExecutorsRequested: _executors_requested,
-        AppRemoved: _app_removed,
+        events.RoomReserved: _room_reserved,
+        events.AppAdmitted: _app_admitted,
+        events.DriverAllocated: _driver_allocated,
+        events.DriverRemoved: _driver_removed,
+        events.ExecutorAllocated: _executor_allocated,
+        events.ExecutorChanged: _executor_changed,
+        events.ExecutorRevoked: _executor_revoked,
+        events.ExecutorRemoved: _executor_removed,
+        events.AppChanged: _app_changed,
+        events.ExecutorsRequested: _executors_requested,
+        events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
-        RefusalsOmitted: _refusals_omitted,
+        events.RefusalsOmitted: _refusals_omitted,
     }
     """Type of event -> what folds it."""
 

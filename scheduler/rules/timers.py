@@ -28,7 +28,7 @@ class Timers:
 
     def __init__(self) -> None:
         self.table: list[Timer] = []
-        self._of: dict[tuple[str, int], tuple[Timer, ...]] = {}
+        self._of: dict[tuple[str, int], tuple[tuple[int, What], ...]] = {}
 
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
         """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
@@ -36,14 +36,13 @@ class Timers:
         Apps have their position of admission for `order`; a company has 0, which no app has.
         """
         key = whom, order
-        before = self._of.get(key, ())
-        after = tuple(Timer(when, order, whom, what) for when, what in due)
+        before, after = self._of.get(key, ()), tuple(due)
         if before == after:
             return
-        for timer in before:
-            del self.table[bisect_left(self.table, timer)]
-        for timer in after:
-            insort(self.table, timer)
+        for when, what in before:
+            del self.table[bisect_left(self.table, (when, order, whom, what))]
+        for when, what in after:
+            insort(self.table, Timer(when, order, whom, what))
         if after:
             self._of[key] = after
         else:

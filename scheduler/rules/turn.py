@@ -7,16 +7,18 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
+from scheduler.model.commands import Command, DecommissionWorker, Private, SubmitApp, Taken, private_of
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     ClusterConfigured,
     CommandRefused,
+    Computed,
     DriverAllocated,
     Event,
     ExecutorAllocated,
@@ -87,15 +89,15 @@ class Turn:
         """
         events = decide(self.state, command)
         self._taken += 1
-        self._decommissions += isinstance(command, DecommissionWorker)
+        if type(command) is DecommissionWorker:
+            self._decommissions += 1
         if events:
             if not self._begun:
                 self._begin()
-            offset = len(self.entries)
-            private = private_of(command)
+            begin, private = len(self.entries), private_of(command) if type(command) is SubmitApp else None
             for event in events:
                 self.record(event, cause, private)
-            self.commands.append(tuple.__new__(Taken, (offset, len(self.entries) - offset, cause, by, command)))
+            self.commands.append(tuple.__new__(Taken, (begin, len(self.entries) - begin, cause, by, command)))
         return events
 
     def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: str = "") -> bool:
@@ -147,7 +149,7 @@ class Turn:
 
     def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold this event and nothing else."""
-        self.state.apply(event, at=self.at, cause=cause, private=private)
+        self.state.apply(event, self.at, cause, private)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
 
 
@@ -171,11 +173,14 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
             yield from entailed(state, event, at)
 
 
-def entailed(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
+def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # noqa: ANN401 - of a type in ENTAILING
     """The events that follow at once from `event`, folded just now at time `at` (ms)."""
     if type(event) is ClusterConfigured:
         return reservations(state, at)
-    requested = requests(state, event, at)  # type: ignore[arg-type]  # it is one of those
+    app = state.apps.get(event.app)
+    if app is None or not (app.preferred_hosts or app.wanted):  # most apps: save the call
+        return ()
+    requested = requests(state, event, at)
     return () if requested is None else (requested,)
 
 
@@ -191,7 +196,7 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for granted in placements(state, at):
         for event in granted:
-            yield with_request(state, event)
+            yield event if type(state.apps[event.app].sizing) is Computed else with_request(state, event)
 
 
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
@@ -263,8 +268,4 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
 
     The caller folds each event before it asks for the next.
     """
-    for stage in STAGES[first:]:
-        for event in stage.decide(state, at):
-            yield event
-            if type(event) in ENTAILING:
-                yield from entailed(state, event, at)
+    return consequences(state, chain.from_iterable(stage.decide(state, at) for stage in STAGES[first:]), at)

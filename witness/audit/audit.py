@@ -188,8 +188,8 @@ class Audit:
             if not departed:
                 if wrong is not None:
                     self._found.append(wrong)
-                if type(done) in ENTAILING and (more := entailed(self.state, done, fact.at)):
-                    due[number + 1 : number + 1] = more
+                if type(done) in ENTAILING:
+                    due[number + 1 : number + 1] = entailed(self.state, done, fact.at)
         if not departed and len(due) > end - begin:
             self._departed(first, end - begin, None, due, inputs[end:])
 

@@ -64,7 +64,7 @@ class CompanyPolicy(NamedTuple):
     def rank(self, tenant: Tenant, basis: Basis) -> CompanyKey:
         """The company's place among all."""
         key = self.key(tenant, basis)
-        return float(key), key, tenant.last_selected, tenant.company
+        return key.rounded, key, tenant.last_selected, tenant.company
 
 
 COMPANY_POLICIES = {

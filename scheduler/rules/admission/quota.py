@@ -67,7 +67,7 @@ class QuotaLimit:
         balance = self.tenant.balance
         if not self.stops_idle and balance.requested == NOTHING:
             return True
-        return self.tenant.quota.covers(balance.requested + request)
+        return self.tenant.quota.covers(balance.requested, request)
 
     def fits_alone(self, request: Resources) -> bool:
         """Whether a request would pass if the company occupied nothing (semantics C7)."""

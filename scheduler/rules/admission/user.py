@@ -93,7 +93,7 @@ class UserPolicy(NamedTuple):
     def rank(self, contender: Contender, quota: Quota, basis: Basis) -> UserKey:
         """The user's place among the company's."""
         key, last_selected = self.key(contender, quota, basis), contender.last_selected
-        return float(key), key, last_selected, 0 if last_selected else contender.oldest, contender.user
+        return key.rounded, key, last_selected, 0 if last_selected else contender.oldest, contender.user
 
 
 USER_POLICIES = {
