@@ -255,9 +255,9 @@ class Audit:
 
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as logged; one that cannot be folded is reported and skipped (semantics O2)."""
-        _, at, _, cause, event, _, _, _, private, _ = logged
+        event = logged.event
         try:
-            self.state.apply(event, at=at, cause=cause, private=private)
+            self.state.apply(event, logged.at, logged.cause, logged.private)
         except InvariantViolated as error:
             self.state.head = logged.seq
             return deviation(self.state, logged.seq, event, f"nothing: {error.why}", error.rule)

@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request
 
 if TYPE_CHECKING:
-    from scheduler.rules.ledger import Balance
     from scheduler.rules.state import ClusterState
-
-
-@dataclass(slots=True)
-class _Sums:
-    requested: Resources = NOTHING
-    granted: Resources = NOTHING
 
 
 @dataclass(slots=True)
@@ -30,8 +24,7 @@ class _App:
     name: str
     company: str
     user: str
-    accounts: tuple[_Sums, _Sums, _Sums]
-    """Those of waitingApps, its company and its user."""
+    accounts: Accounts
     requested: Resources
     granted: Resources = NOTHING
     done_cores: int = 0
@@ -51,15 +44,15 @@ class _Worker:
 @dataclass(slots=True)
 class _Company:
     spec: CompanyRegistered
-    sums: _Sums = field(default_factory=_Sums)
-    users: dict[str, _Sums] = field(default_factory=dict)
+    sums: Balance = field(default_factory=Balance)
+    users: dict[str, Balance] = field(default_factory=dict)
 
 
 class ShadowLedger:
     """The ledgers that follow from the events posted so far."""
 
     def __init__(self) -> None:
-        self._cluster = _Sums()
+        self._cluster = Balance()
         self._apps: dict[str, _App] = {}
         self._workers: dict[str, _Worker] = {}
         self._companies: dict[str, _Company] = {}
@@ -92,27 +85,27 @@ class ShadowLedger:
         company = self._companies[event.company]
         user = company.users.get(event.user)
         if user is None:
-            user = company.users[event.user] = _Sums()
+            user = company.users[event.user] = Balance()
         accounts = self._cluster, company.sums, user
         self._apps[event.app] = _App(event.app, event.company, event.user, accounts, event.requested)
 
     def _app_admitted(self, event: events.AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         app.waits = True
-        _request(app, app.requested)
+        add_request(app.accounts, app.requested)
         return self._of_app(app, state)
 
     def _app_changed(self, event: events.AppChanged, state: ClusterState) -> str | None:
         app, requested = self._apps[event.app], event.requested
         if app.waits:
-            _request(app, requested - app.requested)
+            add_request(app.accounts, requested - app.requested)
         app.requested, app.done_cores = requested, event.done_cores
         return self._of_app(app, state)
 
     def _app_removed(self, event: events.AppRemoved, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         if app.waits:
-            _request(app, -app.requested)
+            add_request(app.accounts, -app.requested)
         app.waits, app.ended = False, True
         return self._of_app(app, state)
 
@@ -143,12 +136,11 @@ class ShadowLedger:
         """A grant beyond the request raises it: with unlimited cores (A6), or one executor per worker (S5)."""
         worker.granted += grant
         app.granted += grant
-        for sums in app.accounts:
-            sums.granted += grant
+        add_grant(app.accounts, grant)
         held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
         if not app.ended and not app.requested.covers(held):
             raised = app.requested.at_least(held)
-            _request(app, raised - app.requested)
+            add_request(app.accounts, raised - app.requested)
             app.requested = raised
         return self._of_app(app, state) or self._of_worker(worker, state)
 
@@ -225,14 +217,9 @@ class ShadowLedger:
     """Type of event -> what enters it and compares. No other event changes a ledger."""
 
 
-def _request(app: _App, amount: Resources) -> None:
-    for sums in app.accounts:
-        sums.requested += amount
-
-
-def _differs(balance: Balance, sums: _Sums) -> bool:
+def _differs(balance: Balance, sums: Balance) -> bool:
     return balance.requested != sums.requested or balance.granted != sums.granted
 
 
-def _words(whose: str, balance: Balance | None, sums: _Sums) -> str:
+def _words(whose: str, balance: Balance | None, sums: Balance) -> str:
     return f"{whose} counts {balance} where its apps make {sums}"
