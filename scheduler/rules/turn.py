@@ -7,7 +7,6 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -268,4 +267,8 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
 
     The caller folds each event before it asks for the next.
     """
-    return consequences(state, chain.from_iterable(stage.decide(state, at) for stage in STAGES[first:]), at)
+    for stage in STAGES[first:]:
+        for event in stage.decide(state, at):  # not through `consequences`: a generator less on every event
+            yield event
+            if type(event) in ENTAILING:
+                yield from entailed(state, event, at)

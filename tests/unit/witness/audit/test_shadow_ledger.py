@@ -57,8 +57,8 @@ def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypat
     at = [written.seq for written in log if written.type == "ExecutorAllocated"][5]
     sound = ClusterState.apply
 
-    def apply(state: ClusterState, event: ExecutorAllocated, *, at: int, **given: Any) -> None:
-        sound(state, event, at=at, **given)
+    def apply(state: ClusterState, event: ExecutorAllocated, *given: Any) -> None:
+        sound(state, event, *given)
         if state.head == spoiled_at:
             spoil(state, event)
 
