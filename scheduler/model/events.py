@@ -6,7 +6,7 @@ fields with a default, so that older events can still be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct, to_builtins
@@ -349,22 +349,22 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
             case "sizing", ["one-per-worker", memory_mb]:
                 found |= {"sizing": "one-per-worker", "executor_memory_mb": memory_mb}
             case "sizing", ["fixed", each, *_]:
-                found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in _by_kind(each)}
+                found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in by_kind(each).items()}
             case "requested" | "driver", [_, _, *_] | {}:
-                found |= {f"{name}_{kind}": amount for kind, amount in _by_kind(value)}
+                found |= {f"{name}_{kind}": amount for kind, amount in by_kind(value).items()}
             case "offer" | "amounts" | "resources", [_, _, *_] | {}:
-                found |= _by_kind(value)
+                found |= by_kind(value)
             case _:
                 found[name] = value
     return found
 
 
-def _by_kind(amounts: Sequence[Any] | Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    """(kind, amount) of stored resources: an array as in the log, or an object by kind."""
+def by_kind(amounts: Sequence[Any] | Mapping[str, int]) -> dict[str, int]:
+    """Kind -> amount of stored resources: an array as in the log, or already an object by kind."""
     if isinstance(amounts, Mapping):
-        return amounts.items()
+        return dict(amounts)
     cores, memory_mb, *others = amounts
-    return zip(kinds(), (cores, memory_mb, *(others[0] if others else ())), strict=False)
+    return dict(zip(kinds(), (cores, memory_mb, *(others[0] if others else ())), strict=False))
 
 
 def outlined(event: Event) -> dict[str, Any]:

@@ -590,10 +590,6 @@ _FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._fold
 """Type of event -> its precondition, and what folds it."""
 
 
-def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
-    return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
-
-
 def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass with slots
     """What the entity states of itself, and what its parts do, but for its links to others."""
     values = {name: getattr(entity, name) for name in entity.__slots__ if name not in links}

@@ -268,7 +268,4 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
     The caller folds each event before it asks for the next.
     """
     for stage in STAGES[first:]:
-        for event in stage.decide(state, at):  # not through `consequences`: a generator less on every event
-            yield event
-            if type(event) in ENTAILING:
-                yield from entailed(state, event, at)
+        yield from consequences(state, stage.decide(state, at), at)

@@ -18,7 +18,7 @@ from scheduler.service.reconcile import has_variables, is_over
 from scheduler.store.codec import encode_turn
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import GENESIS, CommitInFlight, EventLog, Position
-from scheduler.store.inflight import InFlight, StoreCommand
+from scheduler.store.inflight import InFlight, StoreCommand, carry_out
 from scheduler.store.keys import bell_id, queue_key
 from scheduler.store.transient import BACK_OFF_S, NO_ANSWER, passes
 
@@ -182,10 +182,7 @@ class Commits:
 
     def announce(self, workers: Iterable[str]) -> None:
         """Ring `workers`, and settle the log up to `position`; wait for the store."""
-        pipeline = self._store.pipeline(transaction=False)
-        for command in (*self._settle_commands(self.position), *self._ring_commands(workers)):
-            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-        pipeline.execute()
+        carry_out(self._store, (*self._settle_commands(self.position), *self._ring_commands(workers)))
 
     def settle_late(self) -> None:
         """Settle a commit whose replicas were missing, once they have it, so that workers start its grants."""

@@ -27,7 +27,7 @@ from scheduler.service.inbox import Message
 from scheduler.service.reconcile import every_grant, reconcile_tasks, stored_grants
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
-from scheduler.store.inflight import InFlight
+from scheduler.store.inflight import InFlight, carry_out
 from scheduler.store.task_queue import Worklist
 
 AHEAD_FROM = 50
@@ -304,10 +304,7 @@ class Scheduler:
         self.log.begin_commit(self.position, None, keep_inbox_from=inbox.next_entry(message.entry)).finish()
         if message.kind == "view":
             message = message._replace(refusal=_failure())
-        pipeline = self.store.pipeline(transaction=False)
-        for command in inbox.answer_commands(self.keys, self._answers([message], failed)):
-            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-        pipeline.execute()
+        carry_out(self.store, inbox.answer_commands(self.keys, self._answers([message], failed)))
 
     def _worker_timeout_ms(self) -> int:
         return self.state.settings.worker_timeout_s * 1000

@@ -37,7 +37,7 @@ from msgspec.structs import asdict
 
 from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
-from scheduler.model.events import EVENT_TYPES, Event
+from scheduler.model.events import EVENT_TYPES, Event, by_kind
 from scheduler.model.resources import Resources, kinds
 
 GENESIS_DIGEST = "0" * 64
@@ -333,8 +333,7 @@ def lines_of(record: Record, *, public: bool = False) -> list[Line]:
         data = dict(zip(EVENT_TYPES[name].__struct_fields__, values, strict=False))
         for vector in _VECTORS[name]:
             if data.get(vector) is not None:
-                cores, memory_mb, others = data[vector]
-                data[vector] = dict(zip(kinds(), (cores, memory_mb, *others), strict=False))
+                data[vector] = by_kind(data[vector])
         lines.append(Line(fact.seq, name, fact.at, fact.turn, fact.cause, data, digest=fact.digest or None))
     private = {number: {"salt": salt, **part} for number, salt, part in _plain(record.private or b"[]")}
     for number, (offset, count, _, by, command, commit) in enumerate(_plain(record.commands)):
@@ -454,9 +453,9 @@ def _rebuilt(turn: Sequence[Line]) -> Record:
         sound = sound and (line.turn, line.at, line.cause) == (first, at, cause if left else "")
         left -= left > 0
         for vector in _VECTORS[line.type]:
-            if isinstance(by_kind := line.data.get(vector), dict):
-                sound = sound and tuple(by_kind) == kinds()[: len(by_kind)]
-                cores, memory_mb, *others = (*by_kind.values(), 0, 0)[: max(2, len(by_kind))]
+            if isinstance(amounts := line.data.get(vector), dict):
+                sound = sound and tuple(amounts) == kinds()[: len(amounts)]
+                cores, memory_mb, *others = (*amounts.values(), 0, 0)[: max(2, len(amounts))]
                 line.data[vector] = [cores, memory_mb, others]
         events.append([line.type, *line.data.values()])
     if not sound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hiredis import pack_command
@@ -78,6 +78,14 @@ class InFlight:
             self._connection.disconnect()
             self.release()
             self._connection = None
+
+
+def carry_out(store: Redis, commands: Iterable[StoreCommand]) -> None:
+    """Send the commands together and wait for the store. Raises: redis-py's errors."""
+    pipeline = store.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+    pipeline.execute()
 
 
 def _packed(command: StoreCommand) -> bytes:

@@ -251,7 +251,7 @@ class Audit:
 
     def _within_quota(self, event: AppAdmitted) -> bool:
         """Whether the admission respects its company's quota by the shadow ledger (semantics C4, A6)."""
-        return self._ledger is None or self.state.settings.admission == "open" or self._ledger.passes_cap(event)
+        return self._ledger is None or self.state.settings.admission == "open" or self._ledger.within_quota(event)
 
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as logged; one that cannot be folded is reported and skipped (semantics O2)."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.ledger import Accounts, Balance
+from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request
 
 if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
@@ -61,7 +61,7 @@ class ShadowLedger:
         self._live = NOTHING
         """What the live workers offer together."""
 
-    def passes_cap(self, event: events.AppAdmitted) -> bool:
+    def within_quota(self, event: events.AppAdmitted) -> bool:
         """Whether the app and what its company has requested stay within the quota (semantics C2, C4).
 
         A company that borrows may pass it (C6), and a default quota does not bind a company that requests nothing.
@@ -92,20 +92,20 @@ class ShadowLedger:
     def _app_admitted(self, event: events.AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         app.waits = True
-        _request(app.accounts, app.requested)
+        add_request(app.accounts, app.requested)
         return self._of_app(app, state)
 
     def _app_changed(self, event: events.AppChanged, state: ClusterState) -> str | None:
         app, requested = self._apps[event.app], event.requested
         if app.waits:
-            _request(app.accounts, requested - app.requested)
+            add_request(app.accounts, requested - app.requested)
         app.requested, app.done_cores = requested, event.done_cores
         return self._of_app(app, state)
 
     def _app_removed(self, event: events.AppRemoved, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         if app.waits:
-            _request(app.accounts, -app.requested)
+            add_request(app.accounts, -app.requested)
         app.waits, app.ended = False, True
         return self._of_app(app, state)
 
@@ -136,11 +136,11 @@ class ShadowLedger:
         """A grant beyond the request raises it: with unlimited cores (A6), or one executor per worker (S5)."""
         worker.granted += grant
         app.granted += grant
-        _grant(app.accounts, grant)
+        add_grant(app.accounts, grant)
         held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
         if not app.ended and not app.requested.covers(held):
             raised = app.requested.at_least(held)
-            _request(app.accounts, raised - app.requested)
+            add_request(app.accounts, raised - app.requested)
             app.requested = raised
         return self._of_app(app, state) or self._of_worker(worker, state)
 
@@ -215,16 +215,6 @@ class ShadowLedger:
         events.CompanyRemoved: _company_removed,
     }
     """Type of event -> what enters it and compares. No other event changes a ledger."""
-
-
-def _request(accounts: Accounts, amount: Resources) -> None:
-    for balance in accounts:
-        balance.requested += amount
-
-
-def _grant(accounts: Accounts, amount: Resources) -> None:
-    for balance in accounts:
-        balance.granted += amount
 
 
 def _differs(balance: Balance, sums: Balance) -> bool:
