@@ -97,7 +97,7 @@ def write(log: EventLog, history: History, until: int) -> None:
     """Extend the log by whole turns of the history to at least `until` events."""
     after = history.position
     for record in history.records(until):
-        log.commit(after, record)
+        log.begin_commit(after, record).finish()
         after = history.position
 
 

@@ -1,31 +1,27 @@
-"""The reasons for a decision: an admission (A, C, U, F), a driver's worker (D), executors (S, P, L5).
+"""The reasons for a decision, from the state just before it.
 
-They are derived from the state just before the decision, with every candidate.
+Decisions are an admission (A, C, U, F), a driver's worker (D), and an executor's size, memory and worker (S, P, L5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.queue import CompanyQueue
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full, place
+from scheduler.rules.entities import App
 from scheduler.rules.fleet import Shape
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
+from scheduler.rules.state import ClusterState
 from witness.pending_reasons import companies_in_turn, users_in_turn
-
-if TYPE_CHECKING:
-    from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.admission.quota import Pending
-    from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
 
 Reason = dict[str, str]
 """A rule and a sentence about its outcome."""
@@ -35,8 +31,8 @@ def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
     """Why the app was next: the reasons, and every company and user with something to admit, as the rules saw them."""
     companies, users, taking = [], [], set(state.queue.taking_part())
     for name, company in state.queue.companies.items():
-        waiting = {user: queue for user, queue in company.users.items() if queue.head is not None}
-        if not waiting:
+        heads = [(queue.contender, queue.head) for queue in company.users.values() if queue.head is not None]
+        if not heads:
             continue
         use = state.usage(state.companies[name])
         companies.append(
@@ -49,11 +45,16 @@ def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
                 "lastSelected": company.tenant.last_selected or None,
             }
         )
-        for user, queue in waiting.items():
-            if queue.head is not None:
-                last = queue.contender.last_selected or None
-                next_app = {"app": queue.head.app, "passes": company.limit.admits(queue.head.request)}
-                users.append({"company": name, "user": user, "lastSelected": last, **next_app})
+        users += [
+            {
+                "company": name,
+                "user": contender.user,
+                "lastSelected": contender.last_selected or None,
+                "app": head.app,
+                "passes": company.limit.admits(head.request),
+            }
+            for contender, head in heads
+        ]
     return {"why": _reasons(state, app), "companies": companies, "users": users}
 
 
@@ -96,85 +97,75 @@ def _why_company(state: ClusterState, company: CompanyQueue, app: Pending) -> Re
     me, policy = company.tenant.company, COMPANY_POLICIES[state.settings.company_policy]
     order = [(each.tenant, value) for each, value in companies_in_turn(state)]
     own = next((value for tenant, value in order if tenant.company == me), None)
-    others = [(tenant, value) for tenant, value in order if tenant.company != me]
     if own is None or not company.limit.admits(app.request):
-        return _reason("C6", f"{me} borrows: no other company took part, so that it may pass its quota")
-    if not others:
+        return _reason("C6", f"{me} borrows: no other company took part, so it may exceed its quota")
+    other, value = next(((tenant, value) for tenant, value in order if tenant.company != me), (None, ""))
+    if other is None:
         return _reason("C1", f"no company other than {me} took part")
-    next_ = others[0]
-    text = (
-        f"{me} had {policy.measure} {own}, the smallest of {len(order)}; "
-        f"the next was {next_[0].company} with {next_[1]}"
-    )
-    if next_[1] == own:
-        text += f", last selected {_when(next_[0].last_selected)} ({me}: {_when(company.tenant.last_selected)})"
+    text = f"{me} had {policy.measure} {own}, the smallest of {len(order)}; the next was {other.company} with {value}"
+    if value == own:
+        text += f", last selected {_when(other.last_selected)} ({me}: {_when(company.tenant.last_selected)})"
     return _reason(policy.rule, text)
 
 
 def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
     """Why a driver got its worker (D2)."""
     room = sum(1 for _ in state.fleet.candidates(event.resources, "worker-id"))
-    if state.settings.spread_out_drivers:
-        how = f"{event.worker} was first of {room} with room, in the order derived from log position {state.head}"
-    else:
-        how = f"{event.worker} was first by id of {room} with room"
-    return _reason("D2", how)
+    order = f"derived from log position {state.head}" if state.settings.spread_out_drivers else "by id"
+    return _reason("D2", f"{event.worker} was the first of {room} workers with room, in the order {order}")
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Executors that placement granted the app together, with the reasons."""
+class Batch(NamedTuple):
+    """Executors that one placement granted to an app, with the reasons for their size, memory and workers."""
 
     executors: Container[str]
-    size: Reason
-    memory: Reason
-    workers: Reason
+    reasons: Mapping[str, Reason]
     candidates: Mapping[str, tuple[int, Shape]]
-    """Worker with room -> its place among them, from 1, and its free resources."""
+    """Worker with room -> its number among them, from 1, and its free resources."""
 
-    def why(self, event: ExecutorAllocated) -> dict[str, Any]:
-        """The reasons for the executor's size, memory and worker."""
-        where = self.workers["text"]
+    def why(self, event: ExecutorAllocated) -> dict[str, str]:
+        """The sentence `size` and its rule `sizeRule` for the executor; likewise `memory` and `workers`."""
+        why: dict[str, str] = {}
+        for name, reason in self.reasons.items():
+            why |= {name: reason["text"], f"{name}Rule": reason["rule"]}
         if event.worker in self.candidates:
-            place, free = self.candidates[event.worker]
-            where += f"; {event.worker} was number {place} of {len(self.candidates)} with room"
-            where += f" and had {free} free"
+            number, free = self.candidates[event.worker]
+            of = len(self.candidates)
+            why["workers"] += f"; {event.worker} was number {number} of {of} workers with room and had {free} free"
         if event.locality:
-            where += f"; that reached {event.locality} of what it prefers"
-        return {
-            "size": self.size["text"],
-            "sizeRule": self.size["rule"],
-            "memory": self.memory["text"],
-            "memoryRule": self.memory["rule"],
-            "workers": where,
-            "workersRule": self.workers["rule"],
-        }
+            why["workers"] += f"; its locality is {event.locality}"
+        return why
 
 
 def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: int) -> Batch:
-    """The reasons for this executor and those granted together with it at `at` (ms)."""
+    """The reasons for this executor and those granted with it at `at` (ms)."""
     settings = state.settings
     together = [event.executor]
     placement = PLACEMENTS[settings.placement]
     if not placement.across_apps:
         together += [granted.executor for granted in place(state, app, at)]
     sizing = app.sizing
+    grows = isinstance(sizing, OnePerWorker) or (isinstance(sizing, Fixed) and placement.one_a_worker)  # P4, P7
     if isinstance(sizing, Computed):
-        size, memory = _computed(state, app, sizing, event)
+        reasons = _computed(state, app, sizing, event)
     else:
-        size, memory = _asked(state, app, event)
-    least = Resources(1, event.resources.memory_mb) if _grows(state, app) else event.resources
+        asked = "one executor per worker with all cores it can take" if grows else f"{event.resources.cores} cores each"
+        reasons = {
+            "size": _reason("S5", f"the app requested {asked}; {app.left_cores} cores were left to grant"),
+            "memory": _reason("S5", f"the app requested {event.resources.memory_mb} MiB per executor"),
+        }
+    least = Resources(1, event.resources.memory_mb) if grows else event.resources
     found = list(state.fleet.candidates(least, settings.worker_selection))
     if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
         found = [candidate for candidate in found if candidate[0] not in own]
     candidates = {worker: (number, free) for number, (worker, free) in enumerate(found, start=1)}
-    how = f"{placement.name}: {placement.wording}, by {settings.worker_selection} (P1)"
+    how = f"{placement.name}: {placement.wording}, workers ordered by {settings.worker_selection} (P1)"
     where = _reason("L5" if event.locality else placement.rule, how)
-    return Batch(together, size, memory, where, candidates)
+    return Batch(together, {**reasons, "workers": where}, candidates)
 
 
-def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAllocated) -> tuple[Reason, Reason]:
+def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAllocated) -> dict[str, Reason]:
     """The reasons for the size (S2, S4) and the memory (S3)."""
     fleet, settings, left, size = state.fleet, state.settings, app.left_cores, event.resources
     larger = []
@@ -182,39 +173,24 @@ def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAl
         if cores <= size.cores:
             break
         if left < fleet.usable * cores:
-            larger.append(f"{cores} would need {fleet.usable * cores} cores left")
+            larger.append(f"{cores} cores require {fleet.usable * cores} left")
         elif 2 * fleet.usable_with(index) <= fleet.usable:
-            larger.append(f"{cores} are free on only {fleet.usable_with(index)} workers")
+            larger.append(f"only {fleet.usable_with(index)} workers have {cores} cores free")
         else:
-            larger.append(f"{cores} do not fit within what is left, the largest memory, or any worker (S4)")
-    text = (
-        f"{left} cores left to grant on {fleet.usable} usable workers make executors of {size.cores} cores"
-        f"{'; ' if larger else ''}{', '.join(larger)}"
-    )
+            larger.append(f"{cores} cores exceed the cores left, the largest memory, or every worker (S4)")
+    chosen = f"{size.cores} cores: {left} cores were left to grant on {fleet.usable} usable workers"
     per_task = sizing.memory_per_task_mb
-    least = fleet.least_memory_mb(size.cores)
-    basis = f"{per_task} MiB a task" if per_task is not None else f"none was given, and {least} MiB are free at least"
-    memory = (
-        f"{basis}: {size.memory_mb} MiB for {size.cores} cores, at least {settings.min_executor_memory_mb}, "
-        "in steps of 256"
+    basis = (
+        f"{per_task} MiB per task"
+        if per_task is not None
+        else f"the app gave none per task, and every worker with {size.cores} cores free has "
+        f"{fleet.least_memory_mb(size.cores)} MiB free"
     )
-    return _reason("S2", text), _reason("S3", memory)
-
-
-def _asked(state: ClusterState, app: App, event: ExecutorAllocated) -> tuple[Reason, Reason]:
-    if _grows(state, app):
-        text = f"the app asked for one executor a worker that grows by cores, with {app.left_cores} cores left to grant"
-    else:
-        text = (
-            f"the app asked for executors of {event.resources.cores} cores, with {app.left_cores} cores left to grant"
-        )
-    return _reason("S5", text), _reason("S5", f"the app asked for {event.resources.memory_mb} MiB each")
-
-
-def _grows(state: ClusterState, app: App) -> bool:
-    """Whether each of its executors takes all cores it can (P4, P7)."""
-    one_a_worker = PLACEMENTS[state.settings.placement].one_a_worker
-    return isinstance(app.sizing, OnePerWorker) or (isinstance(app.sizing, Fixed) and one_a_worker)
+    memory = (
+        f"{size.memory_mb} MiB for {size.cores} cores: {basis}; at least {settings.min_executor_memory_mb} MiB, "
+        "in steps of 256 MiB"
+    )
+    return {"size": _reason("S2", "; ".join([chosen, *larger])), "memory": _reason("S3", memory)}
 
 
 def _reason(rule: str, text: str) -> Reason:
@@ -222,7 +198,7 @@ def _reason(rule: str, text: str) -> Reason:
 
 
 def _names(names: list[str]) -> str:
-    return ", ".join(islice(names, 5)) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _when(seq: int) -> str:

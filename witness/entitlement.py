@@ -1,9 +1,9 @@
 """Entitlements: max-min fairness over several resources, weighted by quota.
 
 The algorithm is Dominant Resource Fairness (Ghodsi et al., NSDI 2011) with weights and finite demands (Parkes,
-Procaccia, Shah, EC 2012), computed by water-filling. The dominant shares of all tenants rise at the same rate. Each
-tenant takes cores and memory in the proportion of its demand, until the demand is met or a resource it needs is used
-up. What a tenant does not demand goes to the others in proportion to their quotas.
+Procaccia, Shah, EC 2012), computed by water-filling: the dominant shares of all tenants rise at the same rate. Each
+tenant takes cores and memory in the proportion of its demand, until the demand is met or a resource that it needs is
+used up. What a tenant does not demand goes to the others in proportion to their quotas.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ Amount = tuple[float, float]
 
 
 def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[Amount]) -> list[Amount]:
-    """Each tenant's entitlement to `capacity`, from its quota (the weight) and its demand.
+    """Each tenant's entitlement to a part of `capacity`, by its quota (the weight) and its demand.
 
-    A tenant that demands a resource of which its weight is 0 is entitled to nothing.
+    A tenant that demands a resource of which its quota is 0 is entitled to nothing.
     """
+    # `full`: the dominant share at which a tenant's demand is met; `level`: the share that all active tenants have.
     full = [_dominant_share(demand, weight) for demand, weight in zip(demands, weights, strict=True)]
-    active = [number for number, level in enumerate(full) if 0 < level < float("inf")]
+    active = [number for number, share in enumerate(full) if 0 < share < float("inf")]
     level_of = dict.fromkeys(active, 0.0)
     left, level = list(capacity), 0.0
     while active:
         rates = [sum(demands[number][kind] / full[number] for number in active) for kind in (0, 1)]
         met = min(full[number] for number in active)
-        ends = [kind for kind in (0, 1) if rates[kind] > 0 and left[kind] <= rates[kind] * (met - level)]
-        if ends:
-            rise = min(left[kind] / rates[kind] for kind in ends)
-            ends = [kind for kind in ends if left[kind] / rates[kind] == rise]
+        used_up = [kind for kind in (0, 1) if rates[kind] > 0 and left[kind] <= rates[kind] * (met - level)]
+        if used_up:
+            rise = min(left[kind] / rates[kind] for kind in used_up)
+            used_up = [kind for kind in used_up if left[kind] / rates[kind] == rise]
             level += rise
         else:
             rise, level = met - level, met
@@ -37,7 +38,9 @@ def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[
         for number in active:
             level_of[number] = min(level, full[number])
         active = [
-            number for number in active if full[number] > level and not any(demands[number][kind] > 0 for kind in ends)
+            number
+            for number in active
+            if full[number] > level and not any(demands[number][kind] > 0 for kind in used_up)
         ]
     return [
         _scaled(demand, level_of[number] / full[number]) if number in level_of else (0.0, 0.0)
@@ -56,9 +59,9 @@ def among_equals(capacity: Amount, weight: Amount, demands: Sequence[Amount]) ->
     left, level = list(capacity), 0.0
     for number in sorted(range(len(demands)), key=full.__getitem__):
         rise = full[number] - level
-        ends = min((left[kind] / rates[kind] for kind in (0, 1) if rates[kind] > 0), default=rise)
-        if ends < rise:
-            level += ends
+        until = min((left[kind] / rates[kind] for kind in (0, 1) if rates[kind] > 0), default=rise)
+        if until < rise:
+            level += until
             break
         level = full[number]
         for kind in (0, 1):
@@ -80,7 +83,7 @@ def _dominant_share(demand: Amount, weight: Amount) -> float:
 
 def jain(ratios: Sequence[float]) -> float | None:
     """Jain's fairness index: 1 = all equal, 1/n = one has all; None without ratios (Jain, Chiu, Hawe, DEC-TR-301)."""
-    if not ratios:
-        return None
     squares = sum(ratio * ratio for ratio in ratios)
-    return sum(ratios) ** 2 / (len(ratios) * squares) if squares else 1.0
+    if not squares:
+        return 1.0 if ratios else None
+    return sum(ratios) ** 2 / (len(ratios) * squares)

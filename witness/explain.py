@@ -1,39 +1,35 @@
-"""Why an app waits, why it was admitted, and why its executors are where they are, derived from the log.
+"""Why an app waits, why it was admitted and why its executors run where they do, derived from the log.
 
-Between two turns an app waits for one cause (`pending_reasons`), so the times by cause add up to the waiting time.
+An app waits for one cause between two turns (`pending_reasons`), so the times by cause sum up to the waiting time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import UnknownApp
 from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated, ExecutorRevoked, RevocationWithdrawn
+from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
-from witness.decision_reasons import why_admitted, why_driver, why_executors
-from witness.pending_reasons import CAUSES, Wait, place_in_queue, waits_for
-
-if TYPE_CHECKING:
-    from scheduler.rules.entities import App
-    from scheduler.store.codec import Fact
-    from witness.decision_reasons import Batch
-
-_ORDER = {cause: number for number, cause in enumerate(CAUSES)}
+from scheduler.store.codec import Fact
+from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
+from witness.pending_reasons import CAUSES, place_in_queue, waits_for
 
 
 def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] = lambda: None) -> dict[str, Any]:
     """The app as JSON values: what it waits for, why it was admitted, its executors, its waiting time by cause.
 
-    Waiting is counted up to `now()` in ms, called once the log is read, or to the log's last entry if that is None.
+    Waiting counts up to `now()` (ms), called after the log was read, or up to the last entry if that is None. If the id
+    was used again, the last app is explained.
 
     Raises: UnknownApp if the log does not contain it; InvariantViolated as `rebuild`.
     """
-    told = _Story(name)
+    story = _Story(name)
     for fact in facts:
-        told.hear(fact)
-    return told.ending(now())
+        story.hear(fact)
+    return story.ending(now())
 
 
 def _receipt(event: ExecutorRevoked) -> dict[str, Any]:
@@ -70,8 +66,6 @@ def _claims(state: ClusterState, app: App) -> list[dict[str, Any]]:
 
 
 class _Story:
-    """An app's life; of an id that was used again, the last one."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = ClusterState()
@@ -88,7 +82,7 @@ class _Story:
         self.batch: Batch | None = None
 
     def hear(self, fact: Fact) -> None:
-        """Fold the next entry of the log; between two turns, note the cause of waiting."""
+        """Fold the next entry of the log; before the first of a turn, note the cause of waiting."""
         if fact.turn != self.turn:
             self.turn = fact.turn
             self._pause(fact.at)
@@ -100,7 +94,7 @@ class _Story:
             self._begin(app)
 
     def _pause(self, now: int) -> None:
-        """Count the time from the previous turn to `now` (ms) for the cause that held between."""
+        """Add the time from the previous turn to `now` (ms) to the cause that held between."""
         self.batch = None
         if self.app is None or now <= self.state.at:
             return
@@ -112,24 +106,21 @@ class _Story:
     def _look(self, app: App, fact: Fact) -> None:
         """Note a decision about the app, with its reasons."""
         event, when = fact.event, {"seq": fact.seq, "at": fact.at}
-        match event:
-            case AppAdmitted():
-                self.admission = {**when, "share": event.share, **why_admitted(self.state, app.queued)}
-            case DriverAllocated():
-                place = {"worker": event.worker, "cores": event.resources.cores, "memory": event.resources.memory_mb}
+        if isinstance(event, AppAdmitted):
+            self.admission = {**when, "share": event.share, **why_admitted(self.state, app.queued)}
+        elif isinstance(event, DriverAllocated | ExecutorAllocated):
+            place = {"worker": event.worker, "cores": event.resources.cores, "memory": event.resources.memory_mb}
+            if isinstance(event, DriverAllocated):
                 why = why_driver(self.state, event)
                 self.drivers.append({"driver": event.driver, **when, **place, "why": why})
-            case ExecutorAllocated():
-                if self.batch is None or event.executor not in self.batch.executors:
-                    self.batch = why_executors(self.state, app, event, fact.at)
-                place = {"worker": event.worker, "cores": event.resources.cores, "memory": event.resources.memory_mb}
-                self.executors.append({"executor": event.executor, **when, **place, "why": self.batch.why(event)})
-            case ExecutorRevoked() if event.reason == "reclaimed":
-                self.losses.append({**when, **_receipt(event)})
-            case RevocationWithdrawn():
-                self.losses = [loss for loss in self.losses if loss["executor"] != event.executor]
-            case _:
-                pass
+                return
+            if self.batch is None or event.executor not in self.batch.executors:
+                self.batch = why_executors(self.state, app, event, fact.at)
+            self.executors.append({"executor": event.executor, **when, **place, "why": self.batch.why(event)})
+        elif isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
+            self.losses.append({**when, **_receipt(event)})
+        elif isinstance(event, RevocationWithdrawn):
+            self.losses = [loss for loss in self.losses if loss["executor"] != event.executor]
 
     def ending(self, now: int | None) -> dict[str, Any]:
         """The answer, once the whole log is folded."""
@@ -138,8 +129,8 @@ class _Story:
         app, spec = self.app, self.app.spec
         at = max(self.state.at, now or 0)
         self._pause(at)
-        ordered = sorted(self.waited.items(), key=lambda item: (_ORDER[item[0][0]], item[0][1]))
-        wait: Wait | None = waits_for(self.state, app)
+        ordered = sorted(self.waited.items(), key=lambda item: (CAUSES.index(item[0][0]), item[0][1]))
+        wait = waits_for(self.state, app)
         return {
             "app": self.name,
             "company": spec.company,

@@ -1,60 +1,58 @@
-"""How fair a span of the log was: shares, shortfall, Jain's index, waits, slowdowns, per company or user.
+"""The fairness of a span of the log: shares, shortfall, Jain's index, waits, slowdowns, per company or user.
 
-Each figure is one of the literature's, taken at every instant and weighted by how long it lasted:
+Every figure is a published one, weighted by time:
 
 - entitlement: weighted max-min over cores and memory (`entitlement`: Ghodsi et al., DRF, NSDI 2011);
-- shortfall: what is missing to the entitlement, in core-seconds; as a part of the cluster, summed over companies,
-  it is Armada's fairness error;
-- Jain's index of occupied / entitlement (Jain, Chiu, Hawe 1984);
-- bounded slowdown: time here / run time, runs below 10 s counted as 10 s (Feitelson, Rudolph 1998);
-- finish-time fairness: time here / time in one's own 1/N of the cluster (Mahajan et al., Themis, NSDI 2020).
+- shortfall: entitled minus occupied cores, in core-seconds; its sum over companies as a part of the cluster is
+  Armada's fairness error;
+- Jain's index of occupied / entitled (Jain, Chiu, Hawe 1984);
+- bounded slowdown: turnaround time / run time, runs below 10 s counted as 10 s (Feitelson, Rudolph 1998);
+- finish-time fairness: turnaround time / that on a dedicated 1/N of the cluster (Mahajan et al., Themis, NSDI 2020).
 
-"Occupied" is the ledger that the setting `occupancy` names (semantics O3). The quota is a cap here (C4),
-which in the literature it is not: `beyondQuotaCoreS` is the part of a shortfall that the quota explains. The
-module is longer than most because the figures share one walk over the log and are read together.
+"Occupied" is requested or granted, by the setting `occupancy` (semantics O3). Unlike in the literature, a quota limits
+what a company occupies (C4): `beyondQuotaCoreS` is the part of the shortfall that is due to this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import add
 from typing import Any, Literal, NamedTuple
 
 from scheduler.model.events import Event
-from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
 from witness.entitlement import Amount, among_equals, entitlements, jain
 from witness.usage import Account, Accounts
 
 By = Literal["company", "user"]
 Party = tuple[str, str]
-"""A company and one of its users, or "" for all of them."""
+"""A company and one of its users, or "" for the whole company."""
 
 SHORTEST_RUN_MS = 10_000
 POINTS = 240
-"""How many points over time a report has at most."""
+"""The largest number of points over time in a report."""
 
 
 class _Count(NamedTuple):
-    """What an app, or all of a user's apps, demand, requested and hold, and how many of them are pending."""
+    """The demand, request and grants of some apps, and the number of pending ones."""
 
-    demand_cores: int
-    demand_mb: int
-    cores: int
-    memory_mb: int
-    granted_cores: int
-    granted_mb: int
-    pending: int
+    demand_cores: int = 0
+    demand_mb: int = 0
+    cores: int = 0
+    memory_mb: int = 0
+    granted_cores: int = 0
+    granted_mb: int = 0
+    pending: int = 0
 
 
-_NOTHING = _Count(0, 0, 0, 0, 0, 0, 0)
+_NOTHING = _Count()
 
 
 @dataclass(slots=True)
 class Standing:
-    """Where a party stands at one instant, in cores and MiB."""
+    """A party at one instant, in cores and MiB."""
 
     demand: Amount = (0, 0)
     entitled: Amount = (0.0, 0.0)
@@ -65,7 +63,7 @@ class Standing:
 
     @property
     def share(self) -> float:
-        """The dominant share of the quota that is occupied; 0 where nothing was bought."""
+        """The occupied share of the quota, the larger of cores and memory; 0 without a quota."""
         return max((has / bought for has, bought in zip(self.occupied, self.quota, strict=True) if bought), default=0.0)
 
     @property
@@ -76,7 +74,10 @@ class Standing:
 
 @dataclass(slots=True)
 class Sums:
-    """A party's figures added up over time, in core-ms; `short_since` (ms) is since when it waits below its due."""
+    """A party's figures over time, in core-ms.
+
+    `short_since` (ms) is the time since which it has had a pending app and been below its entitlement.
+    """
 
     demand: float = 0
     entitled: float = 0
@@ -90,18 +91,9 @@ class Sums:
     longest_short_ms: int = 0
 
 
-@dataclass(slots=True)
-class Instant:
-    """What held from `at` (ms) until the next one: the standings in the order of the parties, and the queue."""
-
-    at: int
-    standings: dict[Party, Standing]
-    pending: int
-
-
 @dataclass
 class Cluster:
-    """Figures of the whole cluster, added up over time in ms, core-ms or index-ms."""
+    """The cluster's figures over time, in ms, core-ms or index-ms."""
 
     live: float = 0
     granted: float = 0
@@ -111,64 +103,53 @@ class Cluster:
     queue: float = 0
 
 
-@dataclass
-class Fairness:
-    """Figures of one span, fed with every event of the log from its beginning (`span.Meter`).
+class Fairness(Accounts):
+    """The figures of one span. A `Meter`, fed with every event from the beginning of the log.
 
-    With `keep` the course over time is kept, too; with `users` what each user holds and lacks as well.
+    `keep` records the course over time, `users` the share and shortfall of each user.
     """
 
-    by: By = "company"
-    keep: bool = True
-    users: bool = False
-    sums: dict[Party, Sums] = field(default_factory=dict)
-    cluster: Cluster = field(default_factory=Cluster)
-    instants: list[Instant] = field(default_factory=list)
-    accounts: Accounts = field(default_factory=Accounts)
-
-    def __post_init__(self) -> None:
+    def __init__(self, by: By = "company", *, keep: bool = True, users: bool = False) -> None:
+        super().__init__()
+        self.by, self.keep, self.users = by, keep, users
+        self._sums: dict[Party, Sums] = {}
+        self._cluster = Cluster()
+        self.course: list[tuple[int, dict[Party, Standing]]] = []
+        """Time (ms) -> the standings from then on."""
         self._standings: dict[Party, Standing] | None = None
-        self._kept: dict[Party, Standing] | None = None
         self._counted: dict[str, _Count] = {}
         self._totals: dict[str, dict[Party, _Count]] = {}
-        """Of each company its own under the user "", then its users'; of those alone that demand or hold anything."""
+        """Company -> its total, under the user "", and that of each user; parties without apps are left out."""
         self._of_users: list[tuple[Party, float, float]] = []
         self._known: dict[str, tuple[tuple[object, ...], list[tuple[Party, float, float]]]] = {}
+        """Company -> the values that `_of_users` was computed from, and its part of it."""
         self._user_sums: dict[Party, list[float]] = {}
 
-    def begin(self, at: int) -> None:
-        """The span begins at `at` (ms); what came before is only taken note of."""
-        self.accounts.first_at = at
-
-    def end(self, at: int) -> None:
-        """The span ends at `at` (ms)."""
-        self.accounts.last_at = at
-
     def advance(self, state: ClusterState, to: int) -> None:
-        """Let time pass up to `to` (ms) with the state as it is."""
-        start, end = self.accounts.clip(state.at), self.accounts.clip(to)
+        """Add the time up to `to` (ms), with the state as it is."""
+        start, end = self.clip(state.at), self.clip(to)
         if end <= start:
             return
         if self._standings is None:
             self._standings = self._standings_of(state)
         standings = self._standings
-        if self.keep and standings is not self._kept:
-            self._kept = standings
-            self.instants.append(Instant(start, standings, sum(each.pending for each in standings.values())))
+        if self.keep and not (self.course and self.course[-1][1] is standings):
+            self.course.append((start, standings))
         self._add(state, standings, start, end - start)
 
-    def observe(self, state: ClusterState, event: Event) -> None:
-        """Take note of an event that was folded just now."""
-        account = self.accounts.observe(state, event)
+    def observe(self, state: ClusterState, event: Event) -> Account | None:
+        """The account of the app of the event, folded just now; None if it has none."""
+        account = super().observe(state, event)
         if account is not None:
             self._count(account)
         self._standings = None
+        return account
 
     def _count(self, account: Account) -> None:
-        """Bring the totals of its user up to date with the app."""
-        demand, requested, granted = account.demand, account.requested, account.granted
-        pending = account.admitted_at is None and account.ended_at is None
-        now = _Count(*_amount(demand), *_amount(requested), *_amount(granted), int(pending))
+        """Update the totals of the app's user and company."""
+        pending = int(account.admitted_at is None and account.ended_at is None)
+        amounts = account.demand, account.requested, account.granted
+        now = _Count._make([n for each in amounts for n in (each.cores, each.memory_mb)] + [pending])
         before = self._counted.pop(account.app, _NOTHING)
         if now != _NOTHING:
             self._counted[account.app] = now
@@ -184,7 +165,8 @@ class Fairness:
     def _standings_of(self, state: ClusterState) -> dict[Party, Standing]:
         companies = [name for name in state.companies if self._totals.get(name)]
         capacity = float(state.fleet.total.cores), float(state.fleet.total.memory_mb)
-        quotas = [_quota(state, name) for name in companies]
+        bought = [state.quota(name) for name in companies]
+        quotas = [(q.amount.cores / q.denominator, q.amount.memory_mb / q.denominator) for q in bought]
         granted_counts = state.settings.occupancy == "granted"
         whole = [_standing(self._totals[name][name, ""], granted_counts=granted_counts) for name in companies]
         due = entitlements(capacity, quotas, [standing.demand for standing in whole])
@@ -207,25 +189,22 @@ class Fairness:
         return standings
 
     def _within(self, company: str, entitled: Amount, quota: Amount, *, granted_counts: bool) -> dict[Party, Standing]:
-        """The users of a company, each with the part of what it is entitled to that is due to it."""
-        users = {
-            party: _standing(total, granted_counts=granted_counts)
-            for party, total in self._totals[company].items()
-            if party[1]
-        }
+        """The company's users, with its entitlement divided among them as equals."""
+        totals = self._totals[company].items()
+        users = {party: _standing(total, granted_counts=granted_counts) for party, total in totals if party[1]}
         due = among_equals(entitled, quota, [user.demand for user in users.values()])
         for standing, part in zip(users.values(), due, strict=True):
             standing.entitled, standing.quota = part, quota
         return users
 
     def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
-        whole = self.cluster
+        whole = self._cluster
         cores = state.fleet.total.cores
         whole.live += cores * passed
         whole.queue += sum(standing.pending for standing in standings.values()) * passed
         ratios = []
         for party, now in standings.items():
-            sums = self.sums.setdefault(party, Sums())
+            sums = self._sums.setdefault(party, Sums())
             sums.demand += now.demand[0] * passed
             sums.entitled += now.entitled[0] * passed
             sums.occupied += now.occupied[0] * passed
@@ -239,7 +218,7 @@ class Fairness:
                 whole.error += max(0.0, now.entitled[0] / cores - now.occupied[0] / cores) * passed
             if now.entitled[0] > 0:
                 ratios.append(now.occupied[0] / now.entitled[0])
-        for party, sums in self.sums.items():
+        for party, sums in self._sums.items():
             standing = standings.get(party)
             if standing is not None and standing.pending and standing.short_cores > 1e-9:
                 sums.short_since = start if sums.short_since is None else sums.short_since
@@ -255,14 +234,17 @@ class Fairness:
             whole.jain_ms += passed
 
     def report(self, state: ClusterState) -> dict[str, Any]:
-        """The figures as JSON values, per party in `rows` and over time in `series`; means are over the span."""
-        start, end = self.accounts.first_at, self.accounts.clip(state.at)
-        if self.accounts.last_at is not None:
-            end = self.accounts.last_at
+        """The figures as JSON values: of the cluster, by party in `rows`, over time in `series`. Means are by time."""
+        start = self.first_at
+        end = self.clip(state.at) if self.last_at is None else self.last_at
         span = end - start
-        accounts = [a for a in self.accounts.settle(end) if a.submitted_at <= end and _lives_in(a, start)]
-        own = _own_cluster(accounts, self.cluster, span, len(state.companies))
-        parties: dict[Party, list[Account]] = {party: [] for party in self.sums}
+        accounts = [
+            account
+            for account in self.accrued(end)
+            if account.submitted_at <= end and (account.ended_at is None or account.ended_at >= start)
+        ]
+        own = _own_cluster(accounts, self._cluster, span, len(state.companies))
+        parties: dict[Party, list[Account]] = {party: [] for party in self._sums}
         for account in accounts:
             parties.setdefault((account.company, "" if self.by == "company" else account.user), []).append(account)
         return {
@@ -274,7 +256,7 @@ class Fairness:
                 {
                     "company": party[0],
                     **({"user": party[1]} if self.by == "user" else {}),
-                    **_of_party(self.sums.get(party, Sums()), span),
+                    **_of_party(self._sums.get(party, Sums()), span),
                     **_of_apps(apps, own, start, end),
                 }
                 for party, apps in sorted(parties.items())
@@ -284,18 +266,19 @@ class Fairness:
 
     def of_users(self, state: ClusterState) -> list[dict[str, Any]]:
         """Shares, shortfall, waits, slowdowns and core-hours of each user, as JSON values."""
-        start, end = self.accounts.first_at, self.accounts.clip(state.at)
-        accounts = list(self.accounts.settle(end))
-        own = _own_cluster(accounts, self.cluster, end - start, len(state.companies))
+        start, end = self.first_at, self.clip(state.at)
+        accounts = list(self.accrued(end))
+        own = _own_cluster(accounts, self._cluster, end - start, len(state.companies))
         users: dict[Party, list[Account]] = {}
         for account in accounts:
             users.setdefault((account.company, account.user), []).append(account)
+        none = [0.0, 0.0]
         return [
             {
                 "company": company,
                 "user": user,
-                "share": _mean(self._user_sums.get((company, user), _NONE)[0], end - start, 6),
-                "shortfallCoreS": round(self._user_sums.get((company, user), _NONE)[1] / 1000, 3),
+                "share": _mean(self._user_sums.get((company, user), none)[0], end - start, 6),
+                "shortfallCoreS": round(self._user_sums.get((company, user), none)[1] / 1000, 3),
                 "grantedCoreH": round(sum(account.granted_ms.cores for account in apps) / 3_600_000, 3),
                 **_of_apps(apps, own, start, end),
             }
@@ -303,7 +286,7 @@ class Fairness:
         ]
 
     def waits(self, until: int) -> list[dict[str, Any]]:
-        """Every wait that ended in the span, up to `until` (ms), by the time of admission."""
+        """The waits of the apps admitted in the span up to `until` (ms)."""
         return [
             {
                 "at": admitted_at,
@@ -312,35 +295,36 @@ class Fairness:
                 "company": account.company,
                 "user": account.user,
             }
-            for account in self.accounts.all
-            if (admitted_at := account.admitted_at) is not None and self.accounts.first_at <= admitted_at <= until
+            for account in self.all
+            if (admitted_at := account.admitted_at) is not None and self.first_at <= admitted_at <= until
         ]
 
     def _whole(self, span: int) -> dict[str, Any]:
-        whole = self.cluster
+        whole = self._cluster
         return {
             "cores": _mean(whole.live, span),
             "utilisation": round(whole.granted / whole.live, 6) if whole.live else None,
             "jain": round(whole.jain / whole.jain_ms, 6) if whole.jain_ms else None,
             "fairnessError": _mean(whole.error, span, 6),
             "queueLength": _mean(whole.queue, span),
-            "shortfallCoreS": round(sum(sums.short for sums in self.sums.values()) / 1000, 3),
+            "shortfallCoreS": round(sum(sums.short for sums in self._sums.values()) / 1000, 3),
         }
 
     def _series(self, start: int, end: int) -> list[dict[str, Any]]:
-        """The course over time in at most `POINTS` equal steps, each the mean over its time."""
-        if not self.instants or end <= start:
+        """The means of at most `POINTS` equal steps."""
+        if not self.course or end <= start:
             return []
         step = max(1, -(-(end - start) // POINTS))
         points: list[dict[str, Any]] = [{"at": at, "queueLength": 0.0, "shares": {}} for at in range(start, end, step)]
-        ends = [instant.at for instant in self.instants[1:]] + [end]
-        for instant, until in zip(self.instants, ends, strict=True):
-            for number in range((instant.at - start) // step, -(-(until - start) // step)):
+        ends = [at for at, _ in self.course[1:]] + [end]
+        for (at, standings), until in zip(self.course, ends, strict=True):
+            pending = sum(standing.pending for standing in standings.values())
+            for number in range((at - start) // step, -(-(until - start) // step)):
                 point = points[number]
                 begins, over = point["at"], min(point["at"] + step, end)
-                part = (min(over, until) - max(begins, instant.at)) / (over - begins)
-                point["queueLength"] += instant.pending * part
-                for party, now in instant.standings.items():
+                part = (min(over, until) - max(begins, at)) / (over - begins)
+                point["queueLength"] += pending * part
+                for party, now in standings.items():
                     share = point["shares"].setdefault(" ".join(filter(None, party)), dict.fromkeys(_COURSES, 0.0))
                     for name in _COURSES:
                         share[name] += getattr(now, name)[0] * part
@@ -353,36 +337,21 @@ class Fairness:
         return points
 
 
-_NONE = (0.0, 0.0)
 _COURSES = ("demand", "entitled", "occupied", "granted")
 
 
 def _standing(total: _Count, *, granted_counts: bool) -> Standing:
-    """What a party demands, occupies (semantics O3) and holds."""
+    granted = total.granted_cores, total.granted_mb
     return Standing(
-        (total.demand_cores, total.demand_mb),
-        (0.0, 0.0),
-        (total.granted_cores, total.granted_mb) if granted_counts else (total.cores, total.memory_mb),
-        (total.granted_cores, total.granted_mb),
+        demand=(total.demand_cores, total.demand_mb),
+        occupied=granted if granted_counts else (total.cores, total.memory_mb),
+        granted=granted,
         pending=total.pending,
     )
 
 
-def _quota(state: ClusterState, company: str) -> Amount:
-    quota = state.quota(company)
-    return quota.amount.cores / quota.denominator, quota.amount.memory_mb / quota.denominator
-
-
-def _amount(held: Resources) -> tuple[int, int]:
-    return held.cores, held.memory_mb
-
-
 def _mean(total: float, span: int, digits: int = 3) -> float | None:
     return round(total / span, digits) if span else None
-
-
-def _lives_in(account: Account, start: int) -> bool:
-    return account.ended_at is None or account.ended_at >= start
 
 
 def _of_party(sums: Sums, span: int) -> dict[str, Any]:
@@ -400,7 +369,7 @@ def _of_party(sums: Sums, span: int) -> dict[str, Any]:
 
 
 def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: int) -> dict[str, Any]:
-    """Waits of the apps admitted in the span, losses (semantics E8), slowdown and finish-time fairness of the ended."""
+    """The waits of the apps admitted in the span, slowdown and finish-time fairness of those that ended in it."""
     waits = sorted(
         account.admitted_at - account.submitted_at
         for account in accounts
@@ -415,7 +384,7 @@ def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: 
         max(1.0, (ended_at - account.submitted_at) / max(ended_at - started_at, SHORTEST_RUN_MS))
         for account, started_at, ended_at in ended
     )
-    themis = sorted(
+    finish_time = sorted(
         (ended_at - account.submitted_at) / own[account.app] for account, _, ended_at in ended if own.get(account.app)
     )
     waiting = [end - a.submitted_at for a in accounts if a.admitted_at is None and a.ended_at is None]
@@ -426,17 +395,17 @@ def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: 
         "stillWaiting": len(waiting),
         "executorsLost": sum(account.lost for account in accounts),
         "lostCoreMs": sum(account.lost_core_ms for account in accounts),
-        "waitP50Ms": percentile(waits, 50),
-        "waitP90Ms": percentile(waits, 90),
-        "waitP99Ms": percentile(waits, 99),
+        "waitP50Ms": _percentile(waits, 50),
+        "waitP90Ms": _percentile(waits, 90),
+        "waitP99Ms": _percentile(waits, 99),
         "waitLongestMs": max([*waits, *waiting], default=None),
         "boundedSlowdown": _spread(slowdowns),
-        "finishTimeFairness": _spread(themis),
+        "finishTimeFairness": _spread(finish_time),
     }
 
 
-def percentile(ordered: Sequence[int], part: int) -> int | None:
-    """The smallest of the ordered values that at least `part` percent of them do not exceed (nearest rank)."""
+def _percentile(ordered: Sequence[int], part: int) -> int | None:
+    """The nearest rank."""
     return ordered[-(-len(ordered) * part // 100) - 1] if ordered else None
 
 
@@ -448,10 +417,10 @@ def _spread(ordered: Sequence[float]) -> dict[str, float] | None:
 
 
 def _own_cluster(accounts: Sequence[Account], whole: Cluster, span: int, companies: int) -> dict[str, int]:
-    """App -> ms from its submission to its end had its company a 1/N cluster of its own (Themis' T_ID).
+    """App -> its turnaround time (ms) on a dedicated 1/N of the cluster (T_ID in Themis).
 
-    The company's apps would run there in the order of submission, each on what it asked for, at most all of it, for
-    as long as the work takes that it was granted here.
+    The company's apps start there in the order of submission. Each takes the cores that it asked for, at most all of
+    them, until it has had the core-ms that it was granted here.
     """
     cores = max(1, round(whole.live / span / companies)) if span and companies else 1
     times: dict[str, int] = {}

@@ -1,56 +1,54 @@
-"""The cause for which an app waits between two turns, with its rule, a sentence and the facts.
+"""Why an app waits between two turns: the cause, its rule, a sentence and the facts.
 
-Causes are determined at every turn of an app's life, sentences and facts only on request.
+The cause is determined at every turn of an app's life, the sentence and the facts only on request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, Fixed, OnePerWorker
-from scheduler.model.resources import NOTHING, Quota, Resources, Share
+from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.queue import CompanyQueue, UserQueue
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
+from scheduler.rules.entities import App, Worker
 from scheduler.rules.placement.sizing import executor_memory_mb
+from scheduler.rules.state import ClusterState
 
-if TYPE_CHECKING:
-    from scheduler.rules.admission.queue import CompanyQueue, UserQueue
-    from scheduler.rules.admission.quota import Pending
-    from scheduler.rules.entities import App, Worker
-    from scheduler.rules.state import ClusterState
-
-CAUSES = {
-    "no-live-worker": "A3",
-    "beyond-quota": "C4",
-    "cap": "C4",
-    "reserved": "C7",
-    "queue": "F1",
-    "company-turn": "C3",
-    "user-turn": "U1",
-    "cluster-full": "A3",
-    "next-turn": "T2",
-    "driver": "D1",
-    "limit": "P5",
-    "no-worker-large-enough": "P1",
-    "parts-exceed-cluster": "C8",
-    "locality": "L5",
-    "workers-full": "P1",
-}
-"""Every cause of waiting, and its rule under the default policies."""
+CAUSES = (
+    "no-live-worker",
+    "beyond-quota",
+    "quota",
+    "reserved",
+    "queue",
+    "company-turn",
+    "user-turn",
+    "cluster-full",
+    "next-turn",
+    "driver",
+    "limit",
+    "no-worker-large-enough",
+    "parts-exceed-cluster",
+    "locality",
+    "workers-full",
+)
+"""Every cause of waiting, in the order of reports."""
 _NAMED = 5
-"""The most names that a sentence lists."""
+"""The largest number of names in a sentence."""
 
 Told = tuple[str, dict[str, Any]]
 """A sentence, and its facts as JSON values."""
 
 
 class Wait(NamedTuple):
-    """The cause of waiting, its rule, and a function that describes it on the current state."""
+    """The cause of waiting, its rule, and a function that describes it, valid until the state changes."""
 
     cause: str
     rule: str
@@ -63,7 +61,7 @@ class Wait(NamedTuple):
 
 
 def waits_for(state: ClusterState, app: App) -> Wait | None:
-    """Why the app is not admitted (A3), or has no executor (P1); None if it waits for neither."""
+    """Why the app is not admitted (A3) or has no executor (P1); None if it does not wait for either."""
     if app.ended is not None or app.executors:
         return None
     if app.admitted:
@@ -90,7 +88,7 @@ def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) ->
     if not borrows and not limit.admits(app.queued.request):
         alone = not limit.fits_alone(app.queued.request)
         rule = "C6" if company.borrows else "C4"
-        return Wait("beyond-quota" if alone else "cap", rule, partial(_capped, company, app))
+        return Wait("beyond-quota" if alone else "quota", rule, partial(_over_quota, company, app))
     reserver = limit.reserver() if limit.reservations else None
     if reserver is not None and reserver.app != spec.app:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
@@ -104,29 +102,29 @@ def _live(state: ClusterState) -> list[Worker]:
     return [worker for worker in state.workers.values() if worker.status == "alive"]
 
 
-def _capped(company: CompanyQueue, app: App) -> Told:
-    request, quota, limit = app.queued.request, company.tenant.quota, company.limit
-    claimed = company.tenant.standing.claimed
-    text = f"company {app.spec.company} claims {claimed}; {request} more would pass its quota of {_words(quota)}"
-    if not limit.fits_alone(request):
-        text = f"the app requests {request}, which is beyond the quota of company {app.spec.company}, {_words(quota)}"
+def _over_quota(company: CompanyQueue, app: App) -> Told:
+    request, quota, claimed = app.queued.request, company.tenant.quota, company.tenant.standing.claimed
+    cores, memory = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
+    bought = f"its quota of {cores} cores and {memory} MiB"
+    text = f"company {app.spec.company} claims {claimed}; {request} more exceed {bought}"
+    if not company.limit.fits_alone(request):
+        text = f"the app requests {request}; company {app.spec.company} cannot exceed {bought}"
     if company.borrows:
-        text += "; it may not borrow, since another company has an app within its quota"
-    facts = {
+        text += "; it cannot borrow while another company has an app within its quota"
+    return text, {
         "claimCores": claimed.cores,
         "claimMemory": claimed.memory_mb,
         "appCores": request.cores,
         "appMemory": request.memory_mb,
-        "quotaCores": exact(quota.amount.cores, quota.denominator),
-        "quotaMemory": exact(quota.amount.memory_mb, quota.denominator),
+        "quotaCores": cores,
+        "quotaMemory": memory,
         "borrow": company.borrows,
     }
-    return text, facts
 
 
 def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
     since = company.limit.reserved[reserver.app][0]
-    text = f"the company's room is reserved for app {reserver.app}, which its quota has held back since {_time(since)}"
+    text = f"the company's room is reserved for app {reserver.app}, which its quota has held back since {moment(since)}"
     return text, {"app": reserver.app, "heldBackSince": since}
 
 
@@ -150,25 +148,24 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     spec, settings = app.spec, state.settings
     first = state.queue.first(lambda lent: not is_full(state, lent))
     if first is not None and first.company != spec.company:
-        return Wait(
-            "company-turn", COMPANY_POLICIES[settings.company_policy].rule, partial(_company_turn, state, company)
-        )
+        rule = COMPANY_POLICIES[settings.company_policy].rule
+        return Wait("company-turn", rule, partial(_company_turn, state, company))
     if first is not None and first.user != spec.user:
         return Wait("user-turn", USER_POLICIES[settings.user_policy].rule, partial(_user_turn, state, company, app))
-    full = is_full(state)
-    return Wait("cluster-full" if full else "next-turn", "A3" if full else "T2", partial(_cluster, state))
+    cause, rule = ("cluster-full", "A3") if is_full(state) else ("next-turn", "T2")
+    return Wait(cause, rule, partial(_cluster, state))
 
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
-    """The companies that take part (C1), whose turn it is first, each with the value that its policy measures."""
+    """The companies that take part (C1), in the order of their turns, each with the value that the policy compares."""
     key, basis = COMPANY_POLICIES[state.settings.company_policy].key, state.queue.basis
     taking = [state.queue.companies[name] for name in state.queue.taking_part()]
     return [(queue, str(key(queue.tenant, basis))) for queue in taking]
 
 
 def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[UserQueue, str]]:
-    """The users of a company whose next app passes its quota, whose turn it is first, each with the value measured."""
-    borrows = state.queue.may_borrow(company.tenant.company)  # brings up to date what the users' keys are made of
+    """The users whose next app is within the quota, in the order of their turns, each with the policy's value or ""."""
+    borrows = state.queue.may_borrow(company.tenant.company)  # updates the users' contenders
     policy, quota, basis = USER_POLICIES[state.settings.user_policy], company.tenant.quota, state.queue.basis
     passing = [
         queue
@@ -214,7 +211,7 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
     first = order[0][0].contender
     since = _turn(first.last_selected, first.last_selected_at)
     if not first.last_selected:
-        since += f", with an app pending since {_time(first.oldest_at)}"
+        since += f", with an app pending since {moment(first.oldest_at)}"
     text = f"user {first.user} is next, {since}; {me} was {_turn(mine.last_selected, mine.last_selected_at)}"
     if order[0][1] and place < len(order):
         measure = USER_POLICIES[state.settings.user_policy].measure
@@ -225,12 +222,12 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
 def _cluster(state: ClusterState) -> Told:
     """What fills the cluster: the companies by claim, each with how much of it is beyond its part."""
     claims, fleet = state.claims, state.fleet
-    claimed = claims.total.claimed
+    claimed, cluster = claims.total.claimed, Quota(fleet.total, 1)
     text = (
         f"the apps in waitingApps claim {claimed.cores} of {fleet.total.cores} cores "
         f"and {claimed.memory_mb} of {fleet.total.memory_mb} MiB"
     )
-    names = sorted(state.companies, key=lambda name: (-float(_of(claims.of(name).claimed, fleet.total)), name))
+    names = sorted(state.companies, key=lambda name: (-cluster.share_of(claims.of(name).claimed).rounded, name))
     companies = []
     for name in names:
         claim = claims.of(name).claimed
@@ -259,10 +256,6 @@ def _cluster(state: ClusterState) -> Told:
     return f"{text}: {', '.join(told[:_NAMED])}{more}", facts
 
 
-def _of(claimed: Resources, total: Resources) -> Share:
-    return claimed.dominant_share(total)
-
-
 def _for_executors(state: ClusterState, app: App) -> Wait | None:
     """No live worker (A4), its driver (D), its demand (P5), or placement; None if it lacks no executor."""
     if not state.fleet.live:
@@ -278,7 +271,7 @@ def _for_executors(state: ClusterState, app: App) -> Wait | None:
 
 
 def _too_little_left(app: App, size: Resources) -> Told:
-    """What is left of its request makes no executor of its size, so it gets none."""
+    """The rest of the request is smaller than an executor (P6)."""
     left, left_mb = app.left_cores, app.left_memory_mb
     facts = {"cores": size.cores, "memory": size.memory_mb, "leftCores": left, "leftMemory": left_mb}
     text = f"its request leaves {left} cores and {left_mb} MiB, and an executor takes {size.cores} and {size.memory_mb}"
@@ -319,28 +312,30 @@ def _parts(state: ClusterState, company: str) -> Told:
 
 def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
     settings = state.settings
-    held = f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores"
     numerator, denominator = map(int, settings.max_driver_share.split("/"))
-    most = None
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
     elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total.cores:
-        most = f"{held}, and {size.cores} more exceed max_driver_share, {settings.max_driver_share}"
-    if most is not None:
-        facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
-        return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
-    return Wait("driver", "D1", lambda: _before("its driver waits: ", _for_room(state, size).tell()))
+        most = (
+            f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores, and {size.cores} more exceed "
+            f"max_driver_share, {settings.max_driver_share}"
+        )
+    else:
 
+        def for_room() -> Told:
+            text, facts = _for_room(state, size).tell()
+            return f"its driver waits: {text}", facts
 
-def _before(words: str, told: Told) -> Told:
-    return words + told[0], told[1]
+        return Wait("driver", "D1", for_room)
+    facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
+    return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
 
 
 def _preferring(state: ClusterState, app: App) -> Told:
     hosts = dict.fromkeys(host for wanted in app.wanted for host in wanted.locations.hosts or ())
     since = min(wanted.since for wanted in app.wanted)
     text = (
-        f"it has waited since {_time(since)} for room on a host that its tasks prefer "
+        f"it has waited since {moment(since)} for room on a host that its tasks prefer "
         f"({', '.join([*hosts][:_NAMED])}): up to {state.settings.locality_wait_host_ms} ms on these hosts, "
         f"then up to {state.settings.locality_wait_rack_ms} ms in their racks"
     )
@@ -356,31 +351,26 @@ def _for_room(state: ClusterState, size: Resources) -> Wait:
 
 
 def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
-    """The live worker that comes nearest to `size`."""
-
-    def has(worker: Worker) -> Resources:
-        return Resources(*worker.free) if of_free else worker.offer
+    """The live worker with the largest part of `size`, of its free resources or of its offer."""
 
     def nearness(worker: Worker) -> tuple[float, int, int, str]:
-        cores, memory_mb = has(worker)
+        cores, memory_mb, *_ = worker.free if of_free else worker.offer
         parts = min(1.0, cores / size.cores) if size.cores else 1.0, min(1.0, memory_mb / size.memory_mb)
         return min(parts), cores, memory_mb, worker.id
 
-    worker = max(live, key=nearness)
-    cores, memory_mb = has(worker)
+    _, cores, memory_mb, nearest = max(map(nearness, live))
     asked, offer = f"{size.cores} cores and {size.memory_mb} MiB", f"{cores} cores and {memory_mb} MiB"
     facts = {
         "cores": size.cores,
         "memory": size.memory_mb,
-        "nearest": {"worker": worker.id, "cores": cores, "memory": memory_mb, "free": of_free},
+        "nearest": {"worker": nearest, "cores": cores, "memory": memory_mb, "free": of_free},
     }
     if of_free:
-        return f"no worker has {asked} free; the nearest is {worker.id} with {offer} free", facts
-    return f"no worker offers {asked}; the nearest is {worker.id} with {offer}", facts
+        return f"no worker has {asked} free; the nearest is {nearest} with {offer} free", facts
+    return f"no worker offers {asked}; the nearest is {nearest} with {offer}", facts
 
 
 def _rest(names: list[str]) -> str:
-    """The others before it."""
     if not names:
         return ""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -390,16 +380,7 @@ def _rest(names: list[str]) -> str:
 def _turn(seq: int | None, at: int | None = None) -> str:
     if not seq:
         return "never selected"
-    return f"last selected at position {seq}" + ("" if at is None else f", {_time(at)}")
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
-
-
-def _words(quota: Quota) -> str:
-    cores, memory_mb = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
-    return f"{cores} cores and {memory_mb} MiB"
+    return f"last selected at position {seq}" + ("" if at is None else f", {moment(at)}")
 
 
 def exact(amount: int, denominator: int) -> str:

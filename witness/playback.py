@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from recovery.replay.bounds import OPEN, Bound, up_to
 from recovery.replay.rebuild import fold
+from scheduler.model import events
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import (
-    AppRegistered,
-    AppRemoved,
-    CompanyRegistered,
-    Event,
-    ExecutorRemoved,
-    ExecutorRevoked,
-    MasterElected,
-    WorkerChanged,
-    WorkerRegistered,
-    WorkerRemoved,
-    outlined,
-)
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import decision_of
 from scheduler.rules.views import shares, workers
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Fact
+from scheduler.store.codec import Fact
 
 
 class Frame(NamedTuple):
-    """The cluster after the turn that ended at position `seq`, at `at` (ms), and the turn's entries.
+    """The cluster after the turn that ended at position `seq` and time `at` (ms), and the turn's entries.
 
-    `state` is valid until the next frame is generated; that one is of the time `next_at`, None = no further one.
+    `state` is valid until the next frame is generated. `next_at` is the time of that frame, None = this is the last.
     """
 
     seq: int
@@ -53,7 +39,7 @@ class Frame(NamedTuple):
             "queue": {"pending": len(state.queue.arrivals), "waiting": len(state.waiting)},
             "workers": workers(state),
             "decisions": [
-                {"seq": fact.seq, **outlined(fact.event)}
+                {"seq": fact.seq, **events.outlined(fact.event)}
                 for fact in self.happened
                 if decision_of(fact.event, fact.cause) is not None
             ],
@@ -61,21 +47,21 @@ class Frame(NamedTuple):
 
 
 class Playback:
-    """A log up to `last`: `wind` folds what precedes the span, `frames` plays the rest."""
+    """A log up to `last`. `wind` folds the turns before a span, `frames` plays the rest."""
 
     def __init__(self, facts: Iterable[Fact], last: Bound = OPEN) -> None:
         self.state = ClusterState()
-        self._turns = (list(turn) for _, turn in groupby(up_to(facts, last), key=lambda fact: fact.turn))
-        self._next: list[list[Fact]] = []
+        groups = groupby(up_to(facts, last), key=lambda fact: fact.turn)
+        self._turns: Iterator[list[Fact]] = (list(turn) for _, turn in groups)
 
     def wind(self, first: Bound) -> Iterator[Fact]:
-        """Fold the turns before the span and generate their entries.
+        """Fold the turns before `first` and generate their entries.
 
-        Raises: InvalidCommand if the log ends before the span; as `fold`.
+        Raises: InvalidCommand if the log ends before `first`; as `fold`.
         """
         for turn in self._turns:
             if first.reached(turn[-1]):
-                self._next.append(turn)
+                self._turns = chain([turn], self._turns)
                 return
             for fact in turn:
                 fold(self.state, fact)
@@ -84,10 +70,9 @@ class Playback:
 
     def frames(self) -> Iterator[Frame]:
         """A frame for each further turn. Raises: as `fold`."""
-        turns = chain(self._next, self._turns)
-        ahead = next(turns, None)
+        ahead = next(self._turns, None)
         while ahead is not None:
-            turn, ahead = ahead, next(turns, None)
+            turn, ahead = ahead, next(self._turns, None)
             for fact in turn:
                 fold(self.state, fact)
             yield Frame(turn[-1].seq, turn[-1].at, turn, self.state, None if ahead is None else ahead[0].at)
@@ -101,20 +86,20 @@ def pending_apps(state: ClusterState) -> dict[str, int]:
     }
 
 
-_WORDS: dict[type[Event], str] = {
-    MasterElected: "master {0.master} elected",
-    CompanyRegistered: "company {0.company}",
-    WorkerRegistered: "worker {0.worker} offers {0.offer.cores} cores",
-    WorkerChanged: "worker {0.worker} {0.status}",
-    WorkerRemoved: "worker {0.worker} {0.reason}",
-    AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested.cores} cores",
-    ExecutorRevoked: "{0.executor} is told to stop",
-    ExecutorRemoved: "{0.executor} {0.reason}",
-    AppRemoved: "{0.app} {0.reason}",
+_WORDS: dict[type[events.Event], str] = {
+    events.MasterElected: "master {0.master} elected",
+    events.CompanyRegistered: "company {0.company}",
+    events.WorkerRegistered: "worker {0.worker} offers {0.offer.cores} cores",
+    events.WorkerChanged: "worker {0.worker} {0.status}",
+    events.WorkerRemoved: "worker {0.worker} {0.reason}",
+    events.AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested.cores} cores",
+    events.ExecutorRevoked: "{0.executor} is told to stop",
+    events.ExecutorRemoved: "{0.executor} {0.reason}",
+    events.AppRemoved: "{0.app} {0.reason}",
 }
 
 
-def told(event: Event) -> str:
+def told(event: events.Event) -> str:
     """The event in a few words, "" if live views do not show it."""
     decision = decision_of(event)
     return (_WORDS.get(type(event), "") if decision is None else decision.text).format(event)

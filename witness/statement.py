@@ -1,4 +1,4 @@
-"""A company's use over a month, by user and app, with the span of the log that it follows from.
+"""A company's resource use in one month, by user and app, with the span of the log that proves it.
 
 "Requested" counts from an app's admission to its removal, "granted" until its executors and drivers are gone (semantics
 O1). Amounts are whole core-ms and MiB-ms; hours are rounded. The statement names the position and digest of its last
@@ -11,44 +11,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recovery.replay.window import Span
-from scheduler.model.events import CompanyRegistered, Event
-from scheduler.rules.state import ClusterState
 from witness.usage import Account, Accounts
 
 HOUR_MS = 3_600_000
 AMOUNTS = ("requestedCoreMs", "requestedMemoryMs", "grantedCoreMs", "grantedMemoryMs")
 
 
-class Usages:
-    """A `Meter` of every app's account, which also collects all companies."""
-
-    def __init__(self) -> None:
-        self.accounts = Accounts()
-        self.companies: dict[str, None] = {}
-
-    def begin(self, at: int) -> None:
-        """The span begins at `at` (ms)."""
-        self.accounts.first_at = at
-
-    def end(self, at: int) -> None:
-        """The span ends at `at` (ms)."""
-        self.accounts.last_at = at
-
-    def advance(self, state: ClusterState, to: int) -> None:
-        """Do nothing: accounts are settled when they change."""
-
-    def observe(self, state: ClusterState, event: Event) -> None:
-        """The event was folded just now."""
-        if isinstance(event, CompanyRegistered):
-            self.companies[event.company] = None
-        self.accounts.observe(state, event)
-
-
-def statement(usages: Usages, span: Span, *, company: str, month: str) -> dict[str, Any]:
-    """The statement as JSON values: every app that held anything, sums by user and in total."""
+def statement(accounts: Accounts, span: Span, *, company: str, month: str) -> dict[str, Any]:
+    """The statement as JSON values: each app that held anything, the sums by user, and the total."""
     apps = [
         account
-        for account in usages.accounts.settle(span.last_at)
+        for account in accounts.accrued(span.last_at)
         if account.company == company and (account.requested_ms.cores or account.granted_ms.cores)
     ]
     users: dict[str, list[Account]] = {}
@@ -62,10 +35,10 @@ def statement(usages: Usages, span: Span, *, company: str, month: str) -> dict[s
         "users": [
             {
                 "user": user,
-                **_amounts(accounts),
-                "apps": [{"app": account.app, **_amounts([account])} for account in accounts],
+                **_amounts(held),
+                "apps": [{"app": account.app, **_amounts([account])} for account in held],
             }
-            for user, accounts in sorted(users.items())
+            for user, held in sorted(users.items())
         ],
     }
 

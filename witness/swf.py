@@ -1,16 +1,16 @@
-"""Read a workload trace in the Standard Workload Format (SWF) as turns: its cluster, companies and jobs.
+"""Workload traces in the Standard Workload Format (SWF), read as turns.
 
-A trace has one job per line in 18 columns, -1 = unknown (Chapin et al. 1999; Parallel Workloads Archive). The header
-names the nodes: `; Nodes: 20 x 80 processors, 505 GiB each; …`.
+A trace has one job per line in 18 columns, -1 = unknown (Chapin et al. 1999; Parallel Workloads Archive). Its header
+states the nodes: `; Nodes: 20 x 80 processors, 505 GiB each; …`.
 
-Traces put all users into one group. So users are distributed over the companies c1 … cN in serpentine order, the
-users with the most processor-seconds first. The minimum executor has 2 cores, so a job's cores are its processors
-rounded up to an even number.
+Traces have no companies. Users are distributed over the companies c1 … cN in serpentine order, by descending
+processor-seconds. The minimum executor has 2 cores, so a job's cores are its processors rounded up to an even number.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
@@ -46,31 +46,29 @@ class Trace(NamedTuple):
 
 
 def read_trace(lines: Iterable[str], companies: int) -> Trace:
-    """Parse the lines of a trace and distribute its users over `companies` companies.
-
-    Jobs without run time or processors are skipped.
+    """Parse a trace and distribute its users over `companies` companies. Skips jobs without run time or processors.
 
     Raises: InvalidCommand naming a malformed line, or if the trace has no nodes or no jobs.
     """
     header: list[str] = []
     jobs: list[Job] = []
+    in_bytes = False
     for number, line in enumerate(lines, start=1):
         if line.startswith(";"):
             header.append(line)
-        elif line.strip() and (job := _job(number, line, in_bytes=_in_bytes(header))) is not None:
+            in_bytes = in_bytes or "bytes in field 10" in line
+        elif line.strip() and (job := _job(number, line, in_bytes=in_bytes)) is not None:
             jobs.append(job)
     workers = list(_workers(header))
     if not workers:
         raise InvalidCommand("the trace names no nodes: add a header line `; Nodes: 120 x 2 processors, 1 GiB each`")
     if not jobs:
         raise InvalidCommand("the trace has no job with run time and processors")
-    company, largest_mb = _dealt(jobs, companies), max(worker.memory_mb for worker in workers)
-    names = [f"c{number}" for number in range(1, companies + 1)]
+    company, largest_mb = _company_by_user(jobs, companies), max(worker.memory_mb for worker in workers)
     start = min(job.submitted_s for job in jobs) * 1000
-    settings = {**SETTINGS, "retained_apps": 1000}
     setup: list[Command] = [
-        ConfigureCluster(settings=settings),
-        *(RegisterCompany(company=name) for name in names),
+        ConfigureCluster(settings={**SETTINGS, "retained_apps": 1000}),
+        *(RegisterCompany(company=f"c{number}") for number in range(1, companies + 1)),
         *workers,
     ]
     turns = [LoggedTurn(start, [Input(command) for command in setup], [], [])]
@@ -83,7 +81,7 @@ def read_trace(lines: Iterable[str], companies: int) -> Trace:
 
 
 def _job(number: int, line: str, *, in_bytes: bool) -> Job | None:
-    """The job of a line, None to skip it. Memory is KiB per processor, or total bytes if the header says so."""
+    """The job of a line, None to skip it. Memory is in KiB per processor, or total bytes with `in_bytes`."""
     columns = line.split()
     try:
         numbers = [int(float(text)) for text in columns] if len(columns) >= COLUMNS else []
@@ -101,44 +99,31 @@ def _job(number: int, line: str, *, in_bytes: bool) -> Job | None:
     return Job(job, submitted, run, processors, memory_mb, f"u{user}", failed=status == 0)
 
 
-def _in_bytes(header: Iterable[str]) -> bool:
-    return any("bytes in field 10" in line for line in header)
-
-
 def _workers(header: Iterable[str]) -> Iterator[RegisterWorker]:
-    number = 0
-    for line in header:
-        if line.startswith("; Nodes:"):
-            for nodes, cores, memory, unit in _NODES.findall(line):
-                for _ in range(int(nodes)):
-                    number += 1
-                    yield RegisterWorker(
-                        worker=f"w{number:04}",
-                        node=f"n{number}",
-                        host=f"n{number}",
-                        cores=int(cores),
-                        memory_mb=int(int(memory) * _MIB[unit]),
-                    )
+    offers = (offer for line in header if line.startswith("; Nodes:") for offer in _NODES.findall(line))
+    each = ((int(cores), int(int(memory) * _MIB[unit])) for n, cores, memory, unit in offers for _ in range(int(n)))
+    for number, (cores, memory_mb) in enumerate(each, start=1):
+        node = f"n{number}"
+        yield RegisterWorker(worker=f"w{number:04}", node=node, host=node, cores=cores, memory_mb=memory_mb)
 
 
-def _dealt(jobs: Iterable[Job], companies: int) -> dict[str, str]:
-    """User -> company, in serpentine order by descending processor-seconds."""
-    seconds: dict[str, int] = {}
+def _company_by_user(jobs: Iterable[Job], companies: int) -> dict[str, str]:
+    seconds = Counter[str]()
     for job in jobs:
-        seconds[job.user] = seconds.get(job.user, 0) + job.run_s * job.processors
+        seconds[job.user] += job.run_s * job.processors
     snake = [*range(1, companies + 1), *range(companies, 0, -1)]
     ordered = sorted(seconds, key=lambda user: (-seconds[user], user))
     return {user: f"c{snake[number % len(snake)]}" for number, user in enumerate(ordered)}
 
 
 def _held(job: Job) -> int:
-    """The job's cores, rounded up to minimum executors."""
+    """The job's processors, rounded up to minimum executors."""
     least = SETTINGS["min_executor_cores"]
     return -(-job.processors // least) * least
 
 
 def _submission(job: Job, company: str, largest_mb: int) -> SubmitApp:
-    """The job as an app. Its memory is capped so that a minimum executor fits on the largest worker."""
+    """The job as an app. Its memory is limited so that a minimum executor fits on the largest worker."""
     most = largest_mb // MEMORY_STEP_MB * MEMORY_STEP_MB // SETTINGS["min_executor_cores"]
     memory_mb = None if job.memory_mb is None else max(1, min(most, -(-job.memory_mb // _held(job))))
     return SubmitApp(

@@ -1,7 +1,7 @@
-"""The requests, grants and waits of each app over a span of the log, from which all figures are computed.
+"""The requests, grants and waits of each app over a span of the log.
 
-The state forgets apps that ended long ago (`retained_apps`); accounts are kept for all. Amounts are whole core-ms and
-MiB-ms, so they add up exactly.
+Accounts are kept for all apps, also for those that the state has forgotten (`retained_apps`). Amounts are whole core-ms
+and MiB-ms, so sums are exact.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
+    CompanyRegistered,
     Event,
     ExecutorRemoved,
     ExecutorRevoked,
@@ -27,14 +28,14 @@ FAR_MS = 1 << 62
 
 @dataclass(slots=True)
 class Account:
-    """One app within the span. Times are in ms, None for what has not happened by its end."""
+    """One app within the span. Times are in ms, None if not reached by the end of the span."""
 
     app: str
     company: str
     user: str
     submitted_at: int
     demand: Resources = NOTHING
-    """Its current request, 0 once it ended; for unlimited cores, at least what it holds."""
+    """Its current request, none once it ended; for unlimited cores, at least what it holds."""
     admitted_at: int | None = None
     started_at: int | None = None
     """The time of its first grant."""
@@ -45,7 +46,7 @@ class Account:
     granted: Resources = NOTHING
     requested_ms: Resources = NOTHING
     granted_ms: Resources = NOTHING
-    settled_at: int = 0
+    accrued_at: int = 0
     asked_cores: int = 0
     """Its largest request."""
     lost: int = 0
@@ -55,13 +56,15 @@ class Account:
 
 
 class Accounts:
-    """The accounts of all apps. Sums count from `first_at` (ms), which may be in the future, to `last_at`."""
+    """A `Meter` of all apps. Sums count from `first_at` (ms), which may be in the future, to `last_at`."""
 
-    def __init__(self, first_at: int = FAR_MS) -> None:
-        self.first_at = first_at
+    def __init__(self) -> None:
+        self.first_at = FAR_MS
         self.last_at: int | None = None
         self.all: list[Account] = []
-        """In the order of submission; an id may be used again once its app is forgotten."""
+        """In the order of submission; an id can be used again once its app is forgotten."""
+        self.companies: set[str] = set()
+        """All companies that were ever registered."""
         self._latest: dict[str, Account] = {}
         self._leaving: dict[str, tuple[int, int]] = {}
         """Executor that leaves for a claim -> its cores, and since when (ms) it was granted."""
@@ -71,23 +74,28 @@ class Accounts:
         at = max(at, self.first_at)
         return at if self.last_at is None else min(at, self.last_at)
 
+    def advance(self, state: ClusterState, to: int) -> None:
+        """Do nothing: an account accrues when it changes."""
+
     def observe(self, state: ClusterState, event: Event) -> Account | None:
         """The account of the app of the event, folded just now; None if it has none."""
+        if isinstance(event, CompanyRegistered):
+            self.companies.add(event.company)
         name: str | None = getattr(event, "app", None)
         if name is None:
             return None
         if isinstance(event, AppRegistered):
-            account = Account(name, event.company, event.user, state.at, settled_at=state.at)
+            account = Account(name, event.company, event.user, state.at, accrued_at=state.at)
             self._latest[name] = account
             self.all.append(account)
         else:
             account = self._latest[name]
-            self._settle(account, state.at)
+            self._accrue(account, state.at)
             if isinstance(event, AppRemoved):
                 account.ended_at, account.ended = state.at, event.reason
             elif isinstance(event, ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved):
                 self._lose(account, state, event)
-        _take_over(account, state.apps.get(name), state.at)
+        _update(account, state.apps.get(name), state.at)
         return account
 
     def _lose(
@@ -106,27 +114,27 @@ class Accounts:
         elif event.reason == "reclaimed":
             account.lost_core_ms += cores * (state.at - granted_at)
 
-    def settle(self, at: int) -> Iterator[Account]:
+    def accrued(self, at: int) -> Iterator[Account]:
         """Every account, with sums up to `at` (ms)."""
         for account in self.all:
-            self._settle(account, at)
+            self._accrue(account, at)
             yield account
 
     def latest(self, app: str, at: int) -> Account:
         """The app's account, with sums up to `at` (ms). Raises: KeyError if there is none."""
-        self._settle(self._latest[app], at)
+        self._accrue(self._latest[app], at)
         return self._latest[app]
 
-    def _settle(self, account: Account, at: int) -> None:
-        passed = self.clip(at) - self.clip(account.settled_at)
+    def _accrue(self, account: Account, at: int) -> None:
+        passed = self.clip(at) - self.clip(account.accrued_at)
         if passed > 0:
             account.requested_ms += account.requested * passed
             account.granted_ms += account.granted * passed
-        account.settled_at = at
+        account.accrued_at = at
 
 
-def _take_over(account: Account, app: App | None, at: int) -> None:
-    """Copy the app's current amounts; an app that the state forgot has ended and holds nothing."""
+def _update(account: Account, app: App | None, at: int) -> None:
+    """Copy the app's current amounts. None = the state has forgotten the app, which holds nothing."""
     if app is None or app.ended is not None:
         account.demand, account.requested = NOTHING, NOTHING
         account.granted = NOTHING if app is None else app.granted

@@ -1,10 +1,10 @@
-"""The inputs of a log, or of a trace, replayed under other rules in virtual time.
+"""Replay the inputs of a log, or of a trace, under other rules in virtual time.
 
 While the decisions equal those of the log, the replay follows the log turn by turn, so unchanged rules give the same
 log. After the first difference, an app whose events still equal the logged ones continues as logged. Any other app
-ends once it was granted as many core-ms as in the log; its early ends of executors and its changes of demand are left
-out. An app that was never granted anything has the average work of the log's apps; one whose end is not logged has the
-work that the log shows.
+ends once it was granted as many core-ms as in the log; executors that ended early and changes of demand are left out.
+An app that was never granted anything has the average work of the log's apps; one that has not ended has the work that
+the log shows.
 """
 
 from __future__ import annotations
@@ -12,57 +12,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import groupby, zip_longest
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from scheduler.model.commands import (
-    ChangeCompany,
-    Command,
-    ConfigureCluster,
-    EndApp,
-    EndedDriver,
-    EndedExecutor,
-    KillExecutors,
-    Private,
-    RegisterCompany,
-    RegisterWorker,
-    RemoveWorker,
-    ReportBacklog,
-    ScaleApp,
-    StartedExecutor,
-    SubmitApp,
-)
+from scheduler.model import commands, events
+from scheduler.model.commands import Command, ConfigureCluster, Private, RegisterCompany, RegisterWorker
 from scheduler.model.errors import CommandRejected, InvalidCommand, UnknownCompany
-from scheduler.model.events import (
-    AppAdmitted,
-    ClusterConfigured,
-    CompanyChanged,
-    Event,
-    ExecutorsRequested,
-    MasterElected,
-    RoomReserved,
-    WorkerRemoved,
-    outlined,
-)
+from scheduler.model.events import ClusterConfigured, Event, MasterElected, outlined
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
-from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
 from scheduler.rules.validate import changed_settings
+from scheduler.store.codec import Fact
 from witness.fairness import Fairness
 
-if TYPE_CHECKING:
-    from scheduler.store.codec import Fact
-
 TICK_MS = 1_000
-"""How late a master may notice that something is due: a logged turn within that time handles it, as in the log."""
+"""How late a master may notice that something is due. A logged turn within that time handles it, as in the log."""
 _OF_THE_LOG = (
-    ChangeCompany | EndApp | EndedDriver | EndedExecutor | KillExecutors | ReportBacklog | ScaleApp | StartedExecutor
-)
-"""Commands that are replaced by the events they caused, which apply only to an app with the same events as logged."""
+    commands.ChangeCompany | commands.EndApp | commands.EndedDriver | commands.EndedExecutor
+    | commands.KillExecutors | commands.ReportBacklog | commands.ScaleApp | commands.StartedExecutor
+)  # fmt: skip
+"""Commands replaced by the events they caused, which apply only to an app whose events equal the logged ones."""
 
 
 class Input(NamedTuple):
@@ -85,17 +58,18 @@ def turns(facts: Iterable[Fact]) -> Iterator[LoggedTurn]:
     """The turns of the log."""
     for _, group in groupby(facts, key=lambda fact: fact.turn):
         entries = list(group)
-        events, causes = [fact.event for fact in entries], [fact.cause for fact in entries]
-        yield LoggedTurn(entries[0].at, list(_inputs(entries)), events, causes)
+        inputs, causes = list(_inputs(entries)), [fact.cause for fact in entries]
+        yield LoggedTurn(entries[0].at, inputs, [fact.event for fact in entries], causes)
 
 
 def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
     for number, fact in enumerate(turn):
         if isinstance(fact.command, _OF_THE_LOG):
             for event in (caused.event for caused in turn[number : number + fact.caused]):
-                if not isinstance(event, ExecutorsRequested | RoomReserved):
-                    what = RemoveWorker(worker=event.worker) if isinstance(event, WorkerRemoved) else event
-                    yield Input(what, fact.cause)
+                if isinstance(event, events.WorkerRemoved):
+                    yield Input(commands.RemoveWorker(worker=event.worker), fact.cause)
+                elif not isinstance(event, events.ExecutorsRequested | events.RoomReserved):
+                    yield Input(event, fact.cause)
         elif fact.command is not None:
             yield Input(fact.command, fact.cause)
         elif isinstance(fact.event, MasterElected):
@@ -113,7 +87,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """The differences: settings, quotas by company (cores, MiB), and workers added at the start."""
+    """The changed settings, the quotas by company (cores, MiB), and the workers added at the start."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     quotas: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -122,7 +96,7 @@ class Rules:
 
 @dataclass(slots=True)
 class _Running:
-    """The core-ms left at `at` (ms) to an app that does not follow the log."""
+    """The core-ms left at `at` (ms) to an app that does not continue as logged."""
 
     left: int = 0
     at: int = -1
@@ -145,30 +119,28 @@ class World:
         if self.state.head:
             self.meter.advance(self.state, at)
         else:
-            self.meter.begin(at)
+            self.meter.first_at = at
         self.now = at
         return _Observed(self, at)
 
     def report(self) -> dict[str, Any]:
         """The figures of `fairness` by company and by user, the makespan, and how many apps were refused."""
         found = self.meter.report(self.state)
-        found.pop("series")
-        accounts = self.meter.accounts.all
-        ended = max((account.ended_at or 0 for account in accounts), default=0)
-        first = min((account.submitted_at for account in accounts), default=0)
-        makespan = ended - first if ended else None
+        del found["series"]
+        ended = max((account.ended_at or 0 for account in self.meter.all), default=0)
+        makespan = ended - min(account.submitted_at for account in self.meter.all) if ended else None
         return {**found, "users": self.meter.of_users(self.state), "makespanMs": makespan, "refused": len(self.refused)}
 
 
 class _Observed(Turn):
-    """A turn of a world, which measures each of its events."""
+    """A turn whose events its world measures."""
 
     def __init__(self, world: World, at: int) -> None:
         super().__init__(world.state, at)
         self._world = world
 
     def hear(self, fact: Event | None = None, cause: str = "") -> None:
-        """Let the turn decide, on an event that comes without a command if one is given (semantics W6)."""
+        """Let the turn decide (semantics W6), after an event without a command if one is given."""
         self._taken += 1
         if fact is not None:
             self.record(fact, cause)
@@ -190,7 +162,7 @@ def check_rules(rules: Rules, turns: Iterable[LoggedTurn]) -> None:
 
 
 def as_logged(turns: Iterable[LoggedTurn]) -> World:
-    """The world as logged."""
+    """The world of the log."""
     world = World()
     for logged in turns:
         turn = world.turn(logged.at)
@@ -203,14 +175,14 @@ def work_of(world: World) -> dict[str, Work]:
     """App -> its work: what it was granted until it ended."""
     return {
         account.app: Work(account.granted_ms.cores or None, account.ended == "failed")
-        for account in world.meter.accounts.settle(world.state.at)
+        for account in world.meter.accrued(world.state.at)
     }
 
 
 class OtherWorld(World):
-    """A cluster under `rules`, given the turns of a log and the work of each app.
+    """A cluster under `rules`, fed with the turns of a log and the work of each app.
 
-    With `follows` an app continues as logged while its events equal the logged ones; a trace has no log to follow.
+    `follows`: whether an app continues as logged while its events equal the logged ones; a trace has no such events.
     """
 
     def __init__(self, rules: Rules, work: Mapping[str, Work], *, follows: bool = True) -> None:
@@ -244,10 +216,10 @@ class OtherWorld(World):
         turn.settle()
         if self._follows:
             self._compare(turn, logged)
-        self._go_on(turn)
+        self._update_ends(turn)
 
     def run_until(self, until: int | None = None) -> None:
-        """Take the turns that come by themselves before `until` (ms), or until the last app has ended."""
+        """Take the turns that are due before `until` (ms), or until the last app has ended."""
         while self._ends or until is not None:
             moment = self.state.timers.next(self.now)
             if self._follows and moment is not None and until is not None and until - moment <= TICK_MS:
@@ -263,10 +235,10 @@ class OtherWorld(World):
             turn.settle()
             for name in _by_app(entry.event for entry in turn.entries):
                 self._apart.setdefault(name, _Running())
-            self._go_on(turn)
+            self._update_ends(turn)
 
     def _give(self, turn: _Observed, given: Input) -> None:
-        """Take a command under this world's rules, or an event if its app has the same events as logged."""
+        """Take a command under this world's rules, or an event if its app continues as logged."""
         what, cause = given
         try:
             match what:
@@ -278,7 +250,7 @@ class OtherWorld(World):
                 case RegisterCompany() if what.company in self.rules.quotas:
                     cores, memory_mb = self.rules.quotas[what.company]
                     turn.take(replace(what, cores=cores, memory_mb=memory_mb, part=None), cause)
-                case CompanyChanged() if what.company in self.state.companies:
+                case events.CompanyChanged() if what.company in self.state.companies:
                     bought = self.rules.quotas.get(what.company)
                     stated = replace(what, amounts=Resources(*bought), part=None) if bought else what
                     turn.hear(stated, cause)
@@ -291,16 +263,15 @@ class OtherWorld(World):
             self._refuse(what, refusal)
 
     def _refuse(self, what: Command | Event, refusal: CommandRejected) -> None:
-        """Note an app that is refused here. Raises: the refusal of a setting or a quota."""
-        if isinstance(what, ConfigureCluster) or (
-            isinstance(what, RegisterCompany) and isinstance(refusal, InvalidCommand)
-        ):
+        """Record a refused app. Raises: the refusal of a setting or a quota."""
+        invalid = isinstance(what, RegisterCompany) and isinstance(refusal, InvalidCommand)
+        if invalid or isinstance(what, ConfigureCluster):
             raise refusal
-        if isinstance(what, SubmitApp):
+        if isinstance(what, commands.SubmitApp):
             self.refused[what.app] = str(refusal)
 
     def _compare(self, turn: Turn, logged: LoggedTurn) -> None:
-        """Separate the apps whose events differ from the logged ones: from here on only their work counts."""
+        """Separate the apps whose events differ from the logged ones; only their work counts from now on."""
         here = [entry.event for entry in turn.entries]
         if self.in_step and here == logged.events:
             return
@@ -310,24 +281,26 @@ class OtherWorld(World):
             if mine.get(name) != theirs.get(name):
                 self._apart.setdefault(name, _Running())
 
-    def _go_on(self, turn: Turn) -> None:
-        """Work out again when the separate apps of this turn end."""
+    def _update_ends(self, turn: Turn) -> None:
+        """Compute again when the separate apps of this turn end."""
         for name in _by_app(entry.event for entry in turn.entries):
             if not self._follows:
                 self._apart.setdefault(name, _Running())
             if name in self._apart:
-                self._reckon(name, self._apart[name], turn.at)
+                self._update_end(name, self._apart[name], turn.at)
         for name, running in list(self._apart.items()) if self._follows else ():
             if running.at < 0:
-                self._reckon(name, running, turn.at)
+                self._update_end(name, running, turn.at)
 
-    def _reckon(self, name: str, running: _Running, now: int) -> None:
+    def _update_end(self, name: str, running: _Running, now: int) -> None:
         app = self.state.apps.get(name)
         if app is None or (app.ended is not None and not app.allocations()):
             self._apart[name] = _Running(at=now, version=running.version + 1)
             return
         if running.at < 0:
-            running.left = max(0, self._work_left(app, now))
+            core_ms = self._work.get(name, Work(None)).core_ms
+            done = self.meter.latest(name, now).granted_ms.cores
+            running.left = max(0, (self._average if core_ms is None else core_ms) - done)
         else:
             running.left = max(0, running.left - running.rate * (now - running.at))
         running.version += 1
@@ -337,21 +310,16 @@ class OtherWorld(World):
             self._count += 1
             heappush(self._ends, (due, self._count, running.version, name))
 
-    def _work_left(self, app: App, now: int) -> int:
-        known = self._work.get(app.spec.app, Work(None)).core_ms
-        done = self.meter.accounts.latest(app.spec.app, now).granted_ms.cores
-        return (self._average if known is None else known) - done
-
     def _finish(self, turn: Turn, name: str) -> None:
         """End the executors and the driver of the app, and the app."""
         app = self.state.apps[name]
         failed = self._work.get(name, Work(None)).failed and not app.spec.supervise
         for executor in list(app.executors.values()):
-            turn.take(EndedExecutor(executor=executor.id, reason="exited", exit_code=0, done=not failed))
+            turn.take(commands.EndedExecutor(executor=executor.id, reason="exited", exit_code=0, done=not failed))
         if app.driver is not None:
-            turn.take(EndedDriver(driver=app.driver.id, reason="exited", exit_code=int(failed)))
+            turn.take(commands.EndedDriver(driver=app.driver.id, reason="exited", exit_code=int(failed)))
         elif app.ended is None and app.spec.driver is None:
-            turn.take(EndApp(app=name, reason="failed" if failed else "finished"))
+            turn.take(commands.EndApp(app=name, reason="failed" if failed else "finished"))
 
 
 def compared(log: World, other: World) -> dict[str, Any]:
@@ -361,25 +329,16 @@ def compared(log: World, other: World) -> dict[str, Any]:
 
 def first_difference(log: World, other: World) -> dict[str, Any] | None:
     """The number of the first differing decision, from 1, and both decisions; None if there is none."""
-    number = 0
-    for number, (theirs, mine) in enumerate(zip(log.decisions, other.decisions, strict=False), start=1):
-        if (theirs[0], _fate(theirs[1])) != (mine[0], _fate(mine[1])):
-            return {"number": number, "log": _said(theirs), "other": _said(mine)}
-    rest = [world.decisions[number : number + 1] for world in (log, other)]
-    if not any(rest):
-        return None
-    theirs_, mine_ = ([_said(decision) for decision in part] for part in rest)
-    return {"number": number + 1, "log": next(iter(theirs_), None), "other": next(iter(mine_), None)}
+    for number, (theirs, mine) in enumerate(zip_longest(log.decisions, other.decisions), start=1):
+        if not (theirs and mine) or (theirs[0], _comparable(theirs[1])) != (mine[0], _comparable(mine[1])):
+            logged, replayed = (each and {"at": each[0], **outlined(each[1])} for each in (theirs, mine))
+            return {"number": number, "log": logged, "other": replayed}
+    return None
 
 
-def _said(decision: tuple[int, Event]) -> dict[str, Any]:
-    at, event = decision
-    return {"at": at, **outlined(event)}
-
-
-def _fate(event: Event) -> Event:
+def _comparable(event: Event) -> Event:
     """The event without the share, which depends on other apps."""
-    return replace(event, share="") if isinstance(event, AppAdmitted) else event
+    return replace(event, share="") if isinstance(event, events.AppAdmitted) else event
 
 
 def _app_of(event: Event) -> str:
@@ -393,5 +352,5 @@ def _by_app(events: Iterable[Event]) -> dict[str, list[Event]]:
     for event in events:
         name = _app_of(event)
         if name:
-            found.setdefault(name, []).append(_fate(event))
+            found.setdefault(name, []).append(_comparable(event))
     return found

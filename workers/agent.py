@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import (
-    Command,
-    DrainWorker,
-    EndApp,
-    EndedDriver,
-    EndedExecutor,
-    RegisterWorker,
-    RemoveWorker,
-    StartedExecutor,
-)
+from scheduler.model import commands
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
 from scheduler.model.events import WorkerRemoved
 from scheduler.model.grants import Grant, Leaving, diff
@@ -59,7 +50,7 @@ from workers.processes import (
 )
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.supervisor import REFUSED, Supervisor
-from workers.tasks import EXECUTOR_VARIABLE
+from workers.tasks import LOCK_VARIABLE
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -119,7 +110,7 @@ class Agent:
         self._told: dict[str, Leaving | None] = {}
         """What executors were told about leaving (semantics E5)."""
         self._ended: dict[str, _Ended] = {}
-        self._unsent: list[Command] = []
+        self._unsent: list[commands.Command] = []
         self._stop = False
         self._bell: DoorbellWorker | None = None
         self._draining: Literal["no", "asked", "yes"] = "no"
@@ -171,7 +162,7 @@ class Agent:
         if self._draining == "asked":
             _log.info("draining", worker=self.offer.worker, running=len(self._running))
             try:
-                self._client.send(DrainWorker(worker=self.offer.worker))
+                self._client.send(commands.DrainWorker(worker=self.offer.worker))
             except NoMaster:
                 return
             except UnknownWorker:
@@ -187,7 +178,7 @@ class Agent:
     def leave(self) -> None:
         """Remove the worker from the cluster, and its queue from RQ."""
         try:
-            self._client.send(RemoveWorker(worker=self.offer.worker, force=True))
+            self._client.send(commands.RemoveWorker(worker=self.offer.worker, force=True))
             forget_queue(self._store, self._keys.worker_queue(self.offer.worker))
         except (RedisError, NoMaster, CommandRejected) as error:
             _log.warning("could not remove the worker", worker=self.offer.worker, error=str(error))
@@ -231,7 +222,9 @@ class Agent:
             granted, revoked = self._read_grants()
         if self._resend:
             running = (executor for executor in self._running if executor in granted and not is_driver(executor))
-            self._unsent += [StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running]
+            self._unsent += [
+                commands.StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running
+            ]
         self._tell_to_leave(granted)
         self._start(granted, revoked)
         for executor in revoked:
@@ -275,7 +268,7 @@ class Agent:
                 running[holder.executor] = holder
                 continue
             self._silent.pop(holder.executor, None)
-            note = note or _kill_tasks(holder)
+            note = note or _kill_tasks(self._files, holder)
             if note.reason == "failed" and holder.executor in self._stopping:
                 note = note.model_copy(update={"reason": "killed"})
             self._ended[holder.executor] = _Ended(note, 0)
@@ -303,7 +296,7 @@ class Agent:
         other = self._other_agent()
         if other is not None:
             raise WorkerBusy(offer.worker, other)
-        command = RegisterWorker(
+        command = commands.RegisterWorker(
             worker=offer.worker,
             node=offer.node,
             host=offer.host,
@@ -369,7 +362,7 @@ class Agent:
         if pid is not None:
             self._running[grant.executor] = Holder(grant.executor, grant.app, pid)
             if grant.role == "executor":
-                self._unsent.append(StartedExecutor(executor=grant.executor, worker=offer.worker))
+                self._unsent.append(commands.StartedExecutor(executor=grant.executor, worker=offer.worker))
 
     def _show_life(self) -> None:
         """Send heartbeats to the service manager and the cluster while a tick takes long."""
@@ -412,23 +405,25 @@ class Agent:
         worker, reason, exit_code = self.offer.worker, note.reason, note.exit_code
         if is_driver(executor):
             self._client.notify(
-                EndedDriver(driver=executor, worker=worker, reason=reason, exit_code=exit_code, detail=note.detail)
+                commands.EndedDriver(
+                    driver=executor, worker=worker, reason=reason, exit_code=exit_code, detail=note.detail
+                )
             )
             return
         if note.verdict is not None:
-            self._client.notify(EndApp(app=note.app, reason=note.verdict, detail=note.detail))
+            self._client.notify(commands.EndApp(app=note.app, reason=note.verdict, detail=note.detail))
             done = note.done
         else:
             came_back, tasks = self._work.put_back(note.app, executor), self._work.progress(note.app)
             done = note.done and tasks.tasks > 0 and not (came_back or tasks.queued)
         self._client.notify(
-            EndedExecutor(executor=executor, worker=worker, reason=reason, exit_code=exit_code, done=done)
+            commands.EndedExecutor(executor=executor, worker=worker, reason=reason, exit_code=exit_code, done=done)
         )
 
 
-def _kill_tasks(holder: Holder) -> ExitNote:
+def _kill_tasks(files: RunDir, holder: Holder) -> ExitNote:
     """Kill the tasks of an executor that died together with its forkserver. Returns its exit note."""
-    kill_until_gone(lambda: with_variable(EXECUTOR_VARIABLE, holder.executor))
+    kill_until_gone(lambda: with_variable(LOCK_VARIABLE, str(files.lock_file(holder.executor))))
     return ExitNote(app=holder.app, reason="failed")
 
 

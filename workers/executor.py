@@ -31,8 +31,8 @@ from scheduler.model.grants import Grant, Leaving
 from scheduler.service.client import Client
 from scheduler.service.outage import Outage
 from scheduler.store.connection import ANSWER_S, connect
-from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
-from scheduler.store.keys import Keys
+from scheduler.store.doorbell import RING_LUA
+from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Worklist
 from workers.processes import Wakeup, become_subreaper
 from workers.rundir import ExitNote, Holder, RunDir

@@ -24,7 +24,7 @@ from scheduler.service.program_log import log_to_stderr
 from workers.executor import ExecutorSpec
 from workers.launchers import LAUNCHERS
 from workers.memory import remove_cgroups
-from workers.processes import Wakeup, become_subreaper, children, descendants, in_session, kill_until_gone
+from workers.processes import Wakeup, become_subreaper, children, descendants, in_session, kill_until_gone, reaped
 from workers.rundir import ExitNote, RunDir
 
 _REPLY_S = 10
@@ -189,13 +189,7 @@ class _Server:
             os._exit(code if code >= 0 else 1)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in reaped():
             spec = self._specs.pop(pid, None)
             if spec is not None:
                 self._clean_up(pid, spec, os.waitstatus_to_exitcode(status))

@@ -67,10 +67,8 @@ class TaskCgroup:
         """Whether the kernel has killed a process for its memory since the last call."""
         kills = 0
         with contextlib.suppress(OSError):
-            for line in (self._path / "memory.events").read_text().splitlines():
-                name, _, count = line.partition(" ")
-                if name == "oom_kill":
-                    kills = int(count)
+            counts = dict(line.split() for line in (self._path / "memory.events").read_text().splitlines())
+            kills = int(counts.get("oom_kill", 0))
         more, self._kills = kills > self._kills, kills
         return more
 

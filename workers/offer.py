@@ -69,11 +69,6 @@ def default_memory_mb() -> int:
     return max(_MEMORY_STEP_MB, psutil.virtual_memory().total // (1024 * 1024) // _MEMORY_STEP_MB * _MEMORY_STEP_MB)
 
 
-def default_run_dir() -> Path:
-    """The folder for the files of this user's workers."""
-    return platformdirs.user_state_path("fairlog") / "workers"
-
-
 def make_offers(
     *,
     worker: str | None = None,
@@ -87,7 +82,8 @@ def make_offers(
 ) -> list[Offer]:
     """Offers of `instances` workers on this node (semantics W1), with ids `ID-1`, `ID-2` … if there are several.
 
-    Each offers `cores` and `memory_mb`, by default an equal part of the machine's.
+    Each offers `cores` and `memory_mb`, by default an equal part of the machine's. `run_dir` is the folder for their
+    files, by default one of this user.
     """
     name = host or socket.gethostname()
     identity = name if worker is None else worker
@@ -100,7 +96,7 @@ def make_offers(
             rack=rack,
             cores=cores or max(1, default_cores() // instances),
             memory_mb=memory_mb or max(_MEMORY_STEP_MB, each_mb),
-            run_dir=(run_dir or default_run_dir()).absolute(),
+            run_dir=(run_dir or platformdirs.user_state_path("fairlog") / "workers").absolute(),
             outlive_agent=outlive_agent,
         )
         for number in range(1, instances + 1)

@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -112,6 +112,13 @@ def in_session(session: int) -> list[int]:
 def with_variable(name: str, value: str) -> list[int]:
     """The processes of this machine whose initial environment has `name` set to `value`."""
     return [pid for pid in psutil.pids() if environment_value(pid, name) == value]
+
+
+def reaped() -> Iterator[tuple[int, int]]:
+    """Reap the children that have ended: process id and wait status of each."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
 
 
 def send_signal(pids: Iterable[int], number: signal.Signals) -> None:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.grants import Leaving
 from scheduler.model.ids import app_of
+from workers.locks import is_locked, try_lock
 
 
 class Holder(NamedTuple):
@@ -50,8 +51,8 @@ class RunDir:
     """The files of one worker."""
 
     def __init__(self, root: Path, worker: str) -> None:
-        self.root = root
-        self.path = root / _file_name(worker)
+        self.root = root.resolve()
+        self.path = self.root / _file_name(worker)
         self._executors = self.path / "executors"
         self._logs = self.path / "logs"
 
@@ -92,13 +93,17 @@ class RunDir:
         """The file with the executors' own messages."""
         return self.path / "executors.log"
 
+    def lock_file(self, executor: str) -> Path:
+        """The executor's lock file. Its path identifies the executor on this machine, whatever its cluster."""
+        return self._file(executor, "lock")
+
     def claim_worker(self) -> int | None:
         """Lock the worker. Returns the descriptor that holds the lock, None if another agent has it."""
-        return _lock(self.path / "agent.lock")
+        return try_lock(self.path / "agent.lock")
 
     def claim_executor(self, executor: str) -> int | None:
         """Lock the executor. Returns the descriptor that holds the lock, None if the executor is running."""
-        return _lock(self._file(executor, "lock"))
+        return try_lock(self.lock_file(executor))
 
     def name_holder(self, lock: int, holder: Holder) -> None:
         """Write the holder of the lock into the lock file."""
@@ -111,18 +116,9 @@ class RunDir:
 
     def is_running(self, executor: str) -> bool:
         """Whether a process holds the executor's lock."""
-        try:
-            lock = os.open(self._file(executor, "lock"), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            return False
-        finally:
-            os.close(lock)
+        with contextlib.suppress(FileNotFoundError):
+            return is_locked(self.lock_file(executor))
+        return False
 
     def write_exit(self, executor: str, note: ExitNote) -> None:
         """Write the executor's exit note, unless it has one."""
@@ -158,10 +154,7 @@ class RunDir:
         claimed: dict[int, int] = {}
         try:
             for cpu in sorted(os.sched_getaffinity(0)):
-                if len(claimed) == count:
-                    break
-                lock = _lock(folder / str(cpu))
-                if lock is not None:
+                if len(claimed) < count and (lock := try_lock(folder / str(cpu))) is not None:
                     claimed[cpu] = lock
             if len(claimed) < count:
                 for lock in claimed.values():
@@ -181,16 +174,6 @@ def _holder(path: Path) -> Holder:
         return Holder(**{"executor": executor, **json.loads(path.read_bytes())})
     except (FileNotFoundError, ValueError, TypeError):
         return Holder(executor, app_of(executor), 0)
-
-
-def _lock(path: Path) -> int | None:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
 
 
 def _file_name(name: str) -> str:

@@ -46,8 +46,9 @@ class Supervisor:
             notify(ALIVE)
             time.sleep(_LOOK_S)
             refused = any(child.exit_code == REFUSED for child in self._children)
-            if not (self._stopped or refused):
-                self._tend()
+            for child in () if self._stopped or refused else self._children:
+                if (ended := child.tend()) is not None:
+                    _log.warning(ended)
         notify(STOPPING)
         for child in self._children:
             if child.pid not in self._asked:  # a second SIGTERM would end a drain
@@ -56,12 +57,6 @@ class Supervisor:
             child.wait()
         if refused:
             sys.exit(1)
-
-    def _tend(self) -> None:
-        for child in self._children:
-            ended = child.tend()
-            if ended is not None:
-                _log.warning(ended)
 
     def _stop(self, *_: object) -> None:
         self._stopped = True

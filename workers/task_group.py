@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.store.task_queue import Completion
 from workers.memory import TaskCgroup, excess
-from workers.processes import children, descendants, environment_value, kill_until_gone, send_signal
+from workers.processes import children, descendants, environment_value, kill_until_gone, reaped, send_signal
 from workers.tasks import INDEX_VARIABLE, Task
 
 if TYPE_CHECKING:
@@ -50,19 +50,13 @@ class TaskGroup:
     def reap(self) -> None:
         """Collect all ended children, and kill the processes that ended tasks left behind."""
         by_pid = {task.process.pid: task for task in self._tasks.values()}
-        any_ended = False
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            any_ended = True
-            task = by_pid.get(pid)
-            if task is not None:
-                self._end(task, status)
-        if any_ended:
+        ended = list(reaped())
+        for task, status in ((by_pid[pid], status) for pid, status in ended if pid in by_pid):
+            if os.WIFSIGNALED(status) and self._cgroup is not None and self._cgroup.has_killed():
+                task.why = task.why or self._too_much_memory(self._grant.memory_mb)
+            del self._tasks[task.index]
+            self.ended.append(task.end(status))
+        if ended:
             self._kill_leftovers()
 
     def enforce(self) -> None:
@@ -72,12 +66,16 @@ class TaskGroup:
         for task in self._tasks.values():
             if task.kill_at_s is not None:
                 if now_s >= task.kill_at_s:
-                    task.kill()
+                    task.stop()
             elif limit_s is not None and now_s >= task.began_s + limit_s:
-                task.terminate(f"{task.name} exceeded its time limit of {limit_s} s", self._grace_s)
+                why = f"{task.name} exceeded its time limit of {limit_s} s"
+                task.stop(why, number=signal.SIGTERM, again_s=self._grace_s)
         if now_s >= self._next_check_s:
             self._next_check_s = now_s + _MEMORY_CHECK_S
-            self._check_memory()
+            pids = {index: task.process.pid for index, task in self._tasks.items()}
+            found = excess({index: [pid, *descendants(pid)] for index, pid in pids.items()}, self._grant.memory_mb)
+            if found is not None:
+                self._tasks[found.task].stop(self._too_much_memory(found.used_mb))
 
     def quiet_s(self) -> float:
         """Seconds until `enforce` is due."""
@@ -110,12 +108,6 @@ class TaskGroup:
         if self._cgroup is not None:
             self._cgroup.remove()
 
-    def _end(self, task: Task, status: int) -> None:
-        if os.WIFSIGNALED(status) and self._cgroup is not None and self._cgroup.has_killed():
-            task.why = task.why or self._too_much_memory(self._grant.memory_mb)
-        del self._tasks[task.index]
-        self.ended.append(task.end(status))
-
     def _kill_leftovers(self) -> None:
         mains = {task.process.pid for task in self._tasks.values()}
         for orphan in children(os.getpid()):
@@ -124,12 +116,6 @@ class TaskGroup:
                 if index is not None and index.isdecimal() and int(index) not in self._tasks:
                     send_signal([orphan, *descendants(orphan)], signal.SIGKILL)
 
-    def _check_memory(self) -> None:
-        pids = {index: task.process.pid for index, task in self._tasks.items()}
-        found = excess({index: [pid, *descendants(pid)] for index, pid in pids.items()}, self._grant.memory_mb)
-        if found is not None:
-            self._tasks[found.task].kill(self._too_much_memory(found.used_mb))
-
     def _too_much_memory(self, used_mb: int) -> str:
         grant = self._grant
         return f"the tasks of {grant.role} {grant.executor} used {used_mb} MiB; {grant.memory_mb} MiB are granted"
@@ -137,9 +123,6 @@ class TaskGroup:
 
 def _still_running() -> list[int]:
     """The descendants of this process; reaps ended children."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return []
+    for _ in reaped():
+        pass
     return descendants(os.getpid())

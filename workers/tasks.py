@@ -22,7 +22,8 @@ from workers.processes import descendants, send_signal
 from workers.rundir import RunDir
 
 INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
-EXECUTOR_VARIABLE = "FAIRLOG_EXECUTOR_ID"
+LOCK_VARIABLE = "FAIRLOG_EXECUTOR_LOCK"
+"""The executor's lock file: ids alone are not unique on a machine with several clusters."""
 DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 """The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
@@ -40,7 +41,7 @@ def run(app: str, task: int) -> None:
     raise FairlogError(f"task {task} of {app!r} runs only in fairlog's executors; stop the RQ worker on this queue")
 
 
-def task_environment(grant: Grant, secrets: Mapping[str, str]) -> dict[str, str]:
+def task_environment(grant: Grant, lock: Path, secrets: Mapping[str, str]) -> dict[str, str]:
     """The environment of an executor's tasks, without their index.
 
     Variables of the submitter override those of the machine; fairlog's override both.
@@ -52,7 +53,8 @@ def task_environment(grant: Grant, secrets: Mapping[str, str]) -> dict[str, str]
         **secrets,
         "FAIRLOG_TASK_COUNT": str(grant.tasks),
         "FAIRLOG_APP_ID": grant.app,
-        EXECUTOR_VARIABLE: grant.executor,
+        "FAIRLOG_EXECUTOR_ID": grant.executor,
+        LOCK_VARIABLE: str(lock),
         "FAIRLOG_CORES": str(grant.cores),
         "FAIRLOG_MEMORY_MB": str(grant.memory_mb),
         **({DRIVER_VARIABLE: grant.executor} if grant.role == "driver" else {}),
@@ -87,15 +89,8 @@ class Task:
         """Whether it has printed anything since the last call of `tail`."""
         return os.fstat(self._log).st_size != self._shown
 
-    def terminate(self, why: str, grace_s: float) -> None:
-        """Send SIGTERM to its processes and schedule SIGKILL."""
-        self._signal(signal.SIGTERM, why, grace_s)
-
-    def kill(self, why: str = "") -> None:
-        """Send SIGKILL to its processes."""
-        self._signal(signal.SIGKILL, why, 0.2)
-
-    def _signal(self, number: signal.Signals, why: str, again_s: float) -> None:
+    def stop(self, why: str = "", *, number: signal.Signals = signal.SIGKILL, again_s: float = 0.2) -> None:
+        """Send a signal to its processes, and schedule the next SIGKILL in `again_s` seconds."""
         self.why = self.why or why
         self.kill_at_s = time.monotonic() + again_s
         pid = self.process.pid
@@ -134,7 +129,7 @@ class TaskStarter:
         self._worker = worker
         self._files = files
         self._is_driver = grant.role == "driver"
-        self._environment = task_environment(grant, secrets)
+        self._environment = task_environment(grant, files.lock_file(grant.executor), secrets)
         self._environment[STOP_AT_VARIABLE] = str(files.stop_at_file(grant.executor))
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._command = grant.command[0] if grant.command else ""

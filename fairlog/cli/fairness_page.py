@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from itertools import cycle
@@ -74,7 +74,8 @@ def _charts(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
     from plotly.colors import qualitative  # noqa: PLC0415 (takes a second, and is an extra)
     from plotly.graph_objects import Figure, Scatter  # noqa: PLC0415 (likewise)
 
-    series, parties = report["series"], _parties(report["series"])
+    series = report["series"]
+    parties = sorted({party for point in series for party in point["shares"]})
     times = [_time(point["at"]) for point in series]
     colours = dict(zip(parties, cycle(qualitative.D3), strict=False))
     shares = Figure()
@@ -112,10 +113,6 @@ def _charts(report: dict[str, Any], waits: Sequence[dict[str, Any]]) -> str:
         figure.update_layout(template="plotly_white", height=420)
         drawn.append(figure.to_html(full_html=False, include_plotlyjs=not number, div_id=name, config=_CONFIG))
     return "\n".join(drawn)
-
-
-def _parties(series: Iterable[dict[str, Any]]) -> list[str]:
-    return sorted(dict.fromkeys(party for point in series for party in point["shares"]))
 
 
 def _time(at_ms: int) -> str:

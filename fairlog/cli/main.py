@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -116,14 +116,13 @@ class LazyGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            _stop_writing()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python's flush at exit must not fail
+            sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 @click.group(
-    "fairlog",
-    cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    "fairlog", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(package_name="fairlog", message="%(prog)s %(version)s")
 @target_options(from_environment=True)
@@ -171,13 +170,3 @@ def _say(error: click.ClickException) -> None:
     if isinstance(error, click.NoSuchOption | click.UsageError) and error.ctx is not None:
         text = f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
     click.echo(f"Error: {text}", err=True)
-
-
-def _stop_writing() -> NoReturn:
-    """Exit after a broken pipe; stdout is redirected so that Python's flush at exit does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,12 +6,12 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import structs
 
+from recovery.replay import bounds
 from scheduler.model.resources import size_text
 
 if TYPE_CHECKING:
@@ -136,9 +136,7 @@ def say(sentence: str) -> None:
 
 def moment(at_ms: int | None) -> str:
     """A time (ms since the epoch) in UTC, to the ms; "-" if there is none."""
-    if not at_ms:
-        return "-"
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+    return bounds.moment(at_ms) if at_ms else "-"
 
 
 def second(at_ms: int | None) -> str:

@@ -17,7 +17,6 @@ from scheduler.store.task_queue import Progress, Worklist
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
-    from scheduler.model.events import Event
 
 _LOOK_S = 0.2
 _LINE_EVERY_S = 5.0
@@ -44,7 +43,9 @@ def wait_for(session: Session, app: str, seq: int) -> int:
     except KeyboardInterrupt:
         render.say(f"{app} keeps running; `fairlog kill {app}` ends it")
         raise
-    return _say_end(app, end, ended_at - began_at)
+    why = f": {' '.join(end.detail.split())}" if end.detail else ""
+    render.say(f"{app} {end.reason} after {render.duration(ended_at - began_at)}{why}")
+    return 0 if end.reason == "finished" else 1
 
 
 def _watch(session: Session, app: str, seq: int, show: Show) -> tuple[int, AppRemoved, int]:
@@ -56,23 +57,13 @@ def _watch(session: Session, app: str, seq: int, show: Show) -> tuple[int, AppRe
             show(state, patiently(lambda: work.progress(app)))
             continue
         for fact in told(record) if app.encode() in record.events else ():
-            if not _is_about(fact.event, app):
+            if app != getattr(fact.event, "app", app_of(getattr(fact.event, "executor", ""))):
                 continue
             began_at = began_at or fact.at
             if isinstance(fact.event, AppRemoved):
                 return began_at, fact.event, fact.at
             state = _STATES.get(fact.type, state)
     raise AssertionError("following the log never ends by itself")
-
-
-def _is_about(event: Event, app: str) -> bool:
-    return bool(getattr(event, "app", app_of(getattr(event, "executor", ""))) == app)
-
-
-def _say_end(app: str, end: AppRemoved, took_ms: int) -> int:
-    why = f": {' '.join(end.detail.split())}" if end.detail else ""
-    render.say(f"{app} {end.reason} after {render.duration(took_ms)}{why}")
-    return 0 if end.reason == "finished" else 1
 
 
 @contextmanager

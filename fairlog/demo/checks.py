@@ -20,13 +20,7 @@ from scheduler.rules.views import look
 from scheduler.service.client import Receipt
 from scheduler.store.codec import Fact
 
-VIEWS: Sequence[tuple[str, dict[str, Any]]] = (
-    ("apps", {"everything": True}),
-    ("workers", {}),
-    ("companies", {}),
-    ("shares", {}),
-    ("settings", {}),
-)
+VIEWS: dict[str, Any] = {"apps": {"everything": True}, "workers": {}, "companies": {}, "shares": {}, "settings": {}}
 
 
 class Broken(FairlogError):
@@ -138,7 +132,7 @@ def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) ->
             raise Broken(f"app {app} did not finish: it is {how}")
     if state.executors or state.balance.requested.cores or state.balance.granted.cores:
         raise Broken("resources are still held although every app has ended")
-    for view, arguments in VIEWS:
+    for view, arguments in VIEWS.items():
         if ask(view, **arguments) != look(state, view, arguments):
             raise Broken(f"the master's view of the {view} differs from the log's")
 

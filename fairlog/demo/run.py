@@ -20,17 +20,8 @@ import click
 from redis.exceptions import RedisError
 
 from fairlog.cli import render
+from fairlog.demo import checks
 from fairlog.demo import tasks as demo_tasks
-from fairlog.demo.checks import (
-    Broken,
-    Story,
-    check_acknowledged,
-    check_end,
-    check_tasks,
-    died_with,
-    read_story,
-    takeover_ms,
-)
 from fairlog.demo.kills import Kills
 from fairlog.local.up import Plan, Tree
 from scheduler.model.commands import RegisterCompany, SubmitApp
@@ -77,9 +68,9 @@ def run_demo() -> int:
             kills = Kills(tree, log, len(orders), click.echo)
             _watch(tree, Client(store, plan.cluster, timeout_s=_ANSWER_S), orders, kills)
             facts = list(log.facts())
-            story = read_story(facts)
-            check_end(story, [order.app for order in orders], client.view)
-            check_acknowledged(facts, receipts)
+            story = checks.read_story(facts)
+            checks.check_end(story, [order.app for order in orders], client.view)
+            checks.check_acknowledged(facts, receipts)
             _print_story(story, orders)
             _print_results(Worklist(store, plan.cluster), orders)
             _print_checks(story, orders)
@@ -113,7 +104,7 @@ def _submit(client: Client) -> tuple[list[SubmitApp], list[Receipt]]:
     ]
     for outcome in client.send_many(orders):
         if isinstance(outcome, CommandRejected):
-            raise Broken(f"an app was refused: {outcome}")
+            raise checks.Broken(f"an app was refused: {outcome}")
         receipts.append(outcome)
     click.echo(f"{len(orders)} apps were submitted in one batch. The scheduler admits them in fair order.\n")
     return orders, receipts
@@ -142,7 +133,7 @@ def _watch(tree: Tree, client: Client, orders: Sequence[SubmitApp], kills: Kills
                     return
             if elapsed_s > DEADLINE_S:
                 left = sorted(app["app"] for app in apps if not app["endedAt"])
-                raise Broken(f"these apps did not end within {DEADLINE_S:.0f} s: {', '.join(left)}")
+                raise checks.Broken(f"these apps did not end within {DEADLINE_S:.0f} s: {', '.join(left)}")
             time.sleep(_LOOK_S)
 
 
@@ -191,7 +182,7 @@ def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any
     return table
 
 
-def _print_story(story: Story, orders: Sequence[SubmitApp]) -> None:
+def _print_story(story: checks.Story, orders: Sequence[SubmitApp]) -> None:
     """Print a table of the apps in order of admission, and a table of the companies."""
     apps = sorted((story.state.apps[order.app] for order in orders), key=lambda app: app.admitted)
     first_ms = min(app.submitted_at for app in apps)
@@ -235,7 +226,7 @@ def _print_results(work: Worklist, orders: Sequence[SubmitApp]) -> None:
     totals: dict[str, Counter[str]] = {}
     for order in orders:
         states, kind = work.states(order.app), order.command[-1]
-        check_tasks(order.app, order.tasks or 0, [task.state for task in states])
+        checks.check_tasks(order.app, order.tasks or 0, [task.state for task in states])
         if kind in totals:
             continue
         total = totals[kind] = Counter()
@@ -243,7 +234,7 @@ def _print_results(work: Worklist, orders: Sequence[SubmitApp]) -> None:
             try:
                 total.update(json.loads(work.output(order.app, task.task)))
             except ValueError:
-                raise Broken(f"task {task.task} of {order.app} did not print its result") from None
+                raise checks.Broken(f"task {task.task} of {order.app} did not print its result") from None
     squeezed = totals["squeeze"]
     click.echo(
         f"\nPython's standard library: {totals['words']['words']:,} words and {totals['imports']['imports']:,} imports "
@@ -252,7 +243,7 @@ def _print_results(work: Worklist, orders: Sequence[SubmitApp]) -> None:
     )
 
 
-def _print_checks(story: Story, orders: Sequence[SubmitApp]) -> None:
+def _print_checks(story: checks.Story, orders: Sequence[SubmitApp]) -> None:
     held = (
         f"all {len(orders)} apps finished and released their resources",
         f"all digests up to log position {story.positions} are valid, and replaying the log gives the master's state",
@@ -268,8 +259,8 @@ def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Rece
     Raises: Broken if no other master took over, or all apps ended before the kills.
     """
     master, worker = kills.done()
-    after = render.duration(takeover_ms(facts, master.head, master.at_ms))
-    died = len(died_with(facts, worker.name, worker.head))
+    after = render.duration(checks.takeover_ms(facts, master.head, master.at_ms))
+    died = len(checks.died_with(facts, worker.name, worker.head))
     held = (
         f"all {len(receipts)} acknowledged commands are in the log at the positions in their receipts",
         f"{master.name} was killed while active; another master took over {after} later",
@@ -278,7 +269,7 @@ def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Rece
     _print_held("Nothing was lost:", held)
 
 
-def _print_held(title: str, checks: Sequence[str]) -> None:
+def _print_held(title: str, held: Sequence[str]) -> None:
     click.echo(f"\n{title}")
-    for sentence in checks:
+    for sentence in held:
         click.echo(f"  ok  {sentence}")

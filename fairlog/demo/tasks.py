@@ -13,7 +13,6 @@ import re
 import sys
 import sysconfig
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 DARTS = 100_000
@@ -53,12 +52,7 @@ def pi(_files: list[Path], index: int) -> dict[str, int]:
     return {"darts": DARTS, "hits": hits}
 
 
-KINDS: dict[str, Callable[[list[Path], int], dict[str, int]]] = {
-    "words": words,
-    "imports": imports,
-    "squeeze": squeeze,
-    "pi": pi,
-}
+KINDS = {"words": words, "imports": imports, "squeeze": squeeze, "pi": pi}
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ The lock, not the pid, shows that it runs.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import platformdirs
 
 from scheduler.model.errors import FairlogError
+from workers.locks import is_locked, try_lock
 
 RECORD = "up.json"
 _LOCK = "up.lock"
@@ -50,11 +51,9 @@ def lock(data: Path) -> int:
     Raises: DataInUse if another `up` holds it, OSError if the folder cannot be used.
     """
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = open_lock(data / _LOCK)
     deadline = time.monotonic() + _LOCK_S
-    while not try_lock(descriptor):
+    while (descriptor := try_lock(data / _LOCK)) is None:
         if time.monotonic() > deadline:
-            os.close(descriptor)
             found = _read(data)
             other = f"another `fairlog up`{f' (process {found.pid})' if found else ''}"
             raise DataInUse(f"{other} already runs on the data in {data}; stop it with `fairlog down --data {data}`")
@@ -91,14 +90,9 @@ def find_running(data: Path | None = None) -> Running | None:
 
 
 def _alive(data: Path) -> Running | None:
-    try:
-        descriptor = os.open(data / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return None if try_lock(descriptor, fcntl.LOCK_SH) else _read(data)
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):
+        return _read(data) if is_locked(data / _LOCK) else None
+    return None
 
 
 def _read(data: Path) -> Running | None:
@@ -106,20 +100,6 @@ def _read(data: Path) -> Running | None:
         return Running(**json.loads((data / RECORD).read_text()))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def open_lock(path: Path) -> int:
-    """The descriptor of a lock file, made if need be."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def try_lock(descriptor: int, how: int = fcntl.LOCK_EX) -> bool:
-    """Whether the lock was free and is now held."""
-    try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _links() -> Path:

@@ -22,9 +22,9 @@ from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.retry import Retry
 
-from fairlog.local import running
 from scheduler.model.errors import FairlogError
 from scheduler.service.child import Child, dies_with_us
+from workers.locks import try_lock
 
 LONGEST_SOCKET_PATH = 103
 """Maximum length of a socket's path in bytes (Linux allows 107, macOS 103)."""
@@ -44,11 +44,11 @@ _SETTINGS = {
     "unixsocketperm": "700",
     "daemonize": "no",
     "loglevel": "warning",
+    # A rewrite of the file keeps a core busy and mostly copies the log unchanged; a file below 512 MB loads in seconds.
     "auto-aof-rewrite-min-size": "512mb",
+    "stream-node-max-bytes": "65536",
+    "stream-node-max-entries": "200",
 }
-"""A rewrite of the file keeps a core busy and mostly copies the log unchanged; a file below 512 MB loads in seconds."""
-
-_LARGE_NODES = {"stream-node-max-bytes": "65536", "stream-node-max-entries": "200"}
 _ALLOCATOR = ":".join(
     f"glibc.malloc.{name}={value}"
     for name, value in {
@@ -83,6 +83,8 @@ class EmbeddedStore:
         self._lock: int | None = None
         name = blake2b(os.fsencode(self.data_dir.resolve()), digest_size=8).hexdigest()
         self._socket = _runtime_dir() / f"{name}.sock"
+        self.url = f"unix://{self._socket}"
+        self._log_path = self.data_dir / "store.log"
 
     def __enter__(self) -> Self:
         self.start()
@@ -92,19 +94,9 @@ class EmbeddedStore:
         self.stop()
 
     @property
-    def url(self) -> str:
-        """Where clients connect: `unix://` and the socket's path."""
-        return f"unix://{self._socket}"
-
-    @property
     def pid(self) -> int | None:
         """The server's process id; None if it is not running."""
         return self._child.pid if self._child is not None else None
-
-    @property
-    def log_path(self) -> Path:
-        """The file that the server writes its own warnings to."""
-        return self.data_dir / "store.log"
 
     def start(self) -> None:
         """Start the server unless it runs. Returns once it has loaded its data and answers.
@@ -145,12 +137,12 @@ class EmbeddedStore:
             self._lock = None
 
     def _launch(self, program: Path, lock: int) -> Child:
-        settings = {**_SETTINGS, **_LARGE_NODES, "dir": str(self.data_dir), "unixsocket": str(self._socket)}
+        settings = {**_SETTINGS, "dir": str(self.data_dir), "unixsocket": str(self._socket)}
         command = [str(program), *(part for name, value in settings.items() for part in (f"--{name}", value))]
         self._child = child = Child(
             "the store",
             dies_with_us(command),
-            self.log_path,
+            self._log_path,
             cwd=self.data_dir,
             environment={"GLIBC_TUNABLES": _ALLOCATOR, **os.environ},
             pass_fds=(lock,),
@@ -181,12 +173,11 @@ class EmbeddedStore:
         """The lock's file descriptor. The file names its holder; the server of a dead holder is waited for."""
         if self._lock is not None:
             return self._lock
-        lock = running.open_lock(self.data_dir / "store.lock")
+        path = self.data_dir / "store.lock"
         deadline = time.monotonic() + _HANDOVER_S
-        while not running.try_lock(lock):
-            holder = os.pread(lock, 20, 0).decode()
+        while (lock := try_lock(path)) is None:
+            holder = path.read_text()
             if time.monotonic() > deadline or (holder.isdigit() and psutil.pid_exists(int(holder))):
-                os.close(lock)
                 raise StoreUnavailable(
                     f"another store, started by process {holder}, uses the data in {self.data_dir}; stop that "
                     "process first"

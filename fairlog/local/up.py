@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple, Self, cast
 
 import click
-import psutil
 from redis.exceptions import RedisError
 
 from fairlog.local import running
@@ -29,6 +28,7 @@ from scheduler.service.child import Child
 from scheduler.service.client import Client
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
+from workers.processes import started_s
 
 READY_S = 60.0
 STOP_S = 12.0
@@ -55,10 +55,12 @@ class Plan(NamedTuple):
 
 
 class Tree:
-    """The processes of `plan`; a context manager. `say` gets a sentence for each restart.
+    """The processes of `plan`; a context manager, which does not wait for an active master. `say` reports restarts.
 
     Start it from the main thread: its processes end with the thread that started them. With `findable`, other commands
     find the cluster as that of the running `up`.
+
+    Raises: DataInUse if another tree uses the data, StoreUnavailable if the store cannot run.
     """
 
     def __init__(self, plan: Plan, *, say: Callable[[str], None], findable: bool = True) -> None:
@@ -72,33 +74,27 @@ class Tree:
         self.store = EmbeddedStore(self.plan.data / "store")
         self.masters = [self._child(f"master-{number}", ["master"]) for number in range(1, plan.masters + 1)]
         self.workers = [self._worker(number) for number in range(1, plan.workers + 1)]
+        self._children = (*self.masters, *self.workers)
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start everything, without waiting until a master is active.
-
-        Raises: DataInUse if another tree uses the data, StoreUnavailable if the store cannot run.
-        """
         with ExitStack() as undo:
             undo.callback(self.stop)
             self._lock = running.lock(self.plan.data)
             self._logs.mkdir(mode=0o700, exist_ok=True)
             self.store.start()
             self._announce()
-            for child in self._children():
+            for child in self._children:
                 child.start()
             undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def tend(self) -> None:
         """Restart what has died since the last call."""
         store = self.store.pid
-        for said in (self.store.tend(), *(child.tend() for child in self._children())):
+        for said in (self.store.tend(), *(child.tend() for child in self._children)):
             if said is not None:
                 self._say(said)
         if self.store.pid != store:
@@ -113,7 +109,7 @@ class Tree:
         while not (should_stop() or self.is_ready()):
             hopeless = sum(len(master.failures) for master in self.masters) >= HOPELESS
             if hopeless or time.monotonic() > deadline:
-                failed = [f"{child.name} failed: {child.failures[-1]}" for child in self._children() if child.failures]
+                failed = [f"{child.name} failed: {child.failures[-1]}" for child in self._children if child.failures]
                 why = failed[0] if failed else f"{self.masters[0].name} says: {self.masters[0].last_words()}"
                 raise NotReady(f"the cluster does not start; {why}")
             self.tend()
@@ -135,9 +131,6 @@ class Tree:
         except (RedisError, NoMaster):
             return False
         return serving.pid in {master.pid for master in self.masters}
-
-    def _children(self) -> tuple[Child, ...]:
-        return (*self.masters, *self.workers)
 
     def stop(self) -> None:
         """Stop everything in order: workers with their executors, masters, the store."""
@@ -173,7 +166,7 @@ class Tree:
 def run_up(plan: Plan, say: Callable[[str], None]) -> None:
     """Run the tree of `plan` in the foreground until SIGTERM, SIGINT or SIGHUP; `say` reports on its processes.
 
-    Raises: as `Tree.start` and `Tree.wait_until_ready`.
+    Raises: as `Tree` and `Tree.wait_until_ready`.
     """
     stopped = False
 
@@ -234,17 +227,9 @@ def stop_running(found: Running) -> None:
     """Stop the `up`. Returns once all of it has ended. Raises: NotReady if it takes too long."""
     os.kill(found.pid, signal.SIGTERM)
     deadline = time.monotonic() + 3 * STOP_S
-    while running.find_running(Path(found.data)) is not None or not _has_ended(found.pid):
+    while running.find_running(Path(found.data)) is not None or started_s(found.pid) is not None:
         if time.monotonic() > deadline:
             raise NotReady(
                 f"`fairlog up` (process {found.pid}) was asked to stop but still runs; end it with `kill {found.pid}`"
             )
         time.sleep(_POLL_S)
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether the process is gone or a zombie."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True

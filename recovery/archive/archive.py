@@ -1,9 +1,9 @@
 """The archive: old entries of the log in compressed files outside the store, and reading across both.
 
-The store lists the archived segments beside the log. After a segment's file has been read back and compared with the
-stream, one script lists the segment and trims the stream. So at any moment every entry is in the stream or in a listed
-segment, and readers look for entries before the stream's first one in the segments. Several processes may archive at
-the same time: one finishes a segment first, the others continue after it.
+After a segment's file has been read back and compared with the stream, one script adds the segment to a list in the
+store and trims the stream. So every entry is always in the stream or in a listed segment, and readers look for entries
+before the stream's first in the segments. Several processes can archive at the same time: one finishes a segment first,
+the others continue after it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 SEGMENT_EVENTS = 100_000
 SEGMENT_BYTES = 32 << 20
-"""A segment ends with the turn that reaches this number of events, or of uncompressed bytes."""
+"""A segment ends with the turn that reaches this number of events or of uncompressed bytes."""
 Watched = Callable[[Iterable["Record"]], Iterable["Record"]]
-"""Passes records through, to show progress for example."""
+"""Passes records through, for example to show progress."""
 
 TRIM_LUA = """
 local log, archive, snapshot = KEYS[1], KEYS[2], KEYS[3]
@@ -139,43 +139,32 @@ def archive(
 
 
 def _move(log: EventLog, folder: str, known: bytes | None, behind: int, records: Iterable[Record]) -> Iterator[Segment]:
-    """Move the records, which follow the last listed segment `known`. Yields each segment once moved.
-
-    `behind` is the position of the snapshot that covers them.
-    """
-    after = _position(known)
+    """Move the records, which follow the last listed segment `known` and are covered by the snapshot at `behind`."""
+    after, trim = _position(known), log.store.register_script(TRIM_LUA)
     for batch in _batches(records, set(names(folder))):
         segment, lines = segment_of(batch, after.digest, folder)
         put(segment, lines)
         check(segment, lines)
         entry = json.dumps(segment._asdict()).encode()
-        _trim(log, known or b"", segment, entry, behind)
+        answer: Any = trim(
+            keys=[log.keys.log, log.keys.archive, log.keys.snapshot(behind)],
+            args=[known or b"", segment.first, f"{segment.last}-0", segment.digest, f"{segment.last + 1}-0", entry],
+        )
+        if answer:
+            raise CannotArchive(f"entries {segment.first} to {segment.last} were not archived: {answer.decode()}")
         known, after = entry, Position(segment.last, segment.digest)
         yield segment
 
 
-def _trim(log: EventLog, known: bytes, segment: Segment, entry: bytes, behind: int) -> None:
-    script = log.store.register_script(TRIM_LUA)
-    answer: Any = script(
-        keys=[log.keys.log, log.keys.archive, log.keys.snapshot(behind)],
-        args=[known, segment.first, f"{segment.last}-0", segment.digest, f"{segment.last + 1}-0", entry],
-    )
-    if answer:
-        raise CannotArchive(f"entries {segment.first} to {segment.last} were not archived: {answer.decode()}")
-
-
 def _batches(records: Iterable[Record], there: Container[str]) -> Iterator[list[Record]]:
-    """The records, grouped into segments.
-
-    A batch also ends where a file among `there` ends: an interrupted process wrote it, and it is written again.
-    """
+    """The records by segment. A segment also ends where one of the existing files `there` does, and replaces it."""
     batch: list[Record] = []
     size = 0
     for record in records:
         batch.append(record)
         size += len(record.events) + len(record.commands) + len(record.private)
         many = record.last - batch[0].first >= SEGMENT_EVENTS - 1
-        if many or size >= SEGMENT_BYTES or segment_name(batch) in there:
+        if many or size >= SEGMENT_BYTES or segment_name(batch[0].first, record) in there:
             yield batch
             batch, size = [], 0
     if batch:
@@ -183,7 +172,7 @@ def _batches(records: Iterable[Record], there: Container[str]) -> Iterator[list[
 
 
 def _snapshot_behind(log: EventLog, bound: int, folded: Callable[[int], object] | None) -> int:
-    """The position of a usable snapshot after `bound`; writes one and reads it back if there is none."""
+    """The position of a usable snapshot after `bound`. If there is none, writes one and reads it back."""
     found = snapshot.latest(log)
     if found is not None and found[1].seq > bound:
         return found[1].seq
@@ -194,7 +183,7 @@ def _snapshot_behind(log: EventLog, bound: int, folded: Callable[[int], object] 
 
 
 def _tidy(folder: str, archived: int) -> None:
-    """Remove the drafts that interrupted processes left of entries archived by now."""
+    """Remove the drafts of interrupted processes for entries that are archived now."""
     for name in names(folder):
         whole, found, _ = name.partition(SUFFIX)
         last = whole.partition("-")[2].partition("-")[0]

@@ -1,6 +1,6 @@
-"""Automatic archiving: a separate process, started by a master when the settings require it.
+"""Automatic archiving: a process that a master starts when the settings require it.
 
-It takes no time from turns, may be killed at any moment, and ends with the master that started it.
+It takes no time from turns, can be killed at any moment, and ends with its master.
 """
 
 from __future__ import annotations
@@ -9,30 +9,26 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import structlog
 from redis.exceptions import RedisError
 
 from recovery.archive.archive import archive, archived_to, open_log
 from scheduler.model.errors import FairlogError
+from scheduler.model.events import ClusterConfigured
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.program_log import log_to_stderr, masked
+from scheduler.store.codec import Record
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from scheduler.store.transient import in_words
 
-if TYPE_CHECKING:
-    from scheduler.model.events import ClusterConfigured
-    from scheduler.store.codec import Record
-
 LOOK_EVERY_S = 1.0
 CLAIMED_S = 10
-"""How long a claim to archive the log holds. It is left to expire, so that archiving that fails is not started more
-often."""
+"""A claim expires after this time and is never released, so a failing archiver is not started more often."""
 CLAIM_EVERY = 10_000
-"""The number of events after which a claim is renewed."""
+"""A claim is renewed after this number of events."""
 _STOP_S = 2.0
 _log = structlog.get_logger()
 
@@ -52,9 +48,8 @@ class Archiver:
         if not settings.archive_after_events or time.monotonic() < self._look_at_s:
             return
         self._look_at_s = time.monotonic() + LOOK_EVERY_S
-        if self._child is not None and self._child.pid is not None:
-            return
-        if is_due(self._log, settings, head, self._elsewhere) and claim(self._log):
+        running = self._child is not None and self._child.pid is not None
+        if not running and is_due(self._log, settings, head, self._elsewhere) and claim(self._log):
             self._start(settings)
 
     def stop(self) -> None:
@@ -85,7 +80,7 @@ def is_due(log: EventLog, settings: ClusterConfigured, head: int, elsewhere: str
 
 
 def claim(log: EventLog) -> bool:
-    """Claim the archiving of the log. Returns False if another process holds the claim."""
+    """Claim the archiving of the log; False if another process holds the claim."""
     return bool(log.store.set(log.keys.archiving, os.getpid(), nx=True, ex=CLAIMED_S))
 
 
@@ -96,7 +91,6 @@ def run(log: EventLog, url: str, retain: int) -> None:
 
 
 def _claimed(log: EventLog, records: Iterable[Record]) -> Iterator[Record]:
-    """Pass the records through and renew the claim."""
     due = 0
     for record in records:
         if record.last >= due:

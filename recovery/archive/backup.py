@@ -1,8 +1,9 @@
 """Back up a cluster to one file, and restore it.
 
-State is the fold of the log, so a copy of the log is a copy of the cluster. The log only grows, so its part up to the
-position where a backup begins is consistent. Archived entries are not copied unless asked for: the file lists the
-segments, which a restore needs. The last snapshot is included, so that a restored cluster starts quickly.
+The state is the fold of the log, so a copy of the log is a copy of the cluster. The log only grows, so its part up to
+the last entry at the start of a backup is consistent. By default the file lists the archived segments and does not
+contain their entries; a restore reads these segments. The last snapshot is included, so a restored cluster starts
+quickly.
 
 The file is gzip over JSON lines: a header, one line per turn, then the parts of the snapshot in base64.
 """
@@ -14,8 +15,9 @@ import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from contextlib import suppress
+from gzip import GzipFile
+from typing import Any, NamedTuple
 
 from recovery.archive.archive import Watched, listed
 from recovery.archive.files import names, opened, written
@@ -25,17 +27,15 @@ from recovery.replay import snapshot as snapshots
 from recovery.replay.snapshot import BadSnapshot, Snapshot
 from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.store import codec
+from scheduler.store.codec import Record
 from scheduler.store.eventlog import GENESIS, EventLog, Position
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Record
 
 FORMAT = "fairlog backup 3"
 """The format in the header. Earlier formats held a log of schema 1."""
 
 
 class BadBackup(FairlogError):
-    """A file that cannot be restored from, or a log that cannot be backed up."""
+    """A file that cannot be restored, or a log that cannot be backed up."""
 
 
 class Header(NamedTuple):
@@ -54,10 +54,9 @@ class Header(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What was backed up or restored: a log whose last turn has the time `at` (ms).
+    """A log that was backed up or restored; `at` (ms) is the time of its last turn.
 
-    `withheld`, after a restore: the number of apps that have not ended and cannot run, because their commands are
-    withheld.
+    `withheld`, after a restore, is the number of apps that cannot run because the log does not contain their commands.
     """
 
     header: Header
@@ -65,7 +64,7 @@ class Copied(NamedTuple):
     withheld: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The same as JSON values; `archived` is the number of entries that are in the archive, not in the file."""
+        """JSON values; `archived` is the number of entries that are in the archive and not in the file."""
         cluster, seq, digest, _, snapshot = self.header
         return {
             "cluster": cluster,
@@ -78,12 +77,13 @@ class Copied(NamedTuple):
 
 
 def backup(log: EventLog, url: str, *, whole: bool = False, elsewhere: str = "", watched: Watched = iter) -> Copied:
-    """Write the log as it stands now to the file `url`, which is there only once it is whole.
+    """Write the log up to its present end to the file `url`, which is created once it is complete.
 
-    With `whole` the archived entries are copied too; otherwise the archive has to be there, `elsewhere` if it has
-    moved. `watched` is given the records and gives them back.
+    With `whole`, archived entries are copied as well. Otherwise their segments must exist, under the URL `elsewhere` if
+    the archive has moved. `watched` passes the records through.
 
-    Raises: BadBackup if there is nothing to back up, UnreadableRecord if the log is bad, Unreachable from the file.
+    Raises: BadBackup if the log is empty or a segment is missing, UnreadableRecord if an entry is unreadable,
+    Unreachable if the file cannot be written.
     """
     taken = _last_snapshot(log)
     segments = [] if whole else listed(log.store, log.keys)
@@ -93,13 +93,9 @@ def backup(log: EventLog, url: str, *, whole: bool = False, elsewhere: str = "",
     _check_archive([segment.under(elsewhere) for segment in segments])
     header = Header(log.keys.cluster, seq, digest, segments, taken and taken[0])
     at = 0
-    with written(url, private=True) as raw, gzip.open(raw, "wb") as packed:
-        file = cast("IO[bytes]", packed)
-        said = header._asdict() | {
-            "archive": [segment._asdict() for segment in segments],
-            "snapshot": taken and taken[0]._asdict(),
-        }
-        _write_line(file, {"format": FORMAT, **said})
+    with written(url, private=True) as raw, gzip.open(raw, "wb") as file:
+        lists = {"archive": [segment._asdict() for segment in segments], "snapshot": taken and taken[0]._asdict()}
+        _write_line(file, {"format": FORMAT, **header._asdict(), **lists})
         for record in watched(log.read(header.after, to=seq)):
             file.write(codec.entry_line(record))
             at = record.at
@@ -116,16 +112,16 @@ def restore(
     watched: Watched = iter,
     counted: Callable[[Iterable[Segment]], Iterable[Segment]] = iter,
 ) -> Copied:
-    """Publish the backup in the file `url` as the log of a cluster that has none. Every entry is verified and folded.
+    """Publish the backup `url` as the log of a cluster that has none. Verifies and folds every entry.
 
-    With `elsewhere`, the archived part is from now on looked for under that URL. `counted` is given the segments of
-    that part, which are read first, and returns them, as `watched` does the records.
+    With `elsewhere`, the restored cluster looks for its archive under that URL. `counted` passes the archived segments
+    through, which are read first, and `watched` the records.
 
-    Raises, and changes nothing: BadBackup if the file is not a whole backup or its archive is missing;
-    NotPublished if the cluster has a log; UnreadableRecord or InvariantViolated if an entry cannot be read or breaks
-    a precondition; Unreachable if the file cannot be read.
+    Raises, and changes nothing: BadBackup if the backup is incomplete or its archive is missing; NotPublished if the
+    cluster has a log; UnreadableRecord or InvariantViolated if an entry is unreadable or invalid; Unreachable if the
+    file cannot be read.
     """
-    with Draft(log) as draft, _unpacked(url) as file:
+    with Draft(log) as draft, opened(url) as raw, gzip.open(raw, "rb") as file:
         header = _header(file, url)
         segments = [segment.under(elsewhere) for segment in header.archive]
         _check_archive(segments)
@@ -143,8 +139,8 @@ def restore(
         return Copied(header, draft.at, draft.withheld)
 
 
-def _snapshot_parts(file: IO[bytes], url: str, header: Header) -> list[bytes]:
-    """The parts of the snapshot at the end of the file, none without a snapshot."""
+def _snapshot_parts(file: GzipFile, url: str, header: Header) -> list[bytes]:
+    """The parts of the snapshot at the end of the file; none without a snapshot."""
     try:
         number = header.snapshot.parts if header.snapshot else 0
         parts = [b64decode(json.loads(file.readline()), validate=True) for _ in range(number)]
@@ -155,20 +151,20 @@ def _snapshot_parts(file: IO[bytes], url: str, header: Header) -> list[bytes]:
     return parts
 
 
-def _header(file: IO[bytes], url: str) -> Header:
+def _header(file: GzipFile, url: str) -> Header:
     try:
-        said = json.loads(file.readline())
-        if said.pop("format") == FORMAT:
-            said["archive"] = [Segment(**each) for each in said.get("archive", ())]
-            said["snapshot"] = Snapshot(**said["snapshot"]) if said.get("snapshot") else None
-            return Header(**said)
+        stated = json.loads(file.readline())
+        if stated.pop("format") == FORMAT:
+            stated["archive"] = [Segment(**each) for each in stated.get("archive", ())]
+            stated["snapshot"] = Snapshot(**stated["snapshot"]) if stated.get("snapshot") else None
+            return Header(**stated)
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, zlib.error):
         pass
     raise BadBackup(f"{url} is not a backup that this version reads: its first line is not a {FORMAT!r} header")
 
 
-def _records(file: IO[bytes], url: str, header: Header) -> Iterator[Record]:
-    """The entries behind the archived ones, each checked to follow from the one before."""
+def _records(file: GzipFile, url: str, header: Header) -> Iterator[Record]:
+    """The entries after the archived ones, with their chain verified."""
     seq, digest = header.after
     try:
         while seq < header.seq and (line := file.readline()):
@@ -181,37 +177,29 @@ def _records(file: IO[bytes], url: str, header: Header) -> Iterator[Record]:
 
 
 def _last_snapshot(log: EventLog) -> tuple[Snapshot, list[bytes]] | None:
-    """The snapshot written last that is whole and agrees with the log, and its parts; None if there is none."""
+    """The newest usable snapshot and its parts; None if there is none."""
     for seq in snapshots.positions(log):
-        try:
+        with suppress(BadSnapshot):
             return snapshots.parts_of(log, seq)
-        except BadSnapshot:
-            continue
     return None
 
 
 def _check_archive(segments: Iterable[Segment]) -> None:
-    """Raises: BadBackup if a segment is not there or does not follow the last, Unreachable if that cannot be told."""
-    there: dict[str, set[str]] = {}
+    """Raises: BadBackup if a segment is missing or there is a gap, Unreachable if a folder cannot be read."""
+    files: dict[str, set[str]] = {}
     before = GENESIS
     for segment in segments:
         if (segment.first, segment.before) != (before.seq + 1, before.digest):
             raise BadBackup(f"the list of the archive has a gap: {segment.name} does not follow entry {before.seq}")
         before = Position(segment.last, segment.digest)
-        if segment.folder not in there:
-            there[segment.folder] = set(names(segment.folder))
-        if segment.name not in there[segment.folder]:
+        if segment.folder not in files:
+            files[segment.folder] = set(names(segment.folder))
+        if segment.name not in files[segment.folder]:
             raise BadBackup(
                 f"the archived entries {segment.first} to {segment.last} are missing: there is no {segment.url}; "
                 "if the archive has moved, name it with --archive URL"
             )
 
 
-def _write_line(file: IO[bytes], said: object) -> None:
-    file.write(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
-
-
-@contextmanager
-def _unpacked(url: str) -> Iterator[IO[bytes]]:
-    with opened(url) as raw, gzip.open(raw, "rb") as file:
-        yield cast("IO[bytes]", file)
+def _write_line(file: GzipFile, value: object) -> None:
+    file.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")

@@ -1,7 +1,7 @@
 """Files named by a URL: a path or `file://` on this machine, or any other place that fsspec supports.
 
-A file is replaced atomically after it is completely written; on this machine, synced as well. All errors of a place are
-raised as `Unreachable`, one sentence each.
+A file is replaced atomically after it is completely written, and synced on this machine. All errors of a place are
+raised as `Unreachable`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -29,7 +29,7 @@ class Unreachable(FairlogError):
 
 
 class _Errors:
-    """Raises every exception as `Unreachable`, because each kind of place has its own."""
+    """A context that raises every error as `Unreachable`, because each kind of place has its own."""
 
     def __init__(self, url: str, what: str) -> None:
         self._sentence = f"{_named(url)} cannot be {what}"
@@ -37,8 +37,8 @@ class _Errors:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        if isinstance(error, Exception):
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, Unreachable):
             raise Unreachable(f"{self._sentence}: {_reason(error)}") from error
 
 
@@ -115,8 +115,8 @@ def opened(url: str) -> Iterator[IO[bytes]]:
             yield file
         return
     with tempfile.NamedTemporaryFile() as copy:
-        system, place = _elsewhere(url)
         with _Errors(url, "read"):
+            system, place = _elsewhere(url)
             system.get_file(place, copy.name)
         with Path(copy.name).open("rb") as file:
             yield file
@@ -124,42 +124,35 @@ def opened(url: str) -> Iterator[IO[bytes]]:
 
 def make_folder(url: str) -> None:
     """Create the folder `url` unless it exists. Raises: Unreachable if it cannot be created."""
-    path = path_of(url)
-    if path is not None:
-        with _Errors(url, "written"):
-            path.mkdir(parents=True, exist_ok=True)
-        return
-    system, place = _elsewhere(url)
     with _Errors(url, "written"):
-        system.makedirs(place, exist_ok=True)
+        if (path := path_of(url)) is not None:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            system, place = _elsewhere(url)
+            system.makedirs(place, exist_ok=True)
 
 
 def names(url: str) -> list[str]:
     """The names in the folder `url`, sorted; empty if it does not exist. Raises: Unreachable if it cannot be read."""
-    path = path_of(url)
-    if path is not None:
-        with _Errors(url, "read"):
-            return sorted(os.listdir(path)) if path.exists() else []  # noqa: PTH208 - only names are needed
-    system, place = _elsewhere(url)
     with _Errors(url, "read"):
-        system.invalidate_cache()
         try:
-            found = system.ls(place, detail=False)
+            if (path := path_of(url)) is not None:
+                return sorted(os.listdir(path))  # noqa: PTH208 - only names are needed
+            system, place = _elsewhere(url)
+            system.invalidate_cache()
+            return sorted(str(name).rstrip("/").rpartition("/")[2] for name in system.ls(place, detail=False))
         except FileNotFoundError:
-            found = []
-        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
+            return []
 
 
 def remove(url: str) -> None:
     """Remove the file at `url`. Raises: Unreachable if it cannot be removed."""
-    path = path_of(url)
-    if path is not None:
-        with _Errors(url, "removed"):
-            path.unlink()
-        return
-    system, place = _elsewhere(url)
     with _Errors(url, "removed"):
-        system.rm_file(place)
+        if (path := path_of(url)) is not None:
+            path.unlink()
+        else:
+            system, place = _elsewhere(url)
+            system.rm_file(place)
 
 
 def _upload(file: IO[bytes], url: str) -> None:
@@ -188,7 +181,6 @@ def _elsewhere(url: str) -> tuple[Any, str]:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""Publish a log from elsewhere as the log of a cluster that has none: all of it or nothing.
+"""Publish an imported or restored log as that of a cluster that has none, atomically.
 
-The turns are gathered in a draft, a stream that expires. Each is verified and folded first, so a log that no master
-could serve from is never published. At the end one script gives the draft the log's name, if there is still no log.
-A later draft replaces an earlier one, whether that was interrupted or is still growing.
+Turns are added to a draft, a stream that expires. Each is verified and folded first, so an unusable log is never
+published. At the end one script renames the draft to the log, if there is still no log. A new draft replaces an earlier
+one, whether that was interrupted or is still growing.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ import json
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 from uuid import uuid4
 
+from recovery.archive.segment import Segment
 from recovery.replay.rebuild import fold
+from recovery.replay.snapshot import Snapshot
 from scheduler.model.errors import FairlogError
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
-from scheduler.store.codec import facts, stored
+from scheduler.store.codec import Record, facts, stored
 from scheduler.store.eventlog import GENESIS, EventLog, Position
-
-if TYPE_CHECKING:
-    from recovery.archive.segment import Segment
-    from recovery.replay.snapshot import Snapshot
-    from scheduler.store.codec import Record
 
 PAGE = 100
 KEPT_S = 3_600
-"""How long a draft is kept that is not added to."""
+"""A draft expires this long after its last addition."""
 
 PUBLISH_LUA = """
 if redis.call('EXISTS', KEYS[1]) == 1 then return 'log' end
@@ -70,7 +67,7 @@ def left_behind(log: EventLog) -> int | None:
 
 
 class Draft:
-    """A draft of the log of a cluster that has none; used as a context, whose end discards what is not published.
+    """A draft of a log, as a context manager that discards it unless it was published.
 
     `end` and `at` are the position and the time (ms) of its last turn.
 
@@ -98,14 +95,14 @@ class Draft:
 
     @property
     def withheld(self) -> int:
-        """The number of apps that have not ended and cannot run, because their commands are withheld."""
+        """The number of apps that have not ended and cannot run, because the log does not contain their commands."""
         apps = self._state.apps.values()
         return sum(app.ended is None and (app.private is None or not app.private.command) for app in apps)
 
     def fold(self, records: Iterable[Record]) -> None:
         """Verify and fold turns that stay in an archive.
 
-        Raises: UnreadableRecord or InvariantViolated naming the entry that cannot be read or breaks a precondition.
+        Raises: UnreadableRecord or InvariantViolated naming the entry that is unreadable or invalid.
         """
         for record in records:
             self._fold(record)
@@ -117,9 +114,9 @@ class Draft:
         self.end, self.at = Position(record.last, record.digest), record.at
 
     def add(self, records: Iterable[Record]) -> None:
-        """Verify and fold turns, and add them to the draft, a page at a time.
+        """Verify and fold turns, and add them to the draft in pages.
 
-        Raises: as `fold`; NotPublished if another import or restore has started; what reading `records` raises.
+        Raises: as `fold`; NotPublished if another import or restore has started; as reading `records`.
         """
         left, begun = iter(records), False
         while page := list(islice(left, PAGE)):
@@ -141,9 +138,9 @@ class Draft:
             together.execute()
 
     def publish(self, *, archive: Sequence[Segment] = (), snapshot: Snapshot | None = None) -> None:
-        """Give the draft the log's name. The next master to be elected brings grants and heartbeats in line with it.
+        """Rename the draft to the log. The next elected master reconciles grants and heartbeats with it.
 
-        Raises: InvariantViolated if the folded state is inconsistent; NotPublished if the cluster has got a log or
+        Raises: InvariantViolated if the folded state is inconsistent; NotPublished if the cluster has a log by now or
         another import or restore has started.
         """
         check(self._state)

@@ -1,21 +1,19 @@
 """Segments: immutable files with a part of the log, one turn per line (`codec.entry_line`), compressed with zstd.
 
-A segment's name contains its first and last position and the beginning of its last digest, so that segments of
-different histories never have the same name. The store holds what is needed to verify it (`Segment`).
+A segment's name contains its first and last position and the beginning of its last digest, so segments of different
+histories have different names. The store holds what is needed to verify it (`Segment`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from recovery.archive.files import Unreachable, needed, opened, written
 from scheduler.model.errors import UnreadableRecord
 from scheduler.store import codec
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Record
+from scheduler.store.codec import Record
 
 SUFFIX = ".jsonl.zst"
 _LEVEL = 6
@@ -38,12 +36,12 @@ class Segment(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
-        return _name(self.first, self.last, self.digest)
+        """Its file's name."""
+        return segment_name(self.first, self)
 
     @property
     def url(self) -> str:
-        """The URL of its file."""
+        """Its file's URL."""
         return f"{self.folder}/{self.name}"
 
     def under(self, elsewhere: str) -> Segment:
@@ -52,10 +50,14 @@ class Segment(NamedTuple):
             return self
         return self._replace(folder=f"{elsewhere.rstrip('/')}/{self.folder.rpartition('/')[2]}")
 
+    def unusable(self, why: str) -> UnreadableRecord:
+        """The error that names the positions of the segment."""
+        return UnreadableRecord(self.first, f"entries {self.first} to {self.last} are in an unusable segment: {why}")
 
-def segment_name(records: Sequence[Record]) -> str:
-    """The file name of the segment with these records."""
-    return _name(records[0].first, records[-1].last, records[-1].digest)
+
+def segment_name(first: int, end: Segment | Record) -> str:
+    """The file name of the segment from position `first` to the end of `end`."""
+    return f"{first:012}-{end.last:012}-{end.digest[:8]}{SUFFIX}"
 
 
 def segment_of(records: Sequence[Record], before: str, folder: str) -> tuple[Segment, bytes]:
@@ -83,17 +85,15 @@ def get(segment: Segment) -> list[bytes]:
         with opened(segment.url) as file:
             squeezed = file.read()
     except Unreachable as error:
-        raise _unreadable(segment, str(error)) from error
+        raise segment.unusable(str(error)) from error
     try:
         if zstandard.frame_content_size(squeezed) != segment.size:
-            raise _unreadable(segment, f"{segment.url} is damaged: it does not hold {segment.size} bytes of entries")
+            raise segment.unusable(f"{segment.url} is damaged: it does not hold {segment.size} bytes of entries")
         lines: bytes = zstandard.ZstdDecompressor().decompress(squeezed)
     except zstandard.ZstdError as error:
-        raise _unreadable(segment, f"{segment.url} is damaged: {error}") from error
+        raise segment.unusable(f"{segment.url} is damaged: {error}") from error
     if _checksum(lines) != segment.checksum:
-        raise _unreadable(
-            segment, f"{segment.url} is damaged: its checksum is {_checksum(lines)}, not {segment.checksum}"
-        )
+        raise segment.unusable(f"{segment.url} is damaged: its checksum is {_checksum(lines)}, not {segment.checksum}")
     return lines[:-1].split(b"\n")
 
 
@@ -105,7 +105,7 @@ def entries(segment: Segment, lines: Iterable[bytes]) -> list[Record]:
         try:
             record = codec.read_entry(line, seq + 1)
         except UnreadableRecord as error:
-            raise _unreadable(segment, f"{segment.url} is damaged at position {seq + 1}: {error.why}") from error
+            raise segment.unusable(f"{segment.url} is damaged at position {seq + 1}: {error.why}") from error
         found.append(record)
         seq = record.last
     return found
@@ -118,31 +118,19 @@ def check(segment: Segment, lines: bytes | None = None) -> list[Record]:
     """
     found = get(segment)
     if lines is not None and found != lines[:-1].split(b"\n"):
-        raise _unreadable(segment, f"{segment.url} differs from what was written")
+        raise segment.unusable(f"{segment.url} differs from what was written")
     seq, digest = segment.first - 1, segment.before
     records = entries(segment, found)
     for record in records:
         try:
             codec.check(record, seq, digest)
         except UnreadableRecord as error:
-            raise _unreadable(segment, f"{segment.url} breaks the chain of digests: {error.why}") from error
+            raise segment.unusable(f"{segment.url} breaks the chain of digests: {error.why}") from error
         seq, digest = record.last, record.digest
     if (seq, digest) != (segment.last, segment.digest):
-        raise _unreadable(
-            segment, f"{segment.url} does not end at position {segment.last} with digest {segment.digest}"
-        )
+        raise segment.unusable(f"{segment.url} does not end at position {segment.last} with digest {segment.digest}")
     return records
-
-
-def _name(first: int, last: int, digest: str) -> str:
-    return f"{first:012}-{last:012}-{digest[:8]}{SUFFIX}"
 
 
 def _checksum(lines: bytes) -> str:
     return blake2b(lines, digest_size=16).hexdigest()
-
-
-def _unreadable(segment: Segment, why: str) -> UnreadableRecord:
-    return UnreadableRecord(
-        segment.first, f"entries {segment.first} to {segment.last} are in an unusable segment: {why}"
-    )

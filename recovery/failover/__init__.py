@@ -1,4 +1,4 @@
-"""Which master serves: lease, standby, take-over, and the snapshots that a standby writes.
+"""Which master is active: lease, standby, take-over, and snapshots.
 
 It may import `scheduler`, `replay` and `archive`. How a turn is decided does not belong here.
 """

@@ -1,4 +1,4 @@
-"""The state of a cluster kept in step with its log by one that does not write it: what a standby has ready."""
+"""Fold the log as it grows, without writing it: the state that a standby keeps ready."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = structlog.get_logger()
 
 
 class Follower:
-    """Folds the log as it grows; `state` is what the log tells up to `position`.
+    """Folds the log as it grows; `state` is the fold of the log up to `position`.
 
-    It begins at the last snapshot. A chain that breaks is folded anew once: a store that failed over may have lost a
-    tail that this one had seen, and what it holds now is the log.
+    It starts from the last snapshot. If the chain breaks, it folds the log again, once: a store that failed over may
+    have lost a tail that was folded.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -28,14 +28,12 @@ class Follower:
         self.state, self.position = ClusterState(), GENESIS
 
     def follow(self, wait_ms: int, bell: Bell | None = None) -> bool:
-        """Fold what is next in the log, waiting for it so long at most, or until the bell; whether there was something.
+        """Fold the next turns, waiting up to `wait_ms` or until the bell; returns whether there were any.
 
-        Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted.
+        Raises: UnreadableRecord or InvariantViolated naming the position of the failure.
         """
         if self.position == GENESIS:
-            found = latest(self.log)
-            if found is not None:
-                self.resume(*found)
+            self.resume(*latest(self.log) or (ClusterState(), GENESIS))
         try:
             facts = self.log.follow(self.position, wait_ms=wait_ms, bell=bell)
         except UnreadableRecord as reason:
@@ -46,16 +44,15 @@ class Follower:
         return bool(facts)
 
     def resume(self, state: ClusterState, position: Position) -> None:
-        """Go on from a state that somebody else has folded."""
+        """Go on from a state that was folded elsewhere."""
         self.state, self.position = state, position
 
     def give(self, progress: Callable[[int], object] | None = None) -> tuple[ClusterState, Position]:
-        """The state at the log's end, for the caller alone; the follower is left with nothing.
+        """Give away the state at the log's end; the follower restarts empty.
 
-        What was followed is given if the log still holds it; otherwise the log is folded anew. Where the store goes
-        away meanwhile, the follower keeps what it has folded so far.
+        If the log no longer holds `position`, it is folded again. On a store error the follower keeps its state.
 
-        Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted.
+        Raises: UnreadableRecord or InvariantViolated naming the position of the failure.
         """
         if self.position == GENESIS:
             self.resume(*rebuild(self.log, progress=progress))
@@ -67,15 +64,12 @@ class Follower:
         return given
 
     def check_against_log(self) -> None:
-        """Start over if what was followed is not in the log any more, as after a failover that lost a tail.
-
-        Raises: UnreadableRecord or InvariantViolated naming the position that cannot be trusted.
-        """
+        """Start over if the log no longer holds `position`, as after a failover that lost a tail. Raises: as `give`."""
         if self.position != GENESIS and not self.log.holds(self.position):
             self._start_over(f"the log has another entry at {self.position.seq}, or none")
 
     def _catch_up(self, progress: Callable[[int], object] | None) -> str | None:
-        """Fold the log to its end, also while it grows; why that cannot be done, None if it was."""
+        """Fold the log to its end while it may grow; returns why that failed, None on success."""
         while True:
             try:
                 due = self.position.seq + PROGRESS_EVERY
@@ -90,13 +84,13 @@ class Follower:
             if head == self.position:
                 return None
             if head.seq <= self.position.seq:
-                return f"the log does not end at {self.position.seq}"
+                return f"the log ends before position {self.position.seq}"
 
     def _fold(self, fact: Fact) -> None:
         fold(self.state, fact)
         self.position = Position(fact.seq, fact.digest)
 
     def _start_over(self, reason: str, progress: Callable[[int], object] | None = None) -> None:
-        _log.warning("what was followed is not in the log any more", reason=reason)
+        _log.warning("the log no longer holds what was folded and is folded again", reason=reason)
         self.resume(ClusterState(), GENESIS)
         self.resume(*rebuild(self.log, progress=progress))

@@ -1,7 +1,7 @@
-"""When a standby may try to be elected. The lease is a courtesy, not a safeguard: the log elects.
+"""The lease: when a standby may try to be elected. It is not a safeguard; the log decides.
 
-Two masters that both believe to hold the lease do no harm; the commit of the one that has not folded
-the other's election is refused.
+Two masters that both believe they hold the lease do no harm: the commit of the one that has not folded the other's
+election is refused.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SET', KEYS[2], ARGV[2])
 """
-"""KEYS: lease, how long it was taken for, handovers; ARGV: who takes it, for how long (ms).
--> nothing if it was free, otherwise how long it has to go (ms), and the last handover there was.
+"""KEYS: lease, its term, handovers; ARGV: the member, the term (ms).
+-> nothing if the lease was taken, otherwise its remaining time (ms) and the id of the last handover.
 
-One that has longer to go than it was taken for is free: the store has failed over to one whose clock is behind, and
-its holder may be gone with the other one.
+A lease with more time left than its term is free: the store failed over to a server whose clock is behind.
 """
 _RELEASE_LUA = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then
@@ -53,21 +52,21 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ms - ARGV[2])
 
 
 class Member(NamedTuple):
-    """A master process, serving or standing by."""
+    """A master process, active or standby."""
 
     id: str
     pid: int
     host: str
 
     def as_json(self) -> str:
-        """The member as it is written down; the same text every time, so that holders can be compared."""
+        """The member as JSON, always the same text, so that holders can be compared."""
         return json.dumps(self._asdict(), separators=(",", ":"))
 
 
 class Lease:
-    """The lease of one cluster as `member` sees it, good for `ttl_ms` from each time it is taken.
+    """The lease of one cluster for `member`; expires `ttl_ms` after it was last taken.
 
-    Where it was not free, `left_ms` tells how long its holder had it for then, and `bell` rings once it is given back.
+    After `take` returned False, `left_ms` is the holder's remaining time, and `bell` rings when it is released.
     """
 
     def __init__(self, store: Redis, keys: Keys, member: Member, ttl_ms: int) -> None:
@@ -81,28 +80,25 @@ class Lease:
         self._appear = store.register_script(_APPEAR_LUA)
 
     def take(self) -> bool:
-        """Take or keep the lease; False while somebody else has it."""
+        """Take or renew the lease; False if another member holds it."""
         keys = self._keys
-        held: Any = self._take(
-            keys=[keys.lease, keys.lease_term, keys.handover],
-            args=[self._member, self._ttl_ms],
-        )
+        held: Any = self._take([keys.lease, keys.lease_term, keys.handover], [self._member, self._ttl_ms])
         if not held:
             return True
         self.left_ms, self.bell = int(held[0]), Bell(keys.handover, held[1].decode())
         return False
 
     def release(self) -> None:
-        """Let the next one try at once: those that wait for the `bell` hear it."""
+        """Release the lease and ring the `bell` of the standbys."""
         self._release(keys=[self._keys.lease, self._keys.masters, self._keys.handover], args=[self._member])
 
     def appear(self) -> None:
-        """Show up among the cluster's masters for some seconds more."""
+        """List the member among the cluster's masters for `MEMBER_SEEN_MS`."""
         self._appear(keys=[self._keys.masters], args=[self._member, MEMBER_SEEN_MS])
 
 
 def members(store: Redis, keys: Keys) -> tuple[Member | None, list[Member]]:
-    """The master that holds the lease, None if nobody does, and those that stand by, by id."""
+    """The holder of the lease, None without one, and the standbys, by id."""
     holder = store.get(keys.lease)
     serving = Member(**json.loads(holder)) if holder else None
     since = clock_ms(store.time()) - MEMBER_SEEN_MS

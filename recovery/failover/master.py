@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from scheduler.store.eventlog import Position
 
 STANDBY_WAIT_MS = 200
-"""How long a standby waits at most for the log to grow, or for the lease to be given back or run out."""
+"""The longest wait of a standby for the log to grow or the lease to become free."""
 SNAPSHOT_EVERY = 100_000
-"""After how many more events a snapshot is written."""
+"""The number of events between snapshots."""
 STANDBYS_FIRST = 0.2
-"""For which part of that many more the serving master leaves it to standbys."""
+"""The part of `SNAPSHOT_EVERY` more events for which the active master waits for a standby's snapshot."""
 APPEAR_EVERY_S = 1.0
-"""How often a standby shows up among the masters."""
+"""How often a standby renews its entry among the masters."""
 GC_THRESHOLD = (50_000, 20, 50)
-"""The state is large and has no cycles to speak of: looking through it for garbage often is time taken from turns."""
+"""The state is large and has few cycles, so garbage collections are rare."""
 _log = structlog.get_logger()
 
 
@@ -55,13 +55,13 @@ def run_master(
     replicas: int = 0,
     archive_url: str = "",
 ) -> None:
-    """Be one of the masters of `cluster` until SIGTERM or SIGINT: one serves, the others stand by.
+    """Run a master of `cluster` until SIGTERM or SIGINT: one is active, the others stand by.
 
-    Nobody is told of a commit before `replicas` replicas of the store have it. Rides out a store that
-    goes away, with growing pauses. `archive_url` stands for the URL of the archive that the log names, if it is given.
+    A commit is answered once `replicas` replicas of the store have it. Store outages are waited out with back-off.
+    `archive_url` overrides the URL of the archive that the log names.
 
-    Raises: UnsuitableStore if the store would break the promises, UnreadableRecord or InvariantViolated
-    if the log cannot be trusted at some position; a human must act then.
+    Raises: UnsuitableStore if the store may lose data; UnreadableRecord or InvariantViolated if the log cannot be
+    trusted from some position on, which an operator must resolve.
     """
     keys = Keys(cluster)
     member = Member(f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}", os.getpid(), socket.gethostname())
@@ -76,10 +76,9 @@ def run_master(
 
 
 class Master:
-    """One master process over the store of `log`.
+    """One master process on the store of `log`.
 
-    `check` refuses a store that would break the promises; it is asked again whenever the store has been away, since
-    it may be another server then. It has the log archived if it has an `archiver`.
+    `check` raises if the store is unsuitable. It is called again after each outage: another server may answer then.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Master:
         self._archiver = archiver
 
     def run(self) -> None:
-        """Stand by and serve in turns until the worker is told to stop."""
+        """Stand by or serve until the worker is told to stop."""
         gc.set_threshold(*GC_THRESHOLD)
         _log.info("standing by", master=self.member.id)
         notify(READY)
@@ -123,43 +122,44 @@ class Master:
                     self._serve()
                 else:
                     self._stand_by()
-            except Deposed as reason:
+            except (Deposed, StaleLog) as reason:
                 _log.warning("standing by again", master=self.member.id, reason=str(reason))
                 self._keep_what_was_folded()
-            except StaleLog as reason:
-                _log.warning("standing by again", master=self.member.id, reason=str(reason))
-                self._keep_what_was_folded()
-                self.worker.pause(BACK_OFF_S[1])
+                if isinstance(reason, StaleLog):
+                    self.worker.pause(BACK_OFF_S[1])
             except RedisError as error:
                 self._keep_what_was_folded()
                 self.worker.pause(self._outage.goes_on(error))
         notify(STOPPING)
-        self._leave()
+        try:
+            self.lease.release()
+        except RedisError as error:
+            _log.warning("could not release the lease", error=str(error))
+        self.snapshotter.stop()
+        if self._archiver is not None:
+            self._archiver.stop()
         _log.info("stopped", master=self.member.id)
 
     def _look_again(self) -> None:
-        """See, after an outage, whether the store can be written, is fit to serve on, and holds what was followed.
-
-        Raises: UnsuitableStore, redis-py's errors while it is still away.
-        """
+        """Check that the store takes writes again, is suitable and holds what was folded. Raises: as `check`."""
         self.lease.appear()
         self._check()
         self.follower.check_against_log()
         self._outage.is_over()
 
     def _keep_what_was_folded(self) -> None:
-        """Let the follower go on from the scheduler's state, if that is no half of a turn and ahead of its own."""
+        """Give the follower the scheduler's state if that ends with a whole turn and is ahead of its own."""
         state, position = self.scheduler.put_down()
         if state.head == position.seq > self.follower.position.seq:
             self.follower.resume(state, position)
 
     def answer(self) -> None:
-        """A ring or a tick: keep the lease and take turns until the inbox is empty.
+        """Answer a ring or a tick: renew the lease and take turns until the inbox is empty.
 
-        While another one has the lease, which is about to be elected, no turn is taken: it would only make the
-        other one fold the log once more.
+        While another master holds the lease and will be elected, take no turn: its commit would only make the other
+        one fold the log again.
 
-        Raises: Deposed as soon as another one was elected, be it that this one was stopped for longer than its lease.
+        Raises: Deposed once another master was elected, for example after a pause longer than the lease.
         """
         if not self._keep_lease():
             self.scheduler.make_sure_of_office()
@@ -174,15 +174,15 @@ class Master:
         return self._keep_lease() and not self.worker.stopping and not self._snapshot_is_due()
 
     def _snapshot_is_due(self) -> bool:
-        """Whether the serving master has to see to a snapshot itself, since no standby has."""
+        """Whether the active master must write a snapshot, since no standby has."""
         return self.snapshotter.is_due(self.scheduler.position.seq, patience=STANDBYS_FIRST)
 
     def _due_in_s(self) -> float:
-        """Seconds until the lease must be kept, a rule's moment comes or heartbeats must be looked at."""
+        """Seconds until the lease must be renewed or the scheduler has something due."""
         return min(self._kept_at + self._keep_every_s - time.monotonic(), self.scheduler.quiet_s())
 
     def _stand_by(self) -> None:
-        """Follow the log for a moment, so that its state is at hand when the lease is free."""
+        """Follow the log for a moment, to have its state ready when the lease is free."""
         if time.monotonic() - self._appeared_at >= APPEAR_EVERY_S:
             self.lease.appear()
             self._appeared_at = time.monotonic()
@@ -198,14 +198,14 @@ class Master:
             self._archiver.tend(state.settings, state.head)
 
     def _serve(self) -> None:
-        """Take over and serve. Who has waited is answered first, before all that nobody waits for."""
+        """Take over and serve; waiting clients are answered before anything else."""
         self.scheduler.take_over()
         self.scheduler.turn()
         gc.freeze()
         self.worker.work_until_stopped()
 
     def _keep_lease(self) -> bool:
-        """Whether this master has the lease."""
+        """Renew the lease if due; whether this master holds it."""
         if time.monotonic() - self._kept_at >= self._keep_every_s:
             notify(ALIVE)
             self.lease.appear()
@@ -215,20 +215,11 @@ class Master:
             self._kept_at = time.monotonic()
         return True
 
-    def _leave(self) -> None:
-        try:
-            self.lease.release()
-        except RedisError as error:
-            _log.warning("could not release the lease", error=str(error))
-        self.snapshotter.stop()
-        if self._archiver is not None:
-            self._archiver.stop()
-
     def _rebuild(self) -> tuple[ClusterState, Position]:
         self._keep_what_was_folded()
         return self.follower.give(self._while_it_folds)
 
     def _while_it_folds(self, seq: int) -> None:
         if self.worker.stopping:
-            raise StaleLog(f"told to stop at log position {seq}")
+            raise StaleLog(f"told to stop while folding the log at position {seq}")
         self._keep_lease()

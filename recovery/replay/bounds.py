@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 E = TypeVar("E", "Fact", "Line")
 
 
+def moment(at_ms: int) -> str:
+    """A time (ms since the epoch) in UTC, to the ms."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
 class Bound(NamedTuple):
     """An inclusive bound of a span: a position in the log, or a time in ms."""
 
@@ -19,10 +24,10 @@ class Bound(NamedTuple):
     at: int | None = None
 
     def __str__(self) -> str:
-        return str(self.seq or 1) if self.at is None else datetime.fromtimestamp(self.at / 1000, UTC).isoformat()
+        return str(self.seq or 1) if self.at is None else moment(self.at)
 
     def reached(self, record: Fact | Line) -> bool:
-        """Whether the entry is not before a span that begins here."""
+        """Whether a span that begins here contains the entry or begins before it."""
         return record.at >= self.at if self.at is not None else record.seq >= (self.seq or 1)
 
     def passed(self, record: Fact | Line) -> bool:
@@ -34,7 +39,7 @@ OPEN = Bound()
 
 
 def up_to(records: Iterable[E], last: Bound) -> Iterator[E]:
-    """The entries up to the bound; reads no entry beyond a position, and one beyond a time."""
+    """The entries up to the bound. Reads none beyond a position, one beyond a time."""
     for record in records:
         if last.passed(record):
             return

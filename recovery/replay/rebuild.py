@@ -5,16 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from recovery.replay.snapshot import latest
+from scheduler.model.events import Event
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact
 from scheduler.store.eventlog import GENESIS, EventLog, Position
-
-if TYPE_CHECKING:
-    from scheduler.model.events import Event
 
 PROGRESS_EVERY = 5_000
 

@@ -1,14 +1,16 @@
 """Snapshots: the state at a log position, so that a rebuild need not begin at the first entry.
 
 A snapshot is a list in the store: a header, then the state as compressed lines in parts of at most 1 MiB. It is
-published atomically, and the last two are kept. It is used only if the log has the header's digest at its position and
-the parts have the header's checksum. If it cannot be used, the one before it is, or the whole log.
+published atomically, and the last two are kept. A snapshot is usable if the log has the header's digest at its position
+and the parts have the header's checksum. If the newest is not, a rebuild starts from the one before or from the first
+entry.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
@@ -22,7 +24,7 @@ from scheduler.store.eventlog import EventLog, Position
 PART_BYTES = 1 << 20
 KEPT = 2
 DRAFT_KEPT_S = 600
-"""The time after which the draft of a writer that died expires."""
+"""The draft of a writer that died expires after this time."""
 CLAIMED_S = 60
 
 
@@ -44,31 +46,32 @@ class BadSnapshot(FairlogError):
 
 
 def write(log: EventLog, state: ClusterState, position: Position) -> Snapshot:
-    """Write `state`, which the log gives at `position`; if interrupted, only a draft is left, which expires."""
+    """Write `state`, the fold of the log up to `position`. If interrupted, only a draft remains, which expires."""
     store, keys = log.store, log.keys
     draft = f"{keys.snapshotting}:{uuid4().hex}"
-    squeezed, held, checksum = zlib.compressobj(1), bytearray(), blake2b(digest_size=16)
+    checksum = blake2b(digest_size=16)
     parts = size = 0
-
-    def put(part: bytes) -> None:
-        nonlocal parts, size
+    for part in _parts(state):
         checksum.update(part)
         parts, size = parts + 1, size + len(part)
         store.rpush(draft, part)
         store.expire(draft, DRAFT_KEPT_S)
-
-    for line in lines(state):
-        held += squeezed.compress(line.encode() + b"\n")
-        while len(held) >= PART_BYTES:
-            put(bytes(held[:PART_BYTES]))
-            del held[:PART_BYTES]
-    held += squeezed.flush()
-    while held:
-        put(bytes(held[:PART_BYTES]))
-        del held[:PART_BYTES]
     snapshot = Snapshot(position.seq, position.digest, parts, size, checksum.hexdigest())
     _publish(log, draft, snapshot)
     return snapshot
+
+
+def _parts(state: ClusterState) -> Iterator[bytes]:
+    """The lines of `state`, compressed, in parts of `PART_BYTES`."""
+    squeezed, held = zlib.compressobj(1), bytearray()
+    for line in lines(state):
+        held += squeezed.compress(line.encode() + b"\n")
+        while len(held) >= PART_BYTES:
+            yield bytes(held[:PART_BYTES])
+            del held[:PART_BYTES]
+    held += squeezed.flush()
+    for begin in range(0, len(held), PART_BYTES):
+        yield bytes(held[begin : begin + PART_BYTES])
 
 
 def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
@@ -82,16 +85,14 @@ def _publish(log: EventLog, draft: str, snapshot: Snapshot) -> None:
         together.delete(keys.snapshotting)
         together.lrem(keys.snapshots, 0, str(snapshot.seq))
         together.lpush(keys.snapshots, snapshot.seq)
-        for seq in others:
-            if seq in kept:
-                continue
+        for seq in set(others).difference(kept):
             together.lrem(keys.snapshots, 0, str(seq))
             together.unlink(keys.snapshot(seq))
         together.execute()
 
 
 def _agrees(log: EventLog, seq: int) -> bool:
-    """Whether the snapshot at `seq` is of this log, not of a tail that it has lost."""
+    """Whether the snapshot at `seq` is of this log and not of a lost tail of it."""
     head = cast("bytes | None", log.store.lindex(log.keys.snapshot(seq), 0))
     try:
         return head is not None and log.holds(Position(seq, json.loads(head)["digest"]))
@@ -110,7 +111,7 @@ def claim(log: EventLog) -> bool:
 
 
 def latest(log: EventLog, *, to: int | None = None) -> tuple[ClusterState, Position] | None:
-    """The state of the newest usable snapshot, not beyond `to`; None if there is none. Logs each unusable one."""
+    """The state and position of the newest usable snapshot up to `to`; None if there is none. Logs unusable ones."""
     for seq in positions(log):
         if to is not None and seq > to:
             continue

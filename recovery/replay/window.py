@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import fold, unhindered
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Event
 from scheduler.rules.state import ClusterState
-
-if TYPE_CHECKING:
-    from scheduler.store.codec import Fact
+from scheduler.store.codec import Fact
 
 
 class Meter(Protocol):
-    """Takes figures: `advance` is called before an event is folded, `observe` after."""
+    """Takes figures between `first_at` and `last_at` (ms), which `measure` sets when it reaches them."""
 
-    def begin(self, at: int) -> None:
-        """The span begins at `at` (ms)."""
-
-    def end(self, at: int) -> None:
-        """The span ends at `at` (ms)."""
+    first_at: int
+    last_at: int | None
 
     def advance(self, state: ClusterState, to: int) -> None:
-        """Time passes up to `to` (ms)."""
+        """Time passes up to `to` (ms); called before each event is folded."""
 
-    def observe(self, state: ClusterState, event: Event) -> None:
-        """The event was folded just now."""
+    def observe(self, state: ClusterState, event: Event) -> object:
+        """Called after each event is folded."""
 
 
 class Span(NamedTuple):
-    """A measured part of the log: positions, times in ms, and the digest of the last entry."""
+    """A measured span of the log: positions, times in ms, and the digest of the last entry."""
 
     first: int
     last: int
@@ -48,10 +43,10 @@ class Span(NamedTuple):
 def measure(
     facts: Iterable[Fact], meter: Meter, *, first: Bound = OPEN, last: Bound = OPEN
 ) -> tuple[ClusterState, Span]:
-    """The state at the end of the span, and the span; `meter` observes every event up to there.
+    """The state at the end of the span, and the span. `meter` observes every event from the beginning of the log.
 
-    The span ends exactly at a time given as `last` if the log continues after it, else with the log's last entry. Its
-    positions are those of its entries; if there are none, that of the last entry before it.
+    If `last` is a time and the log continues after it, the span ends exactly then, otherwise with the log's last entry.
+    A span between two entries has the position of the first.
 
     Raises: InvalidCommand if the log has no entry in the span; as `fold`.
     """
@@ -64,8 +59,8 @@ def measure(
                 break
             if begun is None and first.reached(fact):
                 at = fact.at if first.at is None or not state.head else first.at
-                begun = (fact.seq, max(at, first.at or 0))
-                meter.begin(begun[1])
+                meter.first_at = max(at, first.at or 0)
+                begun = (fact.seq, meter.first_at)
             if last.at is not None and last.passed(fact):
                 if state.head:
                     meter.advance(state, last.at)
@@ -80,5 +75,5 @@ def measure(
             if begun is None
             else "the span ends before it starts, or before the log starts"
         )
-    meter.end(end_at)
+    meter.last_at = end_at
     return state, Span(min(begun[0], state.head), state.head, begun[1], end_at, digest)

@@ -1,7 +1,6 @@
-"""Requests: what somebody asks the scheduler to do, one frozen struct per kind, and their JSON form in the inbox.
+"""Commands: requests to the scheduler, one frozen struct per kind, and their JSON form in the inbox.
 
-Commands check only their shape; whether what they ask is allowed is `decide`'s to say, in one place,
-whoever sent them.
+Reading a command checks only names and types. `decide` checks whether it is allowed.
 """
 
 from __future__ import annotations
@@ -17,31 +16,25 @@ from msgspec.structs import replace
 from scheduler.model.errors import InvalidCommand
 
 BATCH = 1_000
-"""How many commands a batch has at most, and a turn takes at most."""
+"""The most commands in a batch, and in a turn."""
 
 
 class _Request(
-    Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    gc=False,
-    tag=True,
-    tag_field="type",
+    Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False, tag=True, tag_field="type"
 ):
-    """A request; only reading one checks its values."""
+    """A command. Only reading it from JSON checks the types of its values."""
 
 
 class ConfigureCluster(_Request, frozen=True):
-    """Change the named settings; the others stay as they are."""
+    """Change these settings and keep the others."""
 
     settings: dict[str, Any]
 
 
 class RegisterCompany(_Request, frozen=True):
-    """Add a tenant. Amounts together, or `part` as "n/d" or "25%", or none of them for 1/N (semantics C2).
+    """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
-    `borrow`: whether it may pass its quota (semantics C6); None = only a default quota may be passed (C2).
+    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2).
     """
 
     company: str
@@ -52,10 +45,7 @@ class RegisterCompany(_Request, frozen=True):
 
 
 class ChangeCompany(_Request, frozen=True):
-    """Replace a tenant's quota by the one stated, in full; `borrow` stays as it is unless stated.
-
-    With `borrow` alone the quota stays as it is, too.
-    """
+    """Replace a tenant's quota in full, or `borrow`, or both. With `borrow` alone the quota is unchanged."""
 
     company: str
     cores: int | None = None
@@ -65,13 +55,13 @@ class ChangeCompany(_Request, frozen=True):
 
 
 class RemoveCompany(_Request, frozen=True):
-    """Remove a tenant that has no app left."""
+    """Remove a tenant without apps."""
 
     company: str
 
 
 class RegisterWorker(_Request, frozen=True, kw_only=True):
-    """Offer a worker. The same offer again changes nothing (semantics W1)."""
+    """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1)."""
 
     worker: str
     node: str
@@ -82,25 +72,25 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
 
 
 class DrainWorker(_Request, frozen=True):
-    """Grant nothing new on the worker; what runs there goes on (semantics W3)."""
+    """Stop granting on the worker; its executors and drivers continue (semantics W3)."""
 
     worker: str
 
 
 class DecommissionWorker(_Request, frozen=True):
-    """Grant nothing more on the worker, for good, and have its executors leave it (semantics W6)."""
+    """Stop granting on the worker permanently and stop its executors (semantics W6)."""
 
     worker: str
 
 
 class UndrainWorker(_Request, frozen=True):
-    """Take the worker back into service."""
+    """Resume granting on the worker."""
 
     worker: str
 
 
 class RemoveWorker(_Request, frozen=True):
-    """Take the worker out once it is empty, or with `force` at once, its executors lost (semantics W3)."""
+    """Remove the worker once it is empty, or with `force` at once; its executors are lost (semantics W3)."""
 
     worker: str
     force: bool = False
@@ -114,12 +104,12 @@ class LoseWorker(_Request, frozen=True):
 
 
 class SubmitApp(_Request, frozen=True):
-    """Queue an app for its user, under an id that was never used before.
+    """Queue an app for its user, under a new id.
 
-    `env` names the variables whose values the client has put aside. Executors as in Spark (semantics S5):
-    `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor a worker;
-    `cores` may then be "unlimited" where admission is open. With `driver`, `command` is the driver's program.
-    `elastic` are the least and the most executors of an app whose demand follows its backlog (L6).
+    `env` holds names of variables; the client stores their values elsewhere. Executors as in Spark (semantics S5):
+    `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor per worker; `cores` may
+    then be "unlimited" if admission is open. With `driver`, `command` is the driver's program. `elastic` are the least
+    and the most executors of an app whose demand follows its backlog (L6).
     """
 
     app: str
@@ -147,10 +137,10 @@ class SubmitApp(_Request, frozen=True):
 
 
 class ScaleApp(_Request, frozen=True):
-    """State the demand of an app anew, in full: how many executors, and which hosts its tasks prefer (semantics L1).
+    """Replace the demand of an app in full: its number of executors and the hosts its tasks prefer (semantics L1).
 
-    `executors` is the most it may have, None lifts the limit (P5). `prefer` says how many tasks prefer each host;
-    `preferring_tasks` how many prefer any, where a task prefers several. None = their sum, at most all tasks.
+    `executors` is the maximum, None = no limit (P5). `prefer` maps host -> number of tasks that prefer it.
+    `preferring_tasks` is the number of tasks with any preference; None = the sum of `prefer`, at most all tasks.
     """
 
     app: str
@@ -160,20 +150,20 @@ class ScaleApp(_Request, frozen=True):
 
 
 class KillExecutors(_Request, frozen=True):
-    """Stop these executors of an app, whose demand stays; names of none of its own are passed over (semantics P6)."""
+    """Stop these executors of an app and keep its demand; ids of other executors are ignored (semantics P6)."""
 
     app: str
     executors: tuple[str, ...]
 
 
 class KillApp(_Request, frozen=True):
-    """End an app; its executors are told to stop and hold their grants until they are gone (semantics A5)."""
+    """End an app; its executors stop and hold their grants until they are gone (semantics A5)."""
 
     app: str
 
 
 class EndApp(_Request, frozen=True):
-    """A worker's word that the app is over: every task succeeded, or one failed for good."""
+    """A worker reports the end of the app: every task succeeded, or one failed permanently."""
 
     app: str
     reason: Literal["finished", "failed"]
@@ -181,10 +171,10 @@ class EndApp(_Request, frozen=True):
 
 
 class StartedExecutor(_Request, frozen=True):
-    """A worker's word that an executor's processes are up.
+    """A worker reports that an executor's processes are up.
 
-    Here and below, `worker` is the one that says so: where a store that failed over has lost a tail of the log, an
-    executor of the same id may have been granted to another one since.
+    `worker` is the sender, here and below: after a store failover that lost entries, another worker may hold an
+    executor of the same id.
     """
 
     executor: str
@@ -192,7 +182,7 @@ class StartedExecutor(_Request, frozen=True):
 
 
 class EndedExecutor(_Request, frozen=True, kw_only=True):
-    """A worker's word that an executor is gone; `done` = it found no task left (semantics S6)."""
+    """A worker reports that an executor is gone; `done` = no task was left for it (semantics S6)."""
 
     executor: str
     worker: str = ""
@@ -202,7 +192,7 @@ class EndedExecutor(_Request, frozen=True, kw_only=True):
 
 
 class ReportBacklog(_Request, frozen=True):
-    """An executor's word on an elastic app: how many tasks wait and run, and whether it is `idle` itself (L6)."""
+    """An executor of an elastic app reports waiting and running tasks, and whether it is `idle` (semantics L6)."""
 
     executor: str
     waiting: int
@@ -211,7 +201,7 @@ class ReportBacklog(_Request, frozen=True):
 
 
 class EndedDriver(_Request, frozen=True, kw_only=True):
-    """A worker's word that an app's driver is gone (semantics D3); `detail` is the sentence that says why it failed."""
+    """A worker reports that an app's driver is gone (semantics D3); `detail` says why it failed."""
 
     driver: str
     worker: str = ""
@@ -220,33 +210,18 @@ class EndedDriver(_Request, frozen=True, kw_only=True):
     detail: str = ""
 
 
-Command = (
-    ConfigureCluster
-    | RegisterCompany
-    | ChangeCompany
-    | RemoveCompany
-    | RegisterWorker
-    | DrainWorker
-    | DecommissionWorker
-    | UndrainWorker
-    | RemoveWorker
-    | LoseWorker
-    | SubmitApp
-    | ScaleApp
-    | KillExecutors
-    | KillApp
-    | EndApp
-    | StartedExecutor
-    | EndedExecutor
-    | ReportBacklog
-    | EndedDriver
-)
+CompanyCommand = RegisterCompany | ChangeCompany | RemoveCompany
+WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
+AppCommand = SubmitApp | ScaleApp | KillExecutors | KillApp
+Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
+"""What a worker reports."""
+Command = ConfigureCluster | CompanyCommand | WorkerCommand | AppCommand | Report
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """What of a submission no decision depends on and others need not see: `env` holds names of variables.
+    """The parts of a submission that no decision depends on; `env` holds names of variables.
 
-    It is kept beside the log's events under a commitment, and may be withheld.
+    They are kept beside the log's events under a commitment, and may be withheld.
     """
 
     name: str = ""
@@ -256,9 +231,9 @@ class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class Taken(NamedTuple):
-    """A command that a turn took: it caused `number` of the turn's events, from the one on that has `begin` before it.
+    """A command of a turn and the `number` of events that it caused; `begin` events of the turn precede them.
 
-    `by` is who sent it, "" for nobody in particular.
+    `by` is the sender, "" if none is known.
     """
 
     begin: int
@@ -269,14 +244,14 @@ class Taken(NamedTuple):
 
 
 def private_of(command: Command) -> Private | None:
-    """The private part of the command as it was received, None if such a command has none."""
+    """The private part of the command; None if its kind has none."""
     if not isinstance(command, SubmitApp):
         return None
     return Private(command.name, command.command, command.env, command.cwd)
 
 
 def without_private(command: SubmitApp) -> SubmitApp:
-    """The submission as everybody may see it."""
+    """The submission without its private part."""
     return replace(command, name="", command=(), env=(), cwd=None)
 
 
@@ -284,14 +259,11 @@ _DECODER: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _ENCODER = msgspec.json.Encoder()
 _FIELD = re.compile(r"Object (?P<how>missing required|contains unknown) field `(?P<name>.*)`", re.DOTALL)
 _LONGEST = 200
-"""How many characters of what came from outside a complaint repeats at most."""
+"""The most characters of input that an error repeats."""
 
 
 def write_command(command: Command) -> str:
-    """The command as the inbox holds it: its type, and what of it is not the default.
-
-    Raises: InvalidCommand if a text of it cannot be written as UTF-8.
-    """
+    """The command's JSON in the inbox, without defaults. Raises: InvalidCommand if a text is not valid UTF-8."""
     try:
         return _ENCODER.encode(command).decode()
     except UnicodeEncodeError:
@@ -299,7 +271,7 @@ def write_command(command: Command) -> str:
 
 
 def read_command(body: bytes | str) -> Command:
-    """The command of that JSON form. Raises: InvalidCommand, which names what of it cannot be read."""
+    """The command of that JSON. Raises: InvalidCommand naming the value that cannot be read."""
     try:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -307,7 +279,7 @@ def read_command(body: bytes | str) -> Command:
 
 
 def command_of(values: Mapping[str, Any]) -> Command:
-    """The command of those values, `type` among them. Raises: InvalidCommand, which names the one that is wrong."""
+    """The command of these values, `type` included. Raises: InvalidCommand naming the wrong value."""
     try:
         command: Command = msgspec.convert(values, Command)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -316,7 +288,7 @@ def command_of(values: Mapping[str, Any]) -> Command:
 
 
 def _complaint(error: Exception) -> str:
-    """What msgspec found wrong, said of the value's place: `cores cannot be read: expected int, got str`."""
+    """The error of msgspec, starting with the value's place: `cores cannot be read: expected int, got str`."""
     said, _, place = str(error).partition(" - at `$")
     where = place.strip("`.")
     if field := _FIELD.match(said):

@@ -1,14 +1,13 @@
 """Errors, sorted by who must act: the caller, this process, or a human.
 
-Store errors are redis-py's own and are left as they are: the supervisor drops the turn and tries
-again with back-off.
+Errors of the store are those of redis-py: the supervisor drops the turn and retries with back-off.
 """
 
 from __future__ import annotations
 
 
 class FairlogError(Exception):
-    """The root of every error that fairlog raises on purpose."""
+    """The base of fairlog's errors."""
 
 
 class CommandRejected(FairlogError):
@@ -16,11 +15,11 @@ class CommandRejected(FairlogError):
 
 
 class InvalidCommand(CommandRejected):
-    """A value of the command is outside of what the rules allow."""
+    """A value of the command is not allowed."""
 
 
 class InvalidSetting(CommandRejected):
-    """A setting is unknown or its value breaks a check of the rules (Settings)."""
+    """A setting is unknown or its value is not allowed (semantics, Settings)."""
 
 
 class UnknownCompany(CommandRejected):
@@ -45,14 +44,14 @@ class UnknownWorker(CommandRejected):
 
 
 class UnknownExecutor(CommandRejected):
-    """The log grants no executor of that id."""
+    """No executor of that id holds a grant."""
 
     def __init__(self, executor: str) -> None:
         super().__init__(f"no executor {executor!r} is granted; `fairlog app APP` lists an app's executors")
 
 
 class UnknownDriver(CommandRejected):
-    """The log grants no driver of that id."""
+    """No driver of that id holds a grant."""
 
     def __init__(self, driver: str) -> None:
         super().__init__(f"no driver {driver!r} is granted; `fairlog app APP` shows an app's driver")
@@ -93,7 +92,7 @@ class CompanyInUse(CommandRejected):
 
 
 class OfferTooSmall(CommandRejected):
-    """A worker cannot offer less than what it has been granted already."""
+    """A worker offers less than is granted on it."""
 
     def __init__(self, worker: str, dimension: str, offered: int, granted: int) -> None:
         super().__init__(
@@ -103,14 +102,14 @@ class OfferTooSmall(CommandRejected):
 
 
 class AppEnded(CommandRejected):
-    """The app is over, there is nothing left to do for it."""
+    """The app has ended already."""
 
     def __init__(self, app: str, how: str) -> None:
         super().__init__(f"app {app!r} has already ended: {how}")
 
 
 class QuotaExceeded(CommandRejected):
-    """One request alone is larger than the quota its company bought (semantics C4)."""
+    """One request alone is larger than its company's quota (semantics C4)."""
 
     def __init__(self, company: str, dimension: str, requested: int, quota: int) -> None:
         super().__init__(
@@ -130,7 +129,7 @@ class NeverFits(CommandRejected):
 
 
 def refusal_of(name: str, message: str) -> CommandRejected:
-    """The refusal of that class, as somebody else has raised it; one of an unknown class is an InternalError."""
+    """A refusal from its stored class name and message; InternalError if the class is unknown."""
     found = globals().get(name)
     kind = found if isinstance(found, type) and issubclass(found, CommandRejected) else InternalError
     refusal = kind.__new__(kind)
@@ -139,44 +138,42 @@ def refusal_of(name: str, message: str) -> CommandRejected:
 
 
 class InternalError(CommandRejected):
-    """The command made the master fail; it lies in the dead-letter stream for a human to read."""
+    """The command made the master fail; it is in the dead-letter stream for a human to read."""
 
 
 class StaleLog(FairlogError):
-    """The log has moved on since this process folded it: rebuild and take the turn again."""
+    """The log has grown since this process folded it: rebuild the state and repeat the turn."""
 
 
 class NotReplicated(StaleLog):
-    """A commit is in the store but not on as many of its replicas as configured; nobody is told of it."""
+    """A commit has reached fewer replicas than configured; it is not acknowledged."""
 
     def __init__(self, reached: int, due: int) -> None:
         super().__init__(f"the last entries of the log are on {reached} replicas of the store, but {due} are required")
 
 
 class Deposed(FairlogError):
-    """Another master was elected: stop taking turns and stand by."""
+    """Another master was elected: stop taking turns and become a standby."""
 
     def __init__(self, master: str) -> None:
         super().__init__(f"master {master!r} was elected")
 
 
 class UnreadableRecord(FairlogError):
-    """An entry of the log cannot be trusted or understood; a human must act.
+    """An entry of the log is altered or cannot be read; a human must act.
 
-    `at` is the time (ms) that an altered entry states, None if there is no such time.
+    `at` is the time (ms) that an altered entry states, None if it states none.
     """
 
     def __init__(self, seq: int, why: str, *, at: int | None = None) -> None:
         super().__init__(f"log position {seq}: {why}")
-        self.seq = seq
-        self.why = why
-        self.at = at
+        self.seq, self.why, self.at = seq, why, at
 
 
 class InvariantViolated(FairlogError):
-    """The entry at a log position contradicts the state before it, or the state its own facts; a human must act.
+    """An event contradicts the state before it, or an index contradicts the facts; a human must act.
 
-    `rule` is the number of the rule (docs/semantics.md) that is broken, `why` says how.
+    `rule` is the number of the broken rule in docs/semantics.md.
     """
 
     def __init__(self, seq: int, why: str, rule: str = "O2") -> None:
@@ -185,7 +182,7 @@ class InvariantViolated(FairlogError):
 
 
 class UnsuitableStore(FairlogError):
-    """The store lacks a property that the promises rest on."""
+    """The store lacks a required property."""
 
 
 class NoMaster(FairlogError):

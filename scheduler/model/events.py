@@ -1,14 +1,13 @@
-"""Facts: what has happened, one frozen struct per event type of schema 2.
+"""Facts: the events of schema 2, one frozen struct per type.
 
-The log stores an event as a JSON array: its type's name, then its fields in the order in which they stand here. A new
-field is appended and has a default, so that events written before it was there are still read. The module is longer
-than most because it is the whole vocabulary of the log.
+The log stores an event as a JSON array: the name of its type, then its fields in the order of this module. Append new
+fields with a default, so that older events can still be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct, to_builtins
 
@@ -16,7 +15,7 @@ from scheduler.model.resources import Resources, kinds
 
 WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
 Locality = Literal["host", "rack", "any"]
-"""How near an executor came to what was asked for: a preferred host, the rack of one, or neither (semantics L5)."""
+"""Where an executor was placed: on a preferred host, in the rack of one, or elsewhere (semantics L5)."""
 
 
 class _Sizing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -35,7 +34,7 @@ class Computed(_Sizing, frozen=True, tag="computed"):
 class Fixed(_Sizing, frozen=True, tag="fixed"):
     """All executors have the size `each` (semantics S5).
 
-    `counted`: the app is sized by a number of executors, so its request follows that number (semantics L6, O4).
+    `counted`: the app states a number of executors, and its request follows that number (semantics L6, O4).
     """
 
     each: Resources
@@ -48,19 +47,19 @@ class Fixed(_Sizing, frozen=True, tag="fixed"):
 
 
 class OnePerWorker(_Sizing, frozen=True, tag="one-per-worker"):
-    """At most one executor a worker, with this memory and as many cores as the worker can give (semantics S5)."""
+    """At most one executor per worker, with this memory and as many cores as the worker has free (semantics S5)."""
 
     memory_mb: int
 
 
 Sizing = Computed | Fixed | OnePerWorker
-"""How the executors of an app are sized."""
+"""The sizing of an app's executors."""
 
 
 class Elastic(NamedTuple):
     """The bounds of an app whose demand follows its backlog, and its first demand (semantics L6).
 
-    It has `least` to `most` executors; its tasks call for `backlog` of them at first, and it asks for `step` more next.
+    It has `least` to `most` executors. At first its tasks need `backlog` executors; its next step is `step` more.
     """
 
     least: int
@@ -70,7 +69,7 @@ class Elastic(NamedTuple):
 
 
 class Locations(NamedTuple):
-    """The hosts that an executor is to run near, and their racks, both sorted; None = anywhere (semantics L3)."""
+    """The preferred hosts of an executor and their racks, both sorted; None = anywhere (semantics L3)."""
 
     hosts: tuple[str, ...] | None = None
     racks: tuple[str, ...] | None = None
@@ -86,7 +85,7 @@ class Shares(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """`number` pending requests for an executor at the same locations, made at `since` (ms) (semantics L1)."""
+    """`number` pending requests for executors at the same locations, created at `since` (ms) (semantics L1)."""
 
     locations: Locations
     number: int
@@ -94,21 +93,20 @@ class Wanted(NamedTuple):
 
 
 class _Fact(Struct, frozen=True, kw_only=True, array_like=True, tag=True, forbid_unknown_fields=True, gc=False):
-    """A fact; only reading one checks its values, which were checked when they came in.
+    """A fact. Only reading it checks the types of its values.
 
-    Thousands are made, written and read again every second: a msgspec struct takes a fifth of the time that a
-    model of pydantic does.
+    Thousands are written and read every second; a msgspec struct takes a fifth of the time of a pydantic model.
     """
 
 
 class MasterElected(_Fact, frozen=True):
-    """`master` writes the log from here on; a master that folds another's name steps down."""
+    """`master` writes the log from here on; a master that folds another name becomes a standby."""
 
     master: str
 
 
 class ClusterConfigured(_Fact, frozen=True):
-    """Every setting in force from here on (semantics, Settings). Memory in MiB, times in the unit of the name."""
+    """All settings from here on (semantics, Settings). Memory in MiB, times in the unit of the name."""
 
     min_executor_cores: int = 4
     min_executor_memory_mb: int = 2048
@@ -154,7 +152,7 @@ class ClusterConfigured(_Fact, frozen=True):
 class CompanyRegistered(_Fact, frozen=True):
     """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
 
-    `borrow`: whether it may pass its quota (semantics C6); None = only a default quota may be passed (C2).
+    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2).
     """
 
     company: str
@@ -174,7 +172,7 @@ class CompanyRegistered(_Fact, frozen=True):
 
 
 class CompanyChanged(CompanyRegistered, frozen=True):
-    """The same company under another quota, stated in full."""
+    """The company's new quota, in full."""
 
 
 class CompanyRemoved(_Fact, frozen=True):
@@ -194,7 +192,7 @@ class WorkerRegistered(_Fact, frozen=True):
 
 
 class WorkerChanged(_Fact, frozen=True):
-    """The worker's status or offer, stated in full; `leaving` is draining, then out once empty (semantics W3)."""
+    """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3)."""
 
     worker: str
     status: WorkerStatus
@@ -202,7 +200,7 @@ class WorkerChanged(_Fact, frozen=True):
 
 
 class WorkerRemoved(_Fact, frozen=True):
-    """The worker offers nothing any more; `last_seen` is its last heartbeat in ms, 0 if there was none."""
+    """The worker was removed; `last_seen` is its last heartbeat in ms, 0 if there was none."""
 
     worker: str
     reason: Literal["lost", "removed"]
@@ -216,12 +214,12 @@ class LostWorkersForgotten(_Fact, frozen=True):
 
 
 class AppRegistered(_Fact, frozen=True):
-    """A user's app joined the user's queue, with what it asked for and what it requests (semantics A1, A2, S5).
+    """An app joined its user's queue with its request (semantics A1, A2, S5).
 
-    Its name, command, variables and folder are private (`Private`) and stand beside the event. `cores` None is
-    unlimited: the app takes what it can get, and its request is the most that it has held. `requested` includes the
-    `driver`. `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the
-    backlog (L6).
+    Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
+    unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
+    `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
+    (L6).
     """
 
     app: str
@@ -241,7 +239,7 @@ class AppRegistered(_Fact, frozen=True):
 
 
 class RoomReserved(_Fact, frozen=True):
-    """The app was held back for too long: its company's room is reserved for it from here on (semantics C7)."""
+    """The app was held back for too long; its company's room is reserved for it from here on (semantics C7)."""
 
     app: str
 
@@ -253,7 +251,7 @@ class ReservationLapsed(_Fact, frozen=True):
 
 
 class AppAdmitted(_Fact, frozen=True):
-    """The app entered waitingApps; `share` is its company's before, as "n/d" in lowest terms (semantics A3, C3).
+    """The app entered waitingApps; `share` was its company's share before, "n/d" in lowest terms (semantics A3, C3).
 
     `lent`: only because elastic apps of its company count with their least number of executors (semantics E7).
     """
@@ -266,7 +264,7 @@ class AppAdmitted(_Fact, frozen=True):
 
 
 class DriverAllocated(_Fact, frozen=True):
-    """A slice of one worker is granted to the app's driver; its executors follow (semantics D1)."""
+    """Resources of one worker are granted to the app's driver; its executors follow (semantics D1)."""
 
     app: str
     driver: str
@@ -285,10 +283,10 @@ class DriverRemoved(_Fact, frozen=True):
 
 
 class ExecutorAllocated(_Fact, frozen=True):
-    """A slice of one worker is granted to one app; the worker starts it after this is committed.
+    """Resources of one worker are granted to an executor; the worker starts it after the commit.
 
-    `locality` is how near it came to the hosts that the app prefers, None if it prefers none (semantics L5). A grant
-    beyond what the app requested raises its request to `requested` (semantics A6, S5, O4); None = it stays.
+    `locality` is relative to the app's preferred hosts, None without any (semantics L5). A grant beyond the app's
+    request raises it to `requested` (A6, S5, O4); None = unchanged.
     """
 
     app: str
@@ -300,7 +298,7 @@ class ExecutorAllocated(_Fact, frozen=True):
 
 
 class ExecutorChanged(_Fact, frozen=True):
-    """The executor's processes are up; `idle` = it has no task, in an elastic app (semantics L6)."""
+    """The executor's processes are up; `idle` = it has no task (elastic apps only, semantics L6)."""
 
     executor: str
     status: Literal["running"] = "running"
@@ -330,10 +328,10 @@ class HoldEnded(_Fact, frozen=True):
 
 
 class ExecutorRevoked(_Fact, frozen=True):
-    """The executor is told to stop; its grant is held until its worker says that it is gone (semantics A5).
+    """The executor must stop; it holds its grant until its worker reports the end (semantics A5).
 
-    `reclaimed`: it is told to leave for a claimant, whose hold is at position `hold`, by `rule` E2, E3 or E7;
-    `since` (ms) the claimant waits. At `deadline` (ms) the worker ends its tasks where reclaiming is firm (E5).
+    `reclaimed`: it leaves for a claimant, which has waited since `since` (ms) and whose hold is at position `hold`, by
+    `rule` E2, E3 or E7. Where reclaiming is firm, the worker ends its tasks at `deadline` (ms) (E5).
     """
 
     app: str
@@ -350,7 +348,7 @@ class ExecutorRevoked(_Fact, frozen=True):
 
 
 class RevocationWithdrawn(_Fact, frozen=True):
-    """The claim for which the executor was told to leave is void: it goes on as before (semantics E5)."""
+    """The claim for which the executor was to leave is void: it continues (semantics E5)."""
 
     app: str
     executor: str
@@ -369,11 +367,11 @@ class ExecutorRemoved(_Fact, frozen=True):
 
 
 class AppChanged(_Fact, frozen=True):
-    """The demand of an app, stated in full (semantics O4, S6, P5, L1); `executor_limit` None = no limit.
+    """The demand of an app, in full (semantics O4, S6, P5, L1); `executor_limit` None = no limit.
 
     A `Computed` app becomes `Fixed` when its number of executors is stated. `preferring_tasks` tasks prefer some host;
-    `preferred_hosts` counts them by host. An elastic app has tasks for `backlog_executors` executors and asks for
-    `next_step` more next (L6). `target` is the number of executors asked for while not all are requested yet (L1).
+    `preferred_hosts` maps host -> tasks. The tasks of an elastic app need `backlog_executors` executors, and its next
+    step is `next_step` more (L6). `target` is the demanded number of executors until all are requested (L1).
     """
 
     app: str
@@ -396,7 +394,7 @@ class ExecutorsRequested(_Fact, frozen=True):
 
 
 class AppRemoved(_Fact, frozen=True):
-    """The app ended; its request left all three ledgers (semantics A5)."""
+    """The app ended; its request leaves all three ledgers (semantics A5)."""
 
     app: str
     reason: Literal["finished", "failed", "killed"]
@@ -404,85 +402,34 @@ class AppRemoved(_Fact, frozen=True):
 
 
 class CommandRefused(_Fact, frozen=True):
-    """A command was refused: the name of the error and its sentence, as its sender was told (semantics T3)."""
+    """A command was refused: the name of the error and its sentence, as its sender received it (semantics T3)."""
 
     error: str
     message: str
 
 
 class RefusalsOmitted(_Fact, frozen=True):
-    """So many refusals more than are logged, the first of them at `since` (ms) (semantics T3)."""
+    """The number of refusals that were not logged, the first of them at `since` (ms) (semantics T3)."""
 
     count: int
     since: int
 
 
-Event = (
-    MasterElected
-    | ClusterConfigured
-    | CompanyRegistered
-    | CompanyChanged
-    | CompanyRemoved
-    | WorkerRegistered
-    | WorkerChanged
-    | WorkerRemoved
-    | LostWorkersForgotten
-    | AppRegistered
-    | RoomReserved
-    | ReservationLapsed
-    | AppAdmitted
-    | DriverAllocated
-    | DriverRemoved
-    | ExecutorAllocated
-    | ExecutorChanged
-    | RoomHeld
-    | HoldEnded
-    | ExecutorRevoked
-    | RevocationWithdrawn
-    | ExecutorRemoved
-    | AppChanged
-    | ExecutorsRequested
-    | AppRemoved
-    | CommandRefused
-    | RefusalsOmitted
-)
+ClusterEvent = MasterElected | ClusterConfigured
+CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
+WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved | LostWorkersForgotten
+AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
+DriverEvent = DriverAllocated | DriverRemoved
+ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
+HoldEvent = RoomHeld | HoldEnded
+RefusalEvent = CommandRefused | RefusalsOmitted
+Event = ClusterEvent | CompanyEvent | WorkerEvent | AppEvent | DriverEvent | ExecutorEvent | HoldEvent | RefusalEvent
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    model.__name__: model
-    for model in (
-        MasterElected,
-        ClusterConfigured,
-        CompanyRegistered,
-        CompanyChanged,
-        CompanyRemoved,
-        WorkerRegistered,
-        WorkerChanged,
-        WorkerRemoved,
-        LostWorkersForgotten,
-        AppRegistered,
-        RoomReserved,
-        ReservationLapsed,
-        AppAdmitted,
-        DriverAllocated,
-        DriverRemoved,
-        ExecutorAllocated,
-        ExecutorChanged,
-        RoomHeld,
-        HoldEnded,
-        ExecutorRevoked,
-        RevocationWithdrawn,
-        ExecutorRemoved,
-        AppChanged,
-        ExecutorsRequested,
-        AppRemoved,
-        CommandRefused,
-        RefusalsOmitted,
-    )
-}
+EVENT_TYPES: dict[str, type[Event]] = {model.__name__: model for model in get_args(Event)}
 
 
 def named(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored values of an event for people and programs: resources and a sizing as amounts with their own names."""
+    """The stored values of an event, with resources and a sizing as named amounts."""
     found: dict[str, Any] = {}
     for name, value in stored.items():
         match name, value:
@@ -491,25 +438,25 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
             case "sizing", ["one-per-worker", memory_mb]:
                 found |= {"sizing": "one-per-worker", "executor_memory_mb": memory_mb}
             case "sizing", ["fixed", each, *_]:
-                found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in _by_kind(each)}
+                found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in by_kind(each).items()}
             case "requested" | "driver", [_, _, *_] | {}:
-                found |= {f"{name}_{kind}": amount for kind, amount in _by_kind(value)}
+                found |= {f"{name}_{kind}": amount for kind, amount in by_kind(value).items()}
             case "offer" | "amounts" | "resources", [_, _, *_] | {}:
-                found |= _by_kind(value)
+                found |= by_kind(value)
             case _:
                 found[name] = value
     return found
 
 
-def _by_kind(amounts: Sequence[Any] | Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    """Kind and amount of stored resources: an array as in the log, or already an object by kind."""
+def by_kind(amounts: Sequence[Any] | Mapping[str, int]) -> dict[str, int]:
+    """Kind -> amount of stored resources: an array as in the log, or already an object by kind."""
     if isinstance(amounts, Mapping):
-        return amounts.items()
+        return dict(amounts)
     cores, memory_mb, *others = amounts
-    return zip(kinds(), (cores, memory_mb, *(others[0] if others else ())), strict=False)
+    return dict(zip(kinds(), (cores, memory_mb, *(others[0] if others else ())), strict=False))
 
 
 def outlined(event: Event) -> dict[str, Any]:
-    """The event as JSON values for programs: its type and what it states, without what is None."""
+    """The event as JSON values: its type and its fields, without those that are None."""
     stated = named(dict(zip(event.__struct_fields__, to_builtins(event)[1:], strict=True)))
     return {"type": type(event).__name__, **{name: value for name, value in stated.items() if value is not None}}

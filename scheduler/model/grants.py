@@ -1,4 +1,4 @@
-"""What a worker should run, as the commit writes it down for the agent to converge on."""
+"""Grants: what a worker should run. The commit writes them; the worker's agent converges on them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Leaving(BaseModel):
 
 
 class Grant(BaseModel):
-    """One executor or driver that a worker is to run, with all it needs to know of the app.
+    """An executor or driver of a worker, with everything it needs of the app.
 
-    A driver's id stands in `executor`, and `command` is its program. An executor that `stays` ends
-    with its app only; only where the app has no driver does the result of its tasks end the app. In an
-    `elastic` app it says how much work there is (semantics L6). It is not started before the master has said that
-    all is settled up to log position `settled_at`: where commits are to reach replicas, one is seen before it has.
+    For a driver, `executor` is its id and `command` its program. An executor that `stays` ends only with its app; the
+    result of its tasks ends the app only if the app has no driver. In an `elastic` app it reports the backlog
+    (semantics L6). The worker starts it once the master has settled the log up to position `settled_at`: a commit is
+    visible before it has reached the configured replicas.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,29 +54,29 @@ class Grant(BaseModel):
 
 
 STOP = ""
-"""In the place of a grant: the executor must not run any more, and its worker still owes the word that it is gone.
+"""In place of a grant: the executor must stop, and its worker has yet to report the end.
 
-Without it, an executor that was revoked before its worker had seen the grant would hold its cores for ever."""
+Without it, an executor revoked before its worker saw the grant would hold its cores forever."""
 
 
 class Difference(NamedTuple):
-    """What brings a worker from what it runs to what it should run; both in the order of executor ids."""
+    """The grants to start and the executors to stop, both in the order of executor ids."""
 
     start: list[Grant]
     stop: list[str]
 
 
 def diff(granted: Mapping[str, Grant], running: Collection[str]) -> Difference:
-    """What to start and what to stop so that `granted`, and nothing else, runs."""
+    """The difference between `granted` and what runs."""
     start = [granted[executor] for executor in sorted(granted) if executor not in running]
     stop = [executor for executor in sorted(running) if executor not in granted]
     return Difference(start, stop)
 
 
 class GrantChanges(NamedTuple):
-    """What a turn changes of the workers' grants: a grant's text, `STOP`, or None = the worker owes nothing any more.
+    """A turn's changes, worker -> executor -> the grant's text, `STOP`, or None = the executor is gone.
 
-    `left` and then `joined` are the workers whose heartbeat the commit stops and starts to expect.
+    The commit stops expecting heartbeats of the workers `left`, then starts expecting those of `joined`.
     """
 
     by_worker: dict[str, dict[str, str | None]]
@@ -84,11 +84,11 @@ class GrantChanges(NamedTuple):
     left: list[str]
 
     def put(self, worker: str, executor: str, grant: str | None) -> None:
-        """What stands there for the executor or driver from now on."""
+        """Set the worker's entry for the executor or driver."""
         self.by_worker.setdefault(worker, {})[executor] = grant
 
     def leave(self, worker: str) -> None:
-        """The worker is out, whatever was to change there."""
+        """Record that the worker left, and drop its changes."""
         self.by_worker.pop(worker, None)
         if worker in self.joined:
             self.joined.remove(worker)

@@ -1,4 +1,4 @@
-"""Ids of executors, `<app>.<n>`, and of drivers, `<app>.driver-<n>`: made and read here and nowhere else."""
+"""Ids of executors, `<app>.<n>`, and of drivers, `<app>.driver-<n>`; only this module makes and reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _DRIVER = "driver-"
 
 
 def executor_id(app: str, number: int) -> str:
-    """The id of the app's executor of that number; they count up from 0 and are never used again (semantics P6)."""
+    """The id of the app's executor of that number; numbers count up from 0 and are not reused (semantics P6)."""
     return f"{app}.{number}"
 
 
@@ -16,12 +16,12 @@ def driver_id(app: str, number: int) -> str:
 
 
 def app_of(allocation: str) -> str:
-    """The app of that executor or driver; "" if the text is no such id."""
+    """The app of that executor or driver; "" if the text is neither."""
     return allocation.rpartition(".")[0]
 
 
 def number_of(executor: str) -> int:
-    """The number of that executor within its app. Raises: ValueError if it is a driver's id or none."""
+    """The number of that executor within its app. Raises: ValueError if the text is not an executor's id."""
     return int(executor.rpartition(".")[2])
 
 

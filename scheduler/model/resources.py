@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
-from math import gcd
+from math import gcd, inf
 from operator import add, sub
 from typing import NamedTuple
 
@@ -57,15 +57,6 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
         more = (f"{amount} {kind}" for kind, amount in zip(_kinds[2:], self.others, strict=False))
         return " and ".join((f"{self.cores} cores", f"{self.memory_mb} MiB", *more))
 
-    def by_kind(self) -> dict[str, int]:
-        """Kind -> amount, without further kinds at the end of which there is nothing."""
-        return dict(zip(_kinds, self, strict=False))
-
-    def amount(self, kind: str) -> int:
-        """The amount of that kind. Raises: ValueError if it was not declared."""
-        amounts, index = tuple(self), _kinds.index(kind)
-        return amounts[index] if index < len(amounts) else 0
-
     def __add__(self, other: Resources) -> Resources:
         if self.others or other.others:
             return self.combined(other, add)
@@ -90,6 +81,18 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
             return False
         return not (self.others or other.others) or all(theirs <= mine for mine, theirs in _pairs(self, other))
 
+    def fits(self, room: Resources) -> bool:
+        """Whether it is an amount, nothing of it negative, that `room` covers."""
+        if self.others or room.others:
+            return room.covers(self) and self.covers(NOTHING)
+        return 0 <= self.cores <= room.cores and 0 <= self.memory_mb <= room.memory_mb
+
+    def has_room(self, held: Resources, more: Resources) -> bool:
+        """Whether `more` fits into this amount beside `held`."""
+        if self.others or held.others or more.others:
+            return self.covers(held + more)
+        return held.cores + more.cores <= self.cores and held.memory_mb + more.memory_mb <= self.memory_mb
+
     def combined(self, other: Resources, combine: Callable[[int, int], int]) -> Resources:
         """What `combine` makes of the two amounts of each kind."""
         return _vector(combine(mine, theirs) for mine, theirs in _pairs(self, other))
@@ -105,6 +108,8 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
         """
         if self.cores >= limit.cores or self.memory_mb >= limit.memory_mb:
             return True
+        if not limit.others:
+            return False
         return any(bound and mine >= bound for mine, bound in zip_longest(self.others, limit.others, fillvalue=0))
 
     def holds(self, size: Resources) -> int:
@@ -112,21 +117,6 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
         if size.others:
             return min(mine // each for mine, each in _pairs(self, size) if each)
         return min(self.cores // size.cores, self.memory_mb // size.memory_mb)
-
-    def dominant_share(self, of: Resources, denominator: int = 1) -> Share:
-        """The largest ratio of an amount to that of its kind in `of / denominator` (semantics C3).
-
-        "1/0" if there is some of a kind of which there is none.
-        """
-        if of.cores and of.memory_mb and not self.others and not of.others:
-            cores, memory_mb = self.cores * denominator, self.memory_mb * denominator
-            if cores * of.memory_mb < memory_mb * of.cores:
-                return Share(memory_mb, of.memory_mb)
-            return Share(cores, of.cores)
-        ratios = [(mine, whole) for mine, whole in _pairs(self, of) if mine or whole]
-        if any(mine and not whole for mine, whole in ratios):
-            return Share(1, 0)
-        return max((Share(mine * denominator, whole) for mine, whole in ratios), default=Share(0, 1))
 
 
 NOTHING = Resources()
@@ -151,11 +141,12 @@ class Share:
     they are printed, and reducing each one costs more than comparing it.
     """
 
-    __slots__ = ("denominator", "numerator")
+    __slots__ = ("denominator", "numerator", "rounded")
 
     def __init__(self, numerator: int, denominator: int) -> None:
         self.numerator = numerator
         self.denominator = denominator
+        self.rounded = numerator / denominator if denominator else inf
 
     def __lt__(self, other: Share) -> bool:
         return self.numerator * other.denominator < other.numerator * self.denominator
@@ -176,9 +167,6 @@ class Share:
     def __repr__(self) -> str:
         return f"Share({self.numerator}, {self.denominator})"
 
-    def __float__(self) -> float:
-        return self.numerator / self.denominator if self.denominator else float("inf")
-
 
 class Quota(NamedTuple):
     """What a company may hold: `amount / denominator` (semantics C2)."""
@@ -186,20 +174,33 @@ class Quota(NamedTuple):
     amount: Resources
     denominator: int = 1
 
-    def covers(self, held: Resources) -> bool:
-        """Whether that amount stays within the quota in every kind (semantics C4)."""
+    def covers(self, held: Resources, more: Resources = NOTHING) -> bool:
+        """Whether both amounts together stay within the quota in every kind (semantics C4)."""
         most, times = self
-        if most.others or held.others:
-            return most.covers(held * times)
-        return held.cores * times <= most.cores and held.memory_mb * times <= most.memory_mb
+        if most.others or held.others or more.others:
+            return most.covers((held + more) * times)
+        cores, memory_mb = held.cores + more.cores, held.memory_mb + more.memory_mb
+        return cores * times <= most.cores and memory_mb * times <= most.memory_mb
 
     def in_whole(self) -> Resources:
         """What it is at least in whole amounts, rounded up."""
         return _vector(-(-amount // self.denominator) for amount in self.amount)
 
     def share_of(self, held: Resources) -> Share:
-        """The dominant share of that amount: the largest ratio to the quota of any kind (semantics C3)."""
-        return held.dominant_share(self.amount, self.denominator)
+        """The dominant share of that amount: the largest ratio to the quota of any kind (semantics C3).
+
+        "1/0" if there is some of a kind of which there is none.
+        """
+        of, denominator = self
+        if of.cores and of.memory_mb and not held.others and not of.others:
+            cores, memory_mb = held.cores * denominator, held.memory_mb * denominator
+            if cores * of.memory_mb < memory_mb * of.cores:
+                return Share(memory_mb, of.memory_mb)
+            return Share(cores, of.cores)
+        ratios = [(mine, whole) for mine, whole in _pairs(held, of) if mine or whole]
+        if any(mine and not whole for mine, whole in ratios):
+            return Share(1, 0)
+        return max((Share(mine * denominator, whole) for mine, whole in ratios), default=Share(0, 1))
 
 
 def round_up(amount: int, multiple: int) -> int:

@@ -10,61 +10,11 @@ from typing import Literal, assert_never
 
 from msgspec.structs import asdict
 
-from scheduler.model.commands import (
-    ChangeCompany,
-    Command,
-    ConfigureCluster,
-    DecommissionWorker,
-    DrainWorker,
-    EndApp,
-    EndedDriver,
-    EndedExecutor,
-    KillApp,
-    KillExecutors,
-    LoseWorker,
-    RegisterCompany,
-    RegisterWorker,
-    RemoveCompany,
-    RemoveWorker,
-    ReportBacklog,
-    ScaleApp,
-    StartedExecutor,
-    SubmitApp,
-    UndrainWorker,
-)
-from scheduler.model.errors import (
-    AppEnded,
-    CompanyInUse,
-    DuplicateCompany,
-    DuplicateWorker,
-    InvalidCommand,
-    OfferTooSmall,
-    UnknownApp,
-    UnknownCompany,
-    UnknownDriver,
-    UnknownExecutor,
-    UnknownWorker,
-)
-from scheduler.model.events import (
-    AppAdmitted,
-    AppRemoved,
-    CompanyChanged,
-    CompanyRegistered,
-    CompanyRemoved,
-    Computed,
-    DriverRemoved,
-    Event,
-    ExecutorAllocated,
-    ExecutorChanged,
-    ExecutorRemoved,
-    ExecutorRevoked,
-    Fixed,
-    OnePerWorker,
-    WorkerChanged,
-    WorkerRegistered,
-    WorkerRemoved,
-    WorkerStatus,
-)
+from scheduler.model import commands, errors
+from scheduler.model import events as facts
+from scheduler.model.commands import Command
+from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, kinds
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
@@ -89,57 +39,57 @@ from scheduler.rules.validate import (
 def decide(state: ClusterState, command: Command) -> list[Event]:
     """The events of `command`; none if it changes nothing. Raises: CommandRejected."""
     match command:
-        case SubmitApp():
+        case commands.SubmitApp():
             return [registration(state, _company(state, command.company), command)]
-        case EndedExecutor():
+        case commands.EndedExecutor():
             return _executor_ended(state, command)
-        case StartedExecutor():
+        case commands.StartedExecutor():
             return _executor_started(state, command)
-        case EndApp():
+        case commands.EndApp():
             return _end_app(state, command)
-        case KillApp():
+        case commands.KillApp():
             return _kill(state, command)
-        case ScaleApp():
+        case commands.ScaleApp():
             return scaled(state, _living(state, command.app), command)
-        case KillExecutors():
+        case commands.KillExecutors():
             return _kill_executors(state, command)
-        case ReportBacklog():
+        case commands.ReportBacklog():
             executor = _executor(state, command.executor)
             return backlog(state.apps[executor.app], executor, command)
-        case EndedDriver():
+        case commands.EndedDriver():
             return _driver_ended(state, command)
-        case RegisterWorker():
+        case commands.RegisterWorker():
             return _register_worker(state, command)
-        case LoseWorker():
+        case commands.LoseWorker():
             worker = _worker(state, command.worker)
             return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
-        case DrainWorker():
+        case commands.DrainWorker():
             return _set_status(_worker(state, command.worker), "draining", only_from=("alive",))
-        case DecommissionWorker():
+        case commands.DecommissionWorker():
             return _decommission(state, _worker(state, command.worker))
-        case UndrainWorker():
+        case commands.UndrainWorker():
             return _undrain(_worker(state, command.worker))
-        case RemoveWorker():
+        case commands.RemoveWorker():
             return _remove_worker(state, command)
-        case RegisterCompany():
+        case commands.RegisterCompany():
             if command.company in state.companies:
-                raise DuplicateCompany(command.company)
+                raise errors.DuplicateCompany(command.company)
             return [_tenant(command)]
-        case ChangeCompany():
+        case commands.ChangeCompany():
             return _change_company(state, command)
-        case RemoveCompany():
+        case commands.RemoveCompany():
             company = _company(state, command.company)
             if company.apps:
-                raise CompanyInUse(command.company, company.apps)
-            return [CompanyRemoved(company=command.company)]
-        case ConfigureCluster():
+                raise errors.CompanyInUse(command.company, company.apps)
+            return [facts.CompanyRemoved(company=command.company)]
+        case commands.ConfigureCluster():
             settings = changed_settings(state.settings, command.settings)
             return [] if settings == state.settings else [settings]
         case _:
             assert_never(command)
 
 
-def admit(state: ClusterState) -> AppAdmitted | None:
+def admit(state: ClusterState) -> facts.AppAdmitted | None:
     """The app that enters waitingApps next; None if no app may enter (semantics A3).
 
     First those that keep their company within its part, whatever others hold: it is theirs. Then, while all claims
@@ -155,14 +105,14 @@ def admit(state: ClusterState) -> AppAdmitted | None:
     return None if first is None else admission(state, first)
 
 
-def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> AppAdmitted:
+def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> facts.AppAdmitted:
     """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
     share = state.queue.share(app.company)
     lent = state.settings.admission == "fair" and state.queue.on_lent(app, full=is_full(state), filling=filling)
-    return AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share), lent=lent)
+    return facts.AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share), lent=lent)
 
 
-def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
+def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[facts.ExecutorAllocated]:
     """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
     With `most`, only whole executors that fit into that much (semantics P6). The caller folds them before it calls
@@ -175,11 +125,13 @@ def place(state: ClusterState, app: App, at: int, most: Resources | None = None)
             return _place_computed(state, app, app.sizing, most)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
             return place_near(state, app, size, at, most) if app.wanted else _place_fixed(state, app, size, most)
-        case Fixed() | OnePerWorker():
+        case Fixed() | facts.OnePerWorker():
             return _place_growing(state, app, app.sizing.memory_mb, most)
 
 
-def _place_computed(state: ClusterState, app: App, sizing: Computed, most: Resources | None) -> list[ExecutorAllocated]:
+def _place_computed(
+    state: ClusterState, app: App, sizing: Computed, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """Executors of one size that the scheduler computes (semantics S4, P2, P3)."""
     settings, left = state.settings, app.left_cores
     if most is not None:
@@ -200,7 +152,9 @@ def _place_computed(state: ClusterState, app: App, sizing: Computed, most: Resou
     return []
 
 
-def _place_fixed(state: ClusterState, app: App, size: Resources, most: Resources | None) -> list[ExecutorAllocated]:
+def _place_fixed(
+    state: ClusterState, app: App, size: Resources, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """Executors of the size that the app states (semantics S5, P5)."""
     limit = min(_affordable(state, app, size.memory_mb), app.left_cores // size.cores)
     if most is not None:
@@ -211,7 +165,9 @@ def _place_fixed(state: ClusterState, app: App, size: Resources, most: Resources
     return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
 
 
-def _place_growing(state: ClusterState, app: App, memory_mb: int, most: Resources | None) -> list[ExecutorAllocated]:
+def _place_growing(
+    state: ClusterState, app: App, memory_mb: int, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
     limit, left = _affordable(state, app, memory_mb), app.left_cores
     if most is not None:
@@ -247,10 +203,10 @@ def is_full(state: ClusterState, but: Resources = NOTHING) -> bool:
     return (state.claims.total.claimed - but).reaches(state.fleet.total)
 
 
-def _executor_started(state: ClusterState, command: StartedExecutor) -> list[Event]:
+def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
     executor = _executor(state, command.executor)
     starting = executor.status == "starting" and _is_its_worker(executor, command.worker)
-    return [ExecutorChanged(executor=executor.id)] if starting else []
+    return [facts.ExecutorChanged(executor=executor.id)] if starting else []
 
 
 def _is_its_worker(held: Allocation, worker: str) -> bool:
@@ -258,7 +214,7 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
     return worker in {"", held.worker}
 
 
-def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
+def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
     An executor that was stopped has not failed, and leaves what is done as it is.
@@ -273,7 +229,7 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
     done = command.done
     events: list[Event] = [
-        ExecutorRemoved(
+        facts.ExecutorRemoved(
             app=executor.app,
             executor=executor.id,
             worker=executor.worker,
@@ -288,18 +244,18 @@ def _executor_ended(state: ClusterState, command: EndedExecutor) -> list[Event]:
         failures = app.failures + 1
         if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
             detail = f"{failures} executors ended abnormally with none running"
-            events.append(AppRemoved(app=executor.app, reason="failed", detail=detail))
+            events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=detail))
     return [*events, *_out_once_empty(worker)]
 
 
-def _driver_ended(state: ClusterState, command: EndedDriver) -> list[Event]:
+def _driver_ended(state: ClusterState, command: commands.EndedDriver) -> list[Event]:
     """The app ends with its driver: finished on exit code 0, else failed unless supervised (semantics D3)."""
     driver = _driver(state, command.driver)
     if not _is_its_worker(driver, command.worker):
         return []
     app, worker = state.apps[driver.app], state.workers[driver.worker]
     events: list[Event] = [
-        DriverRemoved(
+        facts.DriverRemoved(
             app=driver.app,
             driver=driver.id,
             worker=driver.worker,
@@ -309,11 +265,11 @@ def _driver_ended(state: ClusterState, command: EndedDriver) -> list[Event]:
     ]
     if app.ended is None:
         if command.reason == "exited" and command.exit_code == 0:
-            events.append(AppRemoved(app=driver.app, reason="finished"))
+            events.append(facts.AppRemoved(app=driver.app, reason="finished"))
         elif not app.spec.supervise:
             how = "without an exit code" if command.exit_code is None else f"with exit code {command.exit_code}"
             detail = command.detail or f"its driver ended {how}"
-            events.append(AppRemoved(app=driver.app, reason="failed", detail=detail))
+            events.append(facts.AppRemoved(app=driver.app, reason="failed", detail=detail))
     return [*events, *_out_once_empty(worker)]
 
 
@@ -323,12 +279,12 @@ def _out_once_empty(worker: Worker) -> list[Event]:
     return [_removed(worker, "removed")] if leaves else []
 
 
-def _kill_executors(state: ClusterState, command: KillExecutors) -> list[Event]:
+def _kill_executors(state: ClusterState, command: commands.KillExecutors) -> list[Event]:
     """Each executor stops and holds its grant until its worker confirms; then it is replaced (semantics P6, A5)."""
     app = _living(state, command.app)
     named = [app.executors[name] for name in dict.fromkeys(command.executors) if name in app.executors]
     return [
-        ExecutorRevoked(app=command.app, executor=executor.id, worker=executor.worker)
+        facts.ExecutorRevoked(app=command.app, executor=executor.id, worker=executor.worker)
         for executor in named
         if executor.status != "stopping"
     ]
@@ -350,23 +306,23 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
     return [*again, *executors]
 
 
-def _end_app(state: ClusterState, command: EndApp) -> list[Event]:
+def _end_app(state: ClusterState, command: commands.EndApp) -> list[Event]:
     """The app ends because its tasks are over (semantics A5); an app with a driver ends with it instead (D3)."""
     app = _app(state, command.app)
     if app.ended is not None:
         return []
     if app.spec.driver is not None:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill {command.app}` ends both")
-    return [AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
+    return [facts.AppRemoved(app=command.app, reason=command.reason, detail=command.detail)]
 
 
-def _kill(state: ClusterState, command: KillApp) -> list[Event]:
+def _kill(state: ClusterState, command: commands.KillApp) -> list[Event]:
     """The app ends; its executors stop and hold their grants until they are gone (semantics A5)."""
     _living(state, command.app)
-    return [AppRemoved(app=command.app, reason="killed")]
+    return [facts.AppRemoved(app=command.app, reason="killed")]
 
 
-def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event]:
+def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> list[Event]:
     """A new or changed offer; nothing if it is the same (semantics W1)."""
     check_identifier("the worker id", command.worker)
     for what, value in (("the node", command.node), ("the host", command.host), ("the rack", command.rack)):
@@ -377,30 +333,32 @@ def _register_worker(state: ClusterState, command: RegisterWorker) -> list[Event
     offer, worker = Resources(command.cores, command.memory_mb), state.workers.get(command.worker)
     if worker is None:
         return [
-            WorkerRegistered(
+            facts.WorkerRegistered(
                 worker=command.worker, node=command.node, host=command.host, rack=command.rack, offer=offer
             )
         ]
     if (worker.node, worker.host, worker.rack) != (command.node, command.host, command.rack):
-        raise DuplicateWorker(worker.id, worker.host, worker.rack)
+        raise errors.DuplicateWorker(worker.id, worker.host, worker.rack)
     if worker.offer == offer:
         return []
     held = worker.offer - worker.free
     for what, offered, granted in zip(("cores", "MiB", *kinds()[2:]), offer, held, strict=False):
         if offered < granted:
-            raise OfferTooSmall(worker.id, what, offered, granted)
-    return [WorkerChanged(worker=worker.id, status=worker.status, offer=offer)]
+            raise errors.OfferTooSmall(worker.id, what, offered, granted)
+    return [facts.WorkerChanged(worker=worker.id, status=worker.status, offer=offer)]
 
 
-def _set_status(worker: Worker, status: WorkerStatus, *, only_from: tuple[WorkerStatus, ...]) -> list[Event]:
+def _set_status(
+    worker: Worker, status: facts.WorkerStatus, *, only_from: tuple[facts.WorkerStatus, ...]
+) -> list[Event]:
     """The worker with another status; nothing unless its status is in `only_from` (semantics W3, W6)."""
     if worker.status not in only_from:
         return []
     return [_with_status(worker, status)]
 
 
-def _with_status(worker: Worker, status: WorkerStatus) -> WorkerChanged:
-    return WorkerChanged(worker=worker.id, status=status, offer=worker.offer)
+def _with_status(worker: Worker, status: facts.WorkerStatus) -> facts.WorkerChanged:
+    return facts.WorkerChanged(worker=worker.id, status=status, offer=worker.offer)
 
 
 def _undrain(worker: Worker) -> list[Event]:
@@ -412,7 +370,7 @@ def _undrain(worker: Worker) -> list[Event]:
     return _set_status(worker, "alive", only_from=("draining", "leaving"))
 
 
-def _remove_worker(state: ClusterState, command: RemoveWorker) -> list[Event]:
+def _remove_worker(state: ClusterState, command: commands.RemoveWorker) -> list[Event]:
     """Removed at once if empty or forced, else once its last executor has ended (semantics W3)."""
     worker = _worker(state, command.worker)
     if (worker.executors or worker.drivers) and not command.force:
@@ -420,26 +378,26 @@ def _remove_worker(state: ClusterState, command: RemoveWorker) -> list[Event]:
     return [*_lose_all(state, worker), _removed(worker, "removed")]
 
 
-def _removed(worker: Worker, reason: str, last_seen: int = 0) -> WorkerRemoved:
-    return WorkerRemoved(worker=worker.id, reason="lost" if reason == "lost" else "removed", last_seen=last_seen)
+def _removed(worker: Worker, reason: str, last_seen: int = 0) -> facts.WorkerRemoved:
+    return facts.WorkerRemoved(worker=worker.id, reason="lost" if reason == "lost" else "removed", last_seen=last_seen)
 
 
 def _lose_all(state: ClusterState, worker: Worker) -> list[Event]:
     """All executors and drivers of the worker are lost; unsupervised apps fail with their driver (semantics W2, D3)."""
     events = _remove_executors(state, worker, "lost")
     for driver in worker.drivers.values():
-        events.append(DriverRemoved(app=driver.app, driver=driver.id, worker=worker.id, reason="lost"))
+        events.append(facts.DriverRemoved(app=driver.app, driver=driver.id, worker=worker.id, reason="lost"))
         app = state.apps[driver.app]
         if app.ended is None and not app.spec.supervise:
             detail = f"its driver was lost with worker {worker.id}"
-            events.append(AppRemoved(app=driver.app, reason="failed", detail=detail))
+            events.append(facts.AppRemoved(app=driver.app, reason="failed", detail=detail))
     return events
 
 
 def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost", "killed"]) -> list[Event]:
     """All executors of the worker are gone; their apps stay and their tasks run again (semantics W2, W6)."""
     events: list[Event] = [
-        ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
+        facts.ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
     for name in dict.fromkeys(executor.app for executor in worker.executors.values() if executor.status != "stopping"):
@@ -448,7 +406,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
     return events
 
 
-def _tenant(command: RegisterCompany | ChangeCompany) -> CompanyRegistered:
+def _tenant(command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
     """The event of a company and its quota (semantics C2)."""
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
@@ -461,10 +419,10 @@ def _tenant(command: RegisterCompany | ChangeCompany) -> CompanyRegistered:
         check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
         amounts = Resources(command.cores, command.memory_mb)
-    return CompanyRegistered(company=command.company, amounts=amounts, part=part, borrow=command.borrow)
+    return facts.CompanyRegistered(company=command.company, amounts=amounts, part=part, borrow=command.borrow)
 
 
-def _change_company(state: ClusterState, command: ChangeCompany) -> list[Event]:
+def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:
     """The quota in full; what the command does not state stays (semantics C2, C6)."""
     stated = asdict(_tenant(command))
     known = asdict(_company(state, command.company).spec)
@@ -472,27 +430,27 @@ def _change_company(state: ClusterState, command: ChangeCompany) -> list[Event]:
         stated["borrow"] = known["borrow"]
     elif command.cores is None and command.part is None:
         stated = {**known, "borrow": command.borrow}
-    return [] if stated == known else [CompanyChanged(**stated)]
+    return [] if stated == known else [facts.CompanyChanged(**stated)]
 
 
 def _company(state: ClusterState, name: str) -> Company:
     try:
         return state.companies[name]
     except KeyError:
-        raise UnknownCompany(name[:80]) from None
+        raise errors.UnknownCompany(name[:80]) from None
 
 
 def _app(state: ClusterState, name: str) -> App:
     try:
         return state.apps[name]
     except KeyError:
-        raise UnknownApp(name[:80]) from None
+        raise errors.UnknownApp(name[:80]) from None
 
 
 def _living(state: ClusterState, name: str) -> App:
     app = _app(state, name)
     if app.ended is not None:
-        raise AppEnded(name, app.ended)
+        raise errors.AppEnded(name, app.ended)
     return app
 
 
@@ -500,18 +458,18 @@ def _worker(state: ClusterState, name: str) -> Worker:
     try:
         return state.workers[name]
     except KeyError:
-        raise UnknownWorker(name[:80]) from None
+        raise errors.UnknownWorker(name[:80]) from None
 
 
 def _executor(state: ClusterState, name: str) -> Allocation:
     try:
         return state.executors[name]
     except KeyError:
-        raise UnknownExecutor(name[:80]) from None
+        raise errors.UnknownExecutor(name[:80]) from None
 
 
 def _driver(state: ClusterState, name: str) -> Allocation:
     try:
         return state.drivers[name]
     except KeyError:
-        raise UnknownDriver(name[:80]) from None
+        raise errors.UnknownDriver(name[:80]) from None

@@ -5,6 +5,7 @@ Like `decide`, these functions read the state and return events.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,31 +32,19 @@ from scheduler.model.resources import Resources
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
-from scheduler.rules.placement.yarn import Preferences, rethought, without_one
+from scheduler.rules.placement.yarn import Preferences, rethought, without
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 
 MAX_HOSTS = 10_000
-"""The most hosts that an app may prefer."""
 MAX_NEAR = 10_000
-"""The most executors of an app that prefers hosts: each is a request of its own."""
+"""The most executors of an app with preferred hosts: each is a request of its own."""
 
 
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
     """The app's demand in full, with these changes (semantics O4)."""
-    stated: dict[str, Any] = {
-        "app": app.spec.app,
-        "requested": app.requested,
-        "sizing": app.sizing,
-        "done_cores": app.done_cores,
-        "executor_limit": app.executor_limit,
-        "preferring_tasks": app.preferring_tasks,
-        "preferred_hosts": app.preferred_hosts,
-        "backlog_executors": app.backlog_executors,
-        "next_step": app.next_step,
-        "target": app.target,
-    }
-    return AppChanged(**{**stated, **changes})
+    stated = {name: getattr(app, name) for name in AppChanged.__struct_fields__ if name != "app"}
+    return AppChanged(app=app.spec.app, **{**stated, **changes})
 
 
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
@@ -68,8 +57,7 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     Raises: InvalidCommand.
     """
     executors = command.executors
-    if executors is not None:
-        check_range("executors", executors, 0, MAX_EXECUTORS)
+    check_range("executors", executors, 0, MAX_EXECUTORS)
     _check_preferences(app, command)
     preferring = command.preferring_tasks
     if preferring is None:
@@ -171,7 +159,7 @@ def requests(
     pending: Sequence[Wanted] = app.wanted
     if isinstance(event, ExecutorAllocated) and pending:
         worker = state.workers[event.worker]
-        pending = without_one(pending, served_by(worker, pending, state.settings, state.places, at))
+        pending = without(pending, 1, [served_by(worker, pending, state.settings, state.places, at)])
     if not isinstance(app.sizing, Fixed) or not app.preferred_hosts or not app.lacking:
         pending = ()
     elif isinstance(event, AppChanged) or sum(wanted.number for wanted in pending) != app.lacking:
@@ -190,14 +178,9 @@ MOVE_REQUESTS = frozenset({AppAdmitted, AppChanged, ExecutorAllocated, ExecutorR
 """The events that may change the number of missing executors, or the preferred hosts."""
 
 
-def _by_host(state: ClusterState, app: App) -> dict[str, int]:
+def _by_host(state: ClusterState, app: App) -> Counter[str]:
     """The number of the app's executors on each host, without those that are stopping."""
-    by_host: dict[str, int] = {}
-    for executor in app.executors.values():
-        if executor.status != "stopping":
-            host = state.workers[executor.worker].host
-            by_host[host] = by_host.get(host, 0) + 1
-    return by_host
+    return Counter(state.workers[one.worker].host for one in app.executors.values() if one.status != "stopping")
 
 
 def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAllocated:
@@ -359,5 +342,4 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
     for host, tasks in command.prefer.items():
         check_name("a preferred host", host)
         check_range(f"tasks that prefer {host}", tasks, 0, MAX_TASKS)
-    if command.preferring_tasks is not None:
-        check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
+    check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)

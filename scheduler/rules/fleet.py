@@ -82,8 +82,8 @@ class Fleet:
         self.sizes = tuple(sizes)
         self._minimum = minimum
         self._ascending = sorted(self.sizes)
-        self._usable_by_rank = [0] * (len(self.sizes) + 1)
-        self._usable = 0
+        self._by_rank = [0] * (len(self.sizes) + 1)
+        """The number of workers by how many of the sizes fit; those of rank 0 are not usable (semantics S1)."""
         for shape, workers in self._workers.items():
             self._count(shape, len(workers))
 
@@ -114,13 +114,13 @@ class Fleet:
         """Number of usable workers (semantics S1)."""
         if self._moved:
             self._sync()
-        return self._usable
+        return self.live - self._by_rank[0]
 
     def usable_with(self, index: int) -> int:
         """Number of usable workers with at least `sizes[index]` cores free."""
         if self._moved:
             self._sync()
-        return sum(self._usable_by_rank[len(self.sizes) - index :])
+        return sum(self._by_rank[len(self.sizes) - index :])
 
     def most_free_cores(self) -> int:
         """The largest number of free cores on any live worker; 0 without workers."""
@@ -222,12 +222,8 @@ class Fleet:
         self._count(shape, -1)
 
     def _count(self, shape: Shape, change: int) -> None:
-        """Add `change` workers of `shape` to the counts by rank, the number of sizes that fit; rank 0 is not usable."""
-        if shape.memory_mb >= self._minimum.memory_mb:
-            rank = bisect_right(self._ascending, shape.cores)
-            self._usable_by_rank[rank] += change
-            if rank:
-                self._usable += change
+        rank = bisect_right(self._ascending, shape.cores) if shape.memory_mb >= self._minimum.memory_mb else 0
+        self._by_rank[rank] += change
 
     def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
         """The workers of shapes with equal sort keys, by id."""

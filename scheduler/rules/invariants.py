@@ -1,4 +1,4 @@
-"""What the ledgers and indexes of a state would be if they were worked out from its apps and executors alone."""
+"""Recompute the ledgers and indexes of a state from its apps, executors and workers."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
 
 
 def check(state: ClusterState) -> None:
-    """Recompute every ledger and index from the apps, executors and workers (semantics O2).
-
-    Raises: InvariantViolated naming the position and what differs.
-    """
+    """Raises: InvariantViolated naming the position and the first difference (semantics O2)."""
     for violation in violations(state):
         raise InvariantViolated(state.head, violation)
 
 
 def violations(state: ClusterState) -> Iterator[str]:
-    """A sentence for each ledger or index that does not follow from the apps and executors (semantics O2)."""
+    """A sentence for each ledger or index that differs from the recomputed one (semantics O2)."""
     yield from _balances(state)
     for worker in state.workers.values():
         yield from _worker(worker)
     for app in state.apps.values():
         yield from _app(app, state)
         yield from _claim(app, state)
-    yield from _indexes(state)
+    yield from _fleet_and_places(state)
+    yield from _pending_and_waiting(state)
+    yield from _drivers_and_owed(state)
     yield from _claims(state)
+    yield from _holds(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
-    yield from _timers_and_places(state)
+        yield from _limit(name, queue, state)
+    yield from _timers(state)
 
 
 def _balances(state: ClusterState) -> Iterator[str]:
@@ -60,10 +61,10 @@ def _balances(state: ClusterState) -> Iterator[str]:
                 add_request(accounts, app.requested)
             add_grant(accounts, _sum(held))
     if state.balance != cluster:
-        yield f"waitingApps counts {state.balance} where its apps make {cluster}"
+        yield f"waitingApps counts {state.balance}, but its apps add up to {cluster}"
     for name, company_state in state.companies.items():
         if company_state.balance != companies[name]:
-            yield f"company {name!r} counts {company_state.balance} where its apps make {companies[name]}"
+            yield f"company {name!r} counts {company_state.balance}, but its apps add up to {companies[name]}"
         for user_name, user_state in company_state.users.items():
             if user_state.balance != users[name, user_name]:
                 yield f"user {user_name!r} of {name!r} counts {user_state.balance}, not {users[name, user_name]}"
@@ -120,7 +121,7 @@ def _claim(app: App, state: ClusterState) -> Iterator[str]:
 def _worker(worker: Worker) -> Iterator[str]:
     held = _sum((*worker.executors.values(), *worker.drivers.values()))
     if worker.offer - worker.free != held:
-        yield f"worker {worker.id!r} has {worker.free} free where its executors hold {held}"
+        yield f"worker {worker.id!r} has {worker.free} free, but its executors and drivers hold {held}"
     if not worker.free.covers(NOTHING):
         yield f"worker {worker.id!r} is granted beyond its offer: {worker.free} free"
 
@@ -135,33 +136,37 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"
     if (name in state.waiting) != bool(app.admitted and app.ended is None):
-        yield f"app {name!r} stands in waitingApps or not, against its state {app.state}"
+        yield f"app {name!r} in state {app.state} is wrongly in or missing from waitingApps"
     if app.executors and not app.admitted:
         yield f"app {name!r} has executors but was never admitted"
     if app.owed != state.wants_executors(app):
-        yield f"app {name!r} is owed {app.left_cores} cores and says otherwise"
+        yield f"app {name!r} is owed {app.left_cores} cores, but its flag `owed` is {app.owed}"
 
 
-def _indexes(state: ClusterState) -> Iterator[str]:
-    live = {worker.id: worker.open_to(None) for worker in state.workers.values() if worker.status == "alive"}
-    if state.fleet.live_workers() != live:
+def _fleet_and_places(state: ClusterState) -> Iterator[str]:
+    live = [worker for _, worker in sorted(state.workers.items()) if worker.status == "alive"]
+    if state.fleet.live_workers() != {worker.id: worker.open_to(None) for worker in live}:
         yield "the fleet index differs from the live workers"
     if state.fleet.live != len(live):
-        yield f"the fleet counts {state.fleet.live} live workers where there are {len(live)}"
-    total = sum((w.offer for w in state.workers.values() if w.status == "alive"), NOTHING)
+        yield f"the fleet counts {state.fleet.live} live workers, but there are {len(live)}"
+    total = sum((worker.offer for worker in live), NOTHING)
     if state.fleet.total != total:
-        yield f"the fleet counts {state.fleet.total} where the live workers offer {total}"
-    yield from _drivers_and_owed(state)
-    yield from _holds(state)
+        yield f"the fleet counts {state.fleet.total}, but the live workers offer {total}"
+    hosts: defaultdict[str, list[str]] = defaultdict(list)
+    racks: defaultdict[str, list[str]] = defaultdict(list)
+    for worker in live:
+        hosts[worker.host].append(worker.id)
+        if worker.rack:
+            racks[worker.rack].append(worker.id)
+    if (state.places.by_host, state.places.by_rack) != (hosts, racks):
+        yield "the places differ from those of the live workers"
+
+
+def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
     waiting = sorted((app.submitted, name) for name, app in state.apps.items() if not app.admitted and not app.ended)
     pending = [name for _, name in waiting]
-    queued = [
-        (item.submitted, item.app)
-        for company in state.queue.companies.values()
-        for user in company.users.values()
-        for _, item in user.by_policy
-    ]
-    if waiting != sorted(queued):
+    users = [user for company in state.queue.companies.values() for user in company.users.values()]
+    if waiting != sorted((item.submitted, item.app) for user in users for _, item in user.by_policy):
         yield "the queue differs from the pending apps"
     if list(state.queue.arrivals) != pending:
         yield "the arrivals are not the pending apps in the order of submission"
@@ -180,15 +185,15 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     for app in owing:
         owed.setdefault(key_of(app), []).append(app.admitted)
     if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
-        yield f"placement would serve the apps admitted at {state.owed.positions()} where it owes those at {owed}"
+        yield f"the unsatisfied apps are those admitted at {state.owed.positions()}, but placement owes those at {owed}"
     if list(state.wishing()) != sorted((one for one in state.waiting.values() if one.target), key=lambda a: a.stated):
         yield "the demands that are not met yet differ from those of the apps"
     waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
     if state.waiting_drivers != waiting:
-        yield f"the drivers of the apps submitted at {state.waiting_drivers} wait, not those at {waiting}"
+        yield f"the drivers of the apps submitted at {waiting} wait, but the index holds {state.waiting_drivers}"
     held = sum(d.resources.cores for d in state.drivers.values() if state.workers[d.worker].status == "alive")
     if state.driver_cores != held:
-        yield f"drivers are counted to hold {state.driver_cores} cores of live workers where they hold {held}"
+        yield f"the state counts {state.driver_cores} cores of drivers on live workers, but they hold {held}"
     if list(state.drivers.values()) != [d for d in state.drivers.values() if state.apps[d.app].driver is d]:
         yield "the drivers differ from those of the apps"
     if state.drivers.keys() != {driver for worker in state.workers.values() for driver in worker.drivers}:
@@ -200,9 +205,9 @@ def _holds(state: ClusterState) -> Iterator[str]:
     for worker in state.workers.values():
         stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
         if worker.leaving != _sum(stopping):
-            yield f"worker {worker.id!r} counts {worker.leaving} to leave where {_sum(stopping)} do"
+            yield f"worker {worker.id!r} counts {worker.leaving} as leaving, but {_sum(stopping)} is"
         if (worker.id in state.fleet.leaving) != (worker.leaving != NOTHING and worker.status == "alive"):
-            yield f"worker {worker.id!r} has executors that leave or not, against the state"
+            yield f"worker {worker.id!r} is wrongly in or missing from the workers with leaving executors"
         if list(worker.holds) != [hold.id for hold in state.holds.values() if hold.worker == worker.id]:
             yield f"the holds on worker {worker.id!r} are not those of the state"
     for name, app in state.apps.items():
@@ -210,15 +215,15 @@ def _holds(state: ClusterState) -> Iterator[str]:
             yield f"the holds of app {name!r} are not those of the state"
         holds = bool(app.executors) and app.ended is None
         if (name in state.holders.get(app.spec.company, {})) != holds:
-            yield f"app {name!r} counts as holding executors or not, against its executors"
+            yield f"app {name!r} is wrongly in or missing from the holders of executors"
     for hold in state.holds.values():
         leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
         if hold.leaving.keys() != leaving:
             yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
 
 
-def _timers_and_places(state: ClusterState) -> Iterator[str]:
-    """What waits for a time (semantics T1), and where the live workers are."""
+def _timers(state: ClusterState) -> Iterator[str]:
+    """Whether the timers are those that the facts call for (semantics T1)."""
     due = [
         Timer(when, app.admitted, app.spec.app, what)
         for app in state.waiting.values()
@@ -240,24 +245,15 @@ def _timers_and_places(state: ClusterState) -> Iterator[str]:
         for at, what in takeable_at(one, state.settings)
     ]
     if state.timers.table != sorted(due):
-        yield f"turns would come at {state.timers.table} where something is due at {sorted(due)}"
-    hosts: dict[str, list[str]] = {}
-    racks: dict[str, list[str]] = {}
-    for worker in sorted(state.workers):
-        if state.workers[worker].status == "alive":
-            hosts.setdefault(state.workers[worker].host, []).append(worker)
-            if state.workers[worker].rack:
-                racks.setdefault(state.workers[worker].rack, []).append(worker)
-    if (state.places.by_host, state.places.by_rack) != (hosts, racks):
-        yield "the places differ from those of the live workers"
+        yield f"the timers are {state.timers.table}, but {sorted(due)} are due"
 
 
 def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
     company, tenant = state.companies[name], queue.tenant
     if (tenant.quota, tenant.last_selected) != (state.quota(name), company.last_selected):
-        yield f"the queue knows another quota or turn of company {name!r} than its facts say"
+        yield f"the queue has another quota or turn of company {name!r} than the facts"
     if queue.borrows != company.spec.may_borrow:
-        yield f"the queue lets company {name!r} borrow or not, against its facts"
+        yield f"the queue contradicts the facts on whether company {name!r} borrows"
     mine = [app for app in state.waiting.values() if app.spec.company == name]
     if queue.admitted != len(mine) or tenant.standing is not state.claims.of(name):
         yield f"the queue counts {queue.admitted} admitted apps of company {name!r}, not {len(mine)}"
@@ -267,8 +263,7 @@ def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     for user_name, user in queue.users.items():
         known, facts = user.contender, company.users[user_name]
         if (known.last_selected, known.last_selected_at) != (facts.last_selected, facts.last_selected_at):
-            yield f"the queue knows another turn of user {user_name!r} of {name!r} than its facts say"
-    yield from _limit(name, queue, state)
+            yield f"the queue has another turn of user {user_name!r} of {name!r} than the facts"
 
 
 def _part(name: str, state: ClusterState) -> Resources:
@@ -296,19 +291,17 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
             yield f"the heads of user {user.contender.user!r} of {name!r} are not the first that can be"
         heads |= {app.app: app for app in fitting[:1]}
     judged = {app for group in limit.groups.values() for app in group.heads}
-    if (
-        heads.keys() - limit.reserved.keys() != judged
-        or {head.request for head in heads.values()} != limit.groups.keys()
-    ):
-        yield f"the quota of company {name!r} judges other apps than the next ones of its users"
+    requests = {head.request for head in heads.values()}
+    if heads.keys() - limit.reserved.keys() != judged or requests != limit.groups.keys():
+        yield f"the quota limit of company {name!r} holds other apps than the next ones of its users"
     for request, group in limit.groups.items():
         held = not limit.admits(request) and limit.fits_alone(request)
         if group.passes != limit.admits(request) or (group.held_since is not None) != held:
-            yield f"company {name!r} holds {request} back or not, against its quota"
+            yield f"company {name!r} passes or holds back {request} contrary to its quota"
     waiting = sorted(one for one in limit.reserved.values() if state.apps[one[2].app].state == "pending")
     if waiting != limit.reservations:
-        yield f"company {name!r} reserves room for apps that do not wait for it"
+        yield f"company {name!r} reserves room for apps that are not pending"
 
 
 def _sum(held: Collection[Allocation]) -> Resources:
-    return sum((allocation.resources for allocation in held), NOTHING) if held else NOTHING
+    return sum((allocation.resources for allocation in held), NOTHING)

@@ -65,15 +65,21 @@ Accounts = tuple[Balance, Balance, Balance]
 
 def add_request(accounts: Accounts, request: Resources) -> None:
     """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
-    waiting, company, user = accounts
-    waiting.requested += request
-    company.requested += request
-    user.requested += request
+    cores, memory_mb, others = request.cores, request.memory_mb, request.others
+    for balance in accounts:
+        held = balance.requested
+        if others or held.others:
+            balance.requested = held + request
+        else:
+            balance.requested = Resources(held.cores + cores, held.memory_mb + memory_mb)
 
 
 def add_grant(accounts: Accounts, grant: Resources) -> None:
     """Add an executor's grant (negative to return it) at all three levels at once (semantics O1)."""
-    waiting, company, user = accounts
-    waiting.granted += grant
-    company.granted += grant
-    user.granted += grant
+    cores, memory_mb, others = grant.cores, grant.memory_mb, grant.others
+    for balance in accounts:
+        held = balance.granted
+        if others or held.others:
+            balance.granted = held + grant
+        else:
+            balance.granted = Resources(held.cores + cores, held.memory_mb + memory_mb)

@@ -11,41 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from scheduler.model import events
 from scheduler.model.errors import CommandRejected
-from scheduler.model.events import (
-    AppAdmitted,
-    AppChanged,
-    AppRegistered,
-    AppRemoved,
-    ClusterConfigured,
-    CommandRefused,
-    CompanyChanged,
-    CompanyRegistered,
-    CompanyRemoved,
-    Computed,
-    DriverAllocated,
-    DriverRemoved,
-    Event,
-    ExecutorAllocated,
-    ExecutorChanged,
-    ExecutorRemoved,
-    ExecutorRevoked,
-    ExecutorsRequested,
-    Fixed,
-    HoldEnded,
-    LostWorkersForgotten,
-    MasterElected,
-    OnePerWorker,
-    RefusalsOmitted,
-    ReservationLapsed,
-    RevocationWithdrawn,
-    RoomHeld,
-    RoomReserved,
-    Sizing,
-    WorkerChanged,
-    WorkerRegistered,
-    WorkerRemoved,
-)
+from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
@@ -73,11 +41,11 @@ class Facts(Protocol):
     queue: AppQueue
 
 
-def _master_elected(_: Facts, event: MasterElected) -> Broken:
+def _master_elected(_: Facts, event: events.MasterElected) -> Broken:
     return None if event.master else ("T2", "a master has a name")
 
 
-def _cluster_configured(_: Facts, event: ClusterConfigured) -> Broken:
+def _cluster_configured(_: Facts, event: events.ClusterConfigured) -> Broken:
     try:
         changed_settings(event, {"max_driver_share": event.max_driver_share})
     except CommandRejected as error:
@@ -85,19 +53,19 @@ def _cluster_configured(_: Facts, event: ClusterConfigured) -> Broken:
     return None
 
 
-def _company_registered(state: Facts, event: CompanyRegistered) -> Broken:
+def _company_registered(state: Facts, event: events.CompanyRegistered) -> Broken:
     if event.company in state.companies:
         return "C2", f"company {event.company!r} is registered already"
     return _quota(event)
 
 
-def _company_changed(state: Facts, event: CompanyChanged) -> Broken:
+def _company_changed(state: Facts, event: events.CompanyChanged) -> Broken:
     if event.company not in state.companies:
         return "C2", f"company {event.company!r} is not registered"
     return _quota(event)
 
 
-def _quota(event: CompanyRegistered) -> Broken:
+def _quota(event: events.CompanyRegistered) -> Broken:
     if event.amounts is not None:
         if event.part is not None:
             return "C2", "a quota is amounts, a part of the cluster, or neither"
@@ -113,14 +81,14 @@ def _quota(event: CompanyRegistered) -> Broken:
     return None
 
 
-def _company_removed(state: Facts, event: CompanyRemoved) -> Broken:
+def _company_removed(state: Facts, event: events.CompanyRemoved) -> Broken:
     company = state.companies.get(event.company)
     if company is None:
         return "C2", f"company {event.company!r} is not registered"
     return ("C2", f"company {event.company!r} still has {company.apps} apps") if company.apps else None
 
 
-def _worker_registered(state: Facts, event: WorkerRegistered) -> Broken:
+def _worker_registered(state: Facts, event: events.WorkerRegistered) -> Broken:
     if event.worker in state.workers:
         return "W1", f"worker {event.worker!r} is registered already"
     if not event.offer.covers(_LEAST):
@@ -137,7 +105,7 @@ _NEXT_STATUS = {
 """A worker's status -> those that it may have next (semantics W3, W6)."""
 
 
-def _worker_changed(state: Facts, event: WorkerChanged) -> Broken:
+def _worker_changed(state: Facts, event: events.WorkerChanged) -> Broken:
     worker = state.workers.get(event.worker)
     if worker is None:
         return "W3", f"worker {event.worker!r} is not registered"
@@ -149,7 +117,7 @@ def _worker_changed(state: Facts, event: WorkerChanged) -> Broken:
     return None if event.offer.covers(least) else ("W1", f"worker {event.worker!r} must offer at least {least}")
 
 
-def _worker_removed(state: Facts, event: WorkerRemoved) -> Broken:
+def _worker_removed(state: Facts, event: events.WorkerRemoved) -> Broken:
     worker = state.workers.get(event.worker)
     if worker is None:
         return "W3", f"worker {event.worker!r} is not registered"
@@ -158,12 +126,12 @@ def _worker_removed(state: Facts, event: WorkerRemoved) -> Broken:
     return ("W2", f"worker {event.worker!r} was last seen at {event.last_seen}") if event.last_seen < 0 else None
 
 
-def _lost_workers_forgotten(state: Facts, event: LostWorkersForgotten) -> Broken:
+def _lost_workers_forgotten(state: Facts, event: events.LostWorkersForgotten) -> Broken:
     unknown = [worker for worker in event.workers if worker not in state.lost]
     return ("N3", f"worker {unknown[0]!r} was not lost, or is forgotten") if unknown else None
 
 
-def _app_registered(state: Facts, event: AppRegistered) -> Broken:
+def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
     if event.app in state.apps:
         return "A1", f"app {event.app!r} is known already"
     if event.company not in state.companies:
@@ -182,7 +150,7 @@ def _app_registered(state: Facts, event: AppRegistered) -> Broken:
 _LEAST = Resources(1, 1)
 
 
-def _sizing(app: str, sizing: Sizing) -> Broken:
+def _sizing(app: str, sizing: events.Sizing) -> Broken:
     match sizing:
         case Computed(memory_per_task_mb=memory_mb):
             if memory_mb is not None and memory_mb < 1:
@@ -190,13 +158,13 @@ def _sizing(app: str, sizing: Sizing) -> Broken:
         case Fixed(each=size):
             if not size.covers(_LEAST):
                 return "S5", f"the executors of app {app!r} have {size}"
-        case OnePerWorker(memory_mb=memory_mb):
+        case events.OnePerWorker(memory_mb=memory_mb):
             if memory_mb < 1:
                 return "S5", f"the executors of app {app!r} have {memory_mb} MiB"
     return None
 
 
-def _sized(event: AppRegistered) -> Broken:
+def _sized(event: events.AppRegistered) -> Broken:
     if event.cores is None and isinstance(event.sizing, Computed):
         return "S5", f"app {event.app!r} does not size its executors"
     if event.elastic is not None:
@@ -207,7 +175,7 @@ def _sized(event: AppRegistered) -> Broken:
     return None
 
 
-def _room_reserved(state: Facts, event: RoomReserved) -> Broken:
+def _room_reserved(state: Facts, event: events.RoomReserved) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.admitted or app.ended is not None:
         return "C7", f"app {event.app!r} is not pending"
@@ -216,14 +184,14 @@ def _room_reserved(state: Facts, event: RoomReserved) -> Broken:
     return None
 
 
-def _reservation_lapsed(state: Facts, event: ReservationLapsed) -> Broken:
+def _reservation_lapsed(state: Facts, event: events.ReservationLapsed) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.admitted or app.ended is not None or not app.reserved_at:
         return "C7", f"no room is reserved for app {event.app!r}"
     return None
 
 
-def _app_admitted(state: Facts, event: AppAdmitted) -> Broken:
+def _app_admitted(state: Facts, event: events.AppAdmitted) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.admitted or app.ended is not None:
         return "A3", f"app {event.app!r} is not pending"
@@ -232,41 +200,41 @@ def _app_admitted(state: Facts, event: AppAdmitted) -> Broken:
     return None
 
 
-def _granted(state: Facts, app: App | None, event: ExecutorAllocated | DriverAllocated) -> Broken:
+def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | events.DriverAllocated) -> Broken:
     """What every grant of a worker to an app needs: an admitted app, a live worker with room, an amount."""
     if app is None or not app.admitted or app.ended is not None:
         return "P6", f"app {event.app!r} is not in waitingApps"
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
-    if not worker.free.covers(event.resources) or not event.resources.covers(NOTHING):
+    if not event.resources.fits(worker.free):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     if worker.holds:
-        open_to = worker.open_to(event.app if isinstance(event, ExecutorAllocated) else None)
+        open_to = worker.open_to(event.app if isinstance(event, events.ExecutorAllocated) else None)
         if not open_to.covers(event.resources):
             return "P8", f"on worker {event.worker!r} only {open_to} are not held for others"
     return None
 
 
-def _executor_allocated(state: Facts, event: ExecutorAllocated) -> Broken:
+def _executor_allocated(state: Facts, event: events.ExecutorAllocated) -> Broken:
     app = state.apps.get(event.app)
     broken = _granted(state, app, event)
     if broken is not None or app is None:
         return broken
     if event.executor != executor_id(event.app, app.next_executor):
         return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
-    if not app.driver_runs:
+    if app.spec.driver is not None and not app.driver_runs:
         return "D1", f"the driver of app {event.app!r} does not run"
     request = event.requested or app.requested
-    if not request.covers(app.requested):
+    if event.requested is not None and not request.covers(app.requested):
         return "O4", f"a grant does not lower the request of app {event.app!r}"
-    held = app.granted + event.resources
-    if not request.covers(held + Resources(app.done_cores) if app.done_cores else held):
+    held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
+    if not request.has_room(held, event.resources):
         return "A2", f"app {event.app!r} requests {request}, and would be granted more"
     return None
 
 
-def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
+def _driver_allocated(state: Facts, event: events.DriverAllocated) -> Broken:
     app = state.apps.get(event.app)
     broken = _granted(state, app, event)
     if broken is not None or app is None:
@@ -282,7 +250,9 @@ def _driver_allocated(state: Facts, event: DriverAllocated) -> Broken:
     return None
 
 
-def _executor(state: Facts, event: ExecutorRemoved | ExecutorRevoked | RevocationWithdrawn, rule: str) -> Broken:
+def _executor(
+    state: Facts, event: events.ExecutorRemoved | events.ExecutorRevoked | events.RevocationWithdrawn, rule: str
+) -> Broken:
     """Whoever tells of an executor knows whose it is and where."""
     held = state.executors.get(event.executor)
     if held is None:
@@ -292,7 +262,7 @@ def _executor(state: Facts, event: ExecutorRemoved | ExecutorRevoked | Revocatio
     return None
 
 
-def _executor_changed(state: Facts, event: ExecutorChanged) -> Broken:
+def _executor_changed(state: Facts, event: events.ExecutorChanged) -> Broken:
     held = state.executors.get(event.executor)
     if held is None:
         return "W4", f"no executor {event.executor!r} is granted"
@@ -305,7 +275,7 @@ def _executor_changed(state: Facts, event: ExecutorChanged) -> Broken:
     return None
 
 
-def _room_held(state: Facts, event: RoomHeld) -> Broken:
+def _room_held(state: Facts, event: events.RoomHeld) -> Broken:
     rule = "P8" if event.reason == "hold" else "E5"
     app, worker = state.apps.get(event.app), state.workers.get(event.worker)
     if app is None or not app.admitted or app.ended is not None:
@@ -321,7 +291,7 @@ def _room_held(state: Facts, event: RoomHeld) -> Broken:
     return None
 
 
-def _hold_ended(state: Facts, event: HoldEnded) -> Broken:
+def _hold_ended(state: Facts, event: events.HoldEnded) -> Broken:
     hold = state.holds.get(event.hold)
     if hold is None:
         return "P8", f"no hold begins at position {event.hold}"
@@ -330,7 +300,7 @@ def _hold_ended(state: Facts, event: HoldEnded) -> Broken:
     return None
 
 
-def _executor_revoked(state: Facts, event: ExecutorRevoked) -> Broken:
+def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
     broken = _executor(state, event, "A5")
     if broken is None and state.executors[event.executor].status == "stopping":
         return "A5", f"executor {event.executor!r} was told to stop already"
@@ -346,7 +316,7 @@ def _executor_revoked(state: Facts, event: ExecutorRevoked) -> Broken:
     return None
 
 
-def _revocation_withdrawn(state: Facts, event: RevocationWithdrawn) -> Broken:
+def _revocation_withdrawn(state: Facts, event: events.RevocationWithdrawn) -> Broken:
     broken = _executor(state, event, "E5")
     if broken is None:
         held = state.executors[event.executor]
@@ -357,11 +327,11 @@ def _revocation_withdrawn(state: Facts, event: RevocationWithdrawn) -> Broken:
     return broken
 
 
-def _executor_removed(state: Facts, event: ExecutorRemoved) -> Broken:
+def _executor_removed(state: Facts, event: events.ExecutorRemoved) -> Broken:
     return _executor(state, event, "A5")
 
 
-def _driver_removed(state: Facts, event: DriverRemoved) -> Broken:
+def _driver_removed(state: Facts, event: events.DriverRemoved) -> Broken:
     held = state.drivers.get(event.driver)
     if held is None:
         return "D3", f"no driver {event.driver!r} is granted"
@@ -370,7 +340,7 @@ def _driver_removed(state: Facts, event: DriverRemoved) -> Broken:
     return None
 
 
-def _app_changed(state: Facts, event: AppChanged) -> Broken:
+def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
         return "O4", f"app {event.app!r} is not known or has ended"
@@ -396,7 +366,7 @@ def _app_changed(state: Facts, event: AppChanged) -> Broken:
     return None
 
 
-def _executors_requested(state: Facts, event: ExecutorsRequested) -> Broken:
+def _executors_requested(state: Facts, event: events.ExecutorsRequested) -> Broken:
     app = state.apps.get(event.app)
     if app is None or not app.admitted or app.ended is not None:
         return "L1", f"app {event.app!r} is not in waitingApps"
@@ -407,48 +377,48 @@ def _executors_requested(state: Facts, event: ExecutorsRequested) -> Broken:
     return None
 
 
-def _app_removed(state: Facts, event: AppRemoved) -> Broken:
+def _app_removed(state: Facts, event: events.AppRemoved) -> Broken:
     app = state.apps.get(event.app)
     return ("A5", f"app {event.app!r} is not known or has ended") if app is None or app.ended is not None else None
 
 
-def _command_refused(_: Facts, event: CommandRefused) -> Broken:
+def _command_refused(_: Facts, event: events.CommandRefused) -> Broken:
     return None if event.error and event.message else ("T3", "a refusal must name its error and say why")
 
 
-def _refusals_omitted(facts: Facts, event: RefusalsOmitted) -> Broken:
+def _refusals_omitted(facts: Facts, event: events.RefusalsOmitted) -> Broken:
     if event.count < 1 or not 0 <= event.since <= facts.at:
         return "T3", f"{event.count} refusals since {event.since} cannot have been omitted by {facts.at}"
     return None
 
 
 PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
-    MasterElected: _master_elected,
-    ClusterConfigured: _cluster_configured,
-    CompanyRegistered: _company_registered,
-    CompanyChanged: _company_changed,
-    CompanyRemoved: _company_removed,
-    WorkerRegistered: _worker_registered,
-    WorkerChanged: _worker_changed,
-    WorkerRemoved: _worker_removed,
-    LostWorkersForgotten: _lost_workers_forgotten,
-    AppRegistered: _app_registered,
-    RoomReserved: _room_reserved,
-    ReservationLapsed: _reservation_lapsed,
-    AppAdmitted: _app_admitted,
-    DriverAllocated: _driver_allocated,
-    DriverRemoved: _driver_removed,
-    ExecutorAllocated: _executor_allocated,
-    ExecutorChanged: _executor_changed,
-    RoomHeld: _room_held,
-    HoldEnded: _hold_ended,
-    ExecutorRevoked: _executor_revoked,
-    RevocationWithdrawn: _revocation_withdrawn,
-    ExecutorRemoved: _executor_removed,
-    AppChanged: _app_changed,
-    ExecutorsRequested: _executors_requested,
-    AppRemoved: _app_removed,
-    CommandRefused: _command_refused,
-    RefusalsOmitted: _refusals_omitted,
+    events.MasterElected: _master_elected,
+    events.ClusterConfigured: _cluster_configured,
+    events.CompanyRegistered: _company_registered,
+    events.CompanyChanged: _company_changed,
+    events.CompanyRemoved: _company_removed,
+    events.WorkerRegistered: _worker_registered,
+    events.WorkerChanged: _worker_changed,
+    events.WorkerRemoved: _worker_removed,
+    events.LostWorkersForgotten: _lost_workers_forgotten,
+    events.AppRegistered: _app_registered,
+    events.RoomReserved: _room_reserved,
+    events.ReservationLapsed: _reservation_lapsed,
+    events.AppAdmitted: _app_admitted,
+    events.DriverAllocated: _driver_allocated,
+    events.DriverRemoved: _driver_removed,
+    events.ExecutorAllocated: _executor_allocated,
+    events.ExecutorChanged: _executor_changed,
+    events.RoomHeld: _room_held,
+    events.HoldEnded: _hold_ended,
+    events.ExecutorRevoked: _executor_revoked,
+    events.RevocationWithdrawn: _revocation_withdrawn,
+    events.ExecutorRemoved: _executor_removed,
+    events.AppChanged: _app_changed,
+    events.ExecutorsRequested: _executors_requested,
+    events.AppRemoved: _app_removed,
+    events.CommandRefused: _command_refused,
+    events.RefusalsOmitted: _refusals_omitted,
 }
 """Type of event -> what must hold before it is folded."""

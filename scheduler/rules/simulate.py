@@ -8,6 +8,7 @@ from typing import Any
 from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedDriver, EndedExecutor, KillApp, command_of
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand
 from scheduler.model.events import AppChanged, AppRegistered, AppRemoved, Event
+from scheduler.model.resources import Resources
 from scheduler.rules import invariants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -38,17 +39,16 @@ _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "executor_ended": {"reason": "exited"},
     "driver_ended": {"reason": "exited", "exit_code": 0},
 }
-_MORE = ("finish", "settings", "turn")
 
 
-def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[str, Any]:
+def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """`{"decisions": […], "final": {…}}` of a scenario `{"settings": {…}, "commands": [{"op": …}, …]}`.
 
-    Each command is a turn of its own; those of `turn` arrive together (semantics T2). A command comes at the time `at`
-    that it states (ms, never going back), else 1 ms after the one before. A time that a rule waits for and that lies
-    before the next command is a turn of its own (T1). `finish` ends all executors of the app, and its driver if it
-    has one, and removes the app, pending or not. A refused command is a decision, {"refused": index}; the index counts
-    from 0, and is [i, j] within a turn. With `check`, the ledgers are recomputed after every turn.
+    Each command is a turn; the commands of a `turn` arrive together (semantics T2). `at` is the time of a command in ms
+    and never decreases; the default is 1 ms after the previous one. A turn also runs at each time in between that a
+    rule waits for (T1). `finish` ends all executors and the driver of the app, and removes the app, pending or not. A
+    refused command is a decision, {"refused": index}; the index counts from 0, and is [i, j] within a turn. The ledgers
+    are recomputed after every turn.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed.
     """
@@ -57,23 +57,22 @@ def run_scenario(scenario: Mapping[str, Any], *, check: bool = False) -> dict[st
     settings = scenario.get("settings", {})
     if not isinstance(settings, Mapping):
         raise InvalidCommand('"settings" must be an object of settings by name')
-    course = _Course(check=check)
+    course = _Course()
     Turn(course.state, 0).take(ConfigureCluster(settings=dict(settings)))
     for index, operation in enumerate(scenario["commands"]):
         try:
             course.take(index, operation)
         except FairlogError as error:
             raise InvalidCommand(f"command {index + 1}: {error}") from None
-    return {"decisions": course.decisions, "final": final_state(course.state)}
+    return {"decisions": course.decisions, "final": _final(course.state)}
 
 
 class _Course:
-    """The state between two commands, and what was decided so far."""
+    """The state between two commands, and the decisions so far."""
 
-    def __init__(self, *, check: bool) -> None:
+    def __init__(self) -> None:
         self.state = ClusterState()
         self.decisions: list[dict[str, Any]] = []
-        self._check = check
         self._now = self._stated = 0
         self._requested: dict[str, int] = {}
         """App -> the cores it requests."""
@@ -99,17 +98,16 @@ class _Course:
         self._settle(turn, due=moment is not None and moment <= due)
 
     def _settle(self, turn: Turn, *, due: bool) -> None:
-        """Add what the turn decides, its inputs once taken."""
+        """Decide the turn after its inputs, and add the decisions."""
         turn.settle(due=due)
-        if self._check:
-            invariants.check(self.state)
+        invariants.check(self.state)
         for event, _ in turn.entries:
             decided = self._decided(event)
             if decided is not None:
                 self.decisions.append(decided)
 
     def _decided(self, event: Event) -> dict[str, Any] | None:
-        """The event as an answer has it, None if it is none."""
+        """The decision as answers show it; None for other events."""
         if isinstance(event, AppRegistered):
             self._requested[event.app] = event.requested.cores
         elif isinstance(event, AppChanged):
@@ -128,7 +126,7 @@ def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
     return at
 
 
-def final_state(state: ClusterState) -> dict[str, Any]:
+def _final(state: ClusterState) -> dict[str, Any]:
     """Ledgers of the companies as [cores, MiB], free cores by worker, waitingApps and the pending apps, in order."""
     pending: dict[str, dict[str, list[str]]] = {}
     for app in state.apps.values():
@@ -146,11 +144,15 @@ def _ledgers(state: ClusterState, company: str) -> dict[str, Any]:
     balance, claimed = state.companies[company].balance, state.claims.of(company).claimed
     part = state.queue.part(company)
     return {
-        "claim": [claimed.cores, claimed.memory_mb],
-        "requested": [balance.requested.cores, balance.requested.memory_mb],
-        "granted": [balance.granted.cores, balance.granted.memory_mb],
+        "claim": _amounts(claimed),
+        "requested": _amounts(balance.requested),
+        "granted": _amounts(balance.granted),
         "part": [f"{part.cores}/1", f"{part.memory_mb}/1"],
     }
+
+
+def _amounts(resources: Resources) -> list[int]:
+    return [resources.cores, resources.memory_mb]
 
 
 Place = int | list[int]
@@ -158,7 +160,7 @@ Place = int | list[int]
 
 
 def _commands(state: ClusterState, operation: Any, place: Place) -> Iterator[tuple[Place, Command]]:  # noqa: ANN401 - it is read from a file
-    """The commands behind one operation of a scenario; `state` is read when each is taken."""
+    """The commands of one operation; `state` is read when each is taken."""
     if not isinstance(operation, Mapping) or "op" not in operation:
         raise InvalidCommand(f'an operation must be an object with an "op", not {shorten(operation)}')
     arguments = {name: value for name, value in operation.items() if name not in ("op", "at")}
@@ -177,7 +179,7 @@ def _commands(state: ClusterState, operation: Any, place: Place) -> Iterator[tup
         case str(name) if name in _OPERATIONS:
             yield place, _command(name, arguments)
         case other:
-            known = ", ".join((*_OPERATIONS, *_MORE))
+            known = ", ".join((*_OPERATIONS, "finish", "settings", "turn"))
             raise InvalidCommand(f"no operation is named {shorten(other)}; the operations are {known}")
 
 

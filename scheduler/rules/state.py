@@ -25,38 +25,16 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, structs, to_builtins
 
+from scheduler.model import events
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
-    AppAdmitted,
-    AppChanged,
     AppRegistered,
-    AppRemoved,
     ClusterConfigured,
     CommandRefused,
-    CompanyChanged,
     CompanyRegistered,
-    CompanyRemoved,
-    DriverAllocated,
-    DriverRemoved,
     Event,
-    ExecutorAllocated,
-    ExecutorChanged,
-    ExecutorRemoved,
-    ExecutorRevoked,
-    ExecutorsRequested,
     Fixed,
-    HoldEnded,
-    LostWorkersForgotten,
-    MasterElected,
-    RefusalsOmitted,
-    ReservationLapsed,
-    RevocationWithdrawn,
-    RoomHeld,
-    RoomReserved,
-    WorkerChanged,
-    WorkerRegistered,
-    WorkerRemoved,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
@@ -131,7 +109,7 @@ class ClusterState:
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
 
-    def apply(self, event: Event, *, at: int, cause: str = "", private: Private | None = None) -> None:
+    def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
 
         `private` is the private part of that command, None if it has none or it is withheld.
@@ -139,23 +117,22 @@ class ClusterState:
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
         """
-        kind = type(event)
-        holds, fold = _FOLDS[kind]
+        holds, fold = _FOLDS[type(event)]
         broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
-            raise InvariantViolated(self.head + 1, f"{kind.__name__}: {why}", rule)
+            raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
             self._note_shortage()
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
+            if type(event) is CommandRefused:
+                self.refusals[cause] = event.error, event.message
         fold(self, event)
-        if kind is AppRegistered:
-            self.apps[event.app].private = private  # type: ignore[union-attr]  # it names one
-        elif kind is CommandRefused and cause:
-            self.refusals[cause] = event.error, event.message  # type: ignore[union-attr]  # it names them
+        if private is not None and type(event) is AppRegistered:
+            self.apps[event.app].private = private
 
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
@@ -361,7 +338,7 @@ class ClusterState:
     def _minimum_executor(self) -> Resources:
         return Resources(self.settings.min_executor_cores, self.settings.min_executor_memory_mb)
 
-    def _master_elected(self, event: MasterElected) -> None:
+    def _master_elected(self, event: events.MasterElected) -> None:
         self.master = event.master
 
     def _cluster_configured(self, event: ClusterConfigured) -> None:
@@ -390,17 +367,17 @@ class ClusterState:
         self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
         self._set_quotas()
 
-    def _company_changed(self, event: CompanyChanged) -> None:
+    def _company_changed(self, event: events.CompanyChanged) -> None:
         self.companies[event.company].spec = CompanyRegistered(**structs.asdict(event))
         self._set_quotas()
 
-    def _company_removed(self, event: CompanyRemoved) -> None:
+    def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
         self.queue.remove_company(event.company)
         self.claims.forget(event.company)
         self._set_quotas()
 
-    def _worker_registered(self, event: WorkerRegistered) -> None:
+    def _worker_registered(self, event: events.WorkerRegistered) -> None:
         offer = event.offer
         if event.worker in self.lost:
             self._forget_lost(event.worker)
@@ -409,7 +386,7 @@ class ClusterState:
         self._set_live(worker, was=False, now=True)
         self._set_cluster()
 
-    def _worker_removed(self, event: WorkerRemoved) -> None:
+    def _worker_removed(self, event: events.WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
         if event.reason == "lost":
             self.lost[event.worker] = LostWorker(event.worker, worker.offer, self.at)
@@ -419,7 +396,7 @@ class ClusterState:
         self._set_live(worker, was=worker.status == "alive", now=False)
         self._set_cluster()
 
-    def _worker_changed(self, event: WorkerChanged) -> None:
+    def _worker_changed(self, event: events.WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
         self._offer(worker.offer, -1)
@@ -443,7 +420,7 @@ class ClusterState:
         remembered_ms = self.settings.remember_lost_s * 1000
         return [worker.id for worker in self.lost.values() if worker.at + remembered_ms <= at]
 
-    def _lost_workers_forgotten(self, event: LostWorkersForgotten) -> None:
+    def _lost_workers_forgotten(self, event: events.LostWorkersForgotten) -> None:
         for worker in event.workers:
             self._forget_lost(worker)
 
@@ -537,17 +514,17 @@ class ClusterState:
         app.queued = app.queued._replace(need=app.need)
         self.queue.push(app.queued, user.balance, app.standings[2])
 
-    def _room_reserved(self, event: RoomReserved) -> None:
+    def _room_reserved(self, event: events.RoomReserved) -> None:
         app = self.apps[event.app]
         app.reserved_at = self.at
         self.queue.reserve(app.queued, self.at)
 
-    def _reservation_lapsed(self, event: ReservationLapsed) -> None:
+    def _reservation_lapsed(self, event: events.ReservationLapsed) -> None:
         app = self.apps[event.app]
         app.reserved_at, app.lapsed = 0, self.head
         self.queue.lapse(app.queued, self.head)
 
-    def _app_admitted(self, event: AppAdmitted) -> None:
+    def _app_admitted(self, event: events.AppAdmitted) -> None:
         """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
         app = self.apps[event.app]
         app.admitted, app.admitted_at = self.head, self.at
@@ -568,7 +545,7 @@ class ClusterState:
             self._let_driver_wait(app, waits=True)
         self._reconsider(app)
 
-    def _app_changed(self, event: AppChanged) -> None:
+    def _app_changed(self, event: events.AppChanged) -> None:
         app, request = self.apps[event.app], event.requested
         before = app.requested
         if app.admitted:
@@ -607,12 +584,12 @@ class ClusterState:
             return []
         return sorted((app for app in self.wishes.values() if app.admitted), key=lambda app: app.stated)
 
-    def _executors_requested(self, event: ExecutorsRequested) -> None:
+    def _executors_requested(self, event: events.ExecutorsRequested) -> None:
         app = self.apps[event.app]
         app.wanted = event.pending
         self._set_timers(app)
 
-    def _app_removed(self, event: AppRemoved) -> None:
+    def _app_removed(self, event: events.AppRemoved) -> None:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
@@ -638,7 +615,7 @@ class ClusterState:
             self.queue.remove(app.queued)
         self._forget_if_over(app)
 
-    def _executor_allocated(self, event: ExecutorAllocated) -> None:
+    def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
         executor = Allocation(event.executor, event.app, event.worker, event.resources, granted_at=self.at)
         executor.locality = event.locality
@@ -657,7 +634,7 @@ class ClusterState:
             self.queue.touch(app.spec.company, app.spec.user)
         self._grant(app, worker, event.resources)
 
-    def _executor_changed(self, event: ExecutorChanged) -> None:
+    def _executor_changed(self, event: events.ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
@@ -669,7 +646,7 @@ class ClusterState:
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
 
-    def _room_held(self, event: RoomHeld) -> None:
+    def _room_held(self, event: events.RoomHeld) -> None:
         """Less is free on the worker for everybody else (semantics P8)."""
         app, worker = self.apps[event.app], self.workers[event.worker]
         before = worker.open_to(None)
@@ -682,7 +659,7 @@ class ClusterState:
         self.fleet.move(worker.id, before, worker.open_to(None))
         self._timers.changed[app.submitted] = app
 
-    def _hold_ended(self, event: HoldEnded) -> None:
+    def _hold_ended(self, event: events.HoldEnded) -> None:
         """What was held is free again; at its limit, its app gets none for as long (semantics P8)."""
         app, worker = self.apps.get(event.app), self.workers.get(event.worker)
         del self.holds[event.hold]
@@ -701,7 +678,7 @@ class ClusterState:
                 app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
             self._timers.changed[app.submitted] = app
 
-    def _executor_revoked(self, event: ExecutorRevoked) -> None:
+    def _executor_revoked(self, event: events.ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
         executor.was_running = executor.status == "running"
@@ -714,7 +691,7 @@ class ClusterState:
                 app.losses = (*app.losses, self.at)[-self.settings.max_reclaims :]
         self._reconsider(app)
 
-    def _revocation_withdrawn(self, event: RevocationWithdrawn) -> None:
+    def _revocation_withdrawn(self, event: events.RevocationWithdrawn) -> None:
         """It goes on as before it was told to leave (semantics E5)."""
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
@@ -738,7 +715,7 @@ class ClusterState:
         else:
             self.fleet.leaving.pop(worker.id, None)
 
-    def _executor_removed(self, event: ExecutorRemoved) -> None:
+    def _executor_removed(self, event: events.ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
         self._timers.set(executor.id, -2, ())
@@ -766,7 +743,7 @@ class ClusterState:
         if holders.pop(app.spec.app, None) is not None and not holders:
             del self.holders[app.spec.company]
 
-    def _driver_allocated(self, event: DriverAllocated) -> None:
+    def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
         driver = Allocation(event.driver, event.app, event.worker, event.resources)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
@@ -777,7 +754,7 @@ class ClusterState:
         self._set_need(app)
         self._grant(app, worker, event.resources)
 
-    def _driver_removed(self, event: DriverRemoved) -> None:
+    def _driver_removed(self, event: events.DriverRemoved) -> None:
         """The driver waits for a worker again; where its app ends with it, that is the next event (semantics D3)."""
         driver = self.drivers.pop(event.driver)
         app, worker = self.apps[driver.app], self.workers[driver.worker]
@@ -887,47 +864,43 @@ class ClusterState:
         self.refused = self.refused + 1 if minute == self.refused_minute else 1
         self.refused_minute = minute
 
-    def _refusals_omitted(self, _: RefusalsOmitted) -> None:
+    def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
-        MasterElected: _master_elected,
+        events.MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
         CompanyRegistered: _company_registered,
-        CompanyChanged: _company_changed,
-        CompanyRemoved: _company_removed,
-        WorkerRegistered: _worker_registered,
-        WorkerChanged: _worker_changed,
-        WorkerRemoved: _worker_removed,
-        LostWorkersForgotten: _lost_workers_forgotten,
+        events.CompanyChanged: _company_changed,
+        events.CompanyRemoved: _company_removed,
+        events.WorkerRegistered: _worker_registered,
+        events.WorkerChanged: _worker_changed,
+        events.WorkerRemoved: _worker_removed,
+        events.LostWorkersForgotten: _lost_workers_forgotten,
         AppRegistered: _app_registered,
-        RoomReserved: _room_reserved,
-        ReservationLapsed: _reservation_lapsed,
-        AppAdmitted: _app_admitted,
-        DriverAllocated: _driver_allocated,
-        DriverRemoved: _driver_removed,
-        ExecutorAllocated: _executor_allocated,
-        ExecutorChanged: _executor_changed,
-        RoomHeld: _room_held,
-        HoldEnded: _hold_ended,
-        ExecutorRevoked: _executor_revoked,
-        RevocationWithdrawn: _revocation_withdrawn,
-        ExecutorRemoved: _executor_removed,
-        AppChanged: _app_changed,
-        ExecutorsRequested: _executors_requested,
-        AppRemoved: _app_removed,
+        events.RoomReserved: _room_reserved,
+        events.ReservationLapsed: _reservation_lapsed,
+        events.AppAdmitted: _app_admitted,
+        events.DriverAllocated: _driver_allocated,
+        events.DriverRemoved: _driver_removed,
+        events.ExecutorAllocated: _executor_allocated,
+        events.ExecutorChanged: _executor_changed,
+        events.RoomHeld: _room_held,
+        events.HoldEnded: _hold_ended,
+        events.ExecutorRevoked: _executor_revoked,
+        events.RevocationWithdrawn: _revocation_withdrawn,
+        events.ExecutorRemoved: _executor_removed,
+        events.AppChanged: _app_changed,
+        events.ExecutorsRequested: _executors_requested,
+        events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
-        RefusalsOmitted: _refusals_omitted,
+        events.RefusalsOmitted: _refusals_omitted,
     }
     """Type of event -> what folds it."""
 
 
 _FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._folds.items()}  # noqa: SLF001
 """Type of event -> its precondition, and what folds it."""
-
-
-def _unit(cores: int | None, memory_mb: int | None) -> Resources | None:
-    return None if cores is None or memory_mb is None else Resources(cores, memory_mb)
 
 
 def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass with slots

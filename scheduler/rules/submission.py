@@ -1,4 +1,4 @@
-"""The event of a submitted app: its arguments checked, and what it requests."""
+"""The event of a submitted app: checks of its arguments, and its request."""
 
 from __future__ import annotations
 
@@ -10,47 +10,36 @@ from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules import validate
 from scheduler.rules.entities import Company
 from scheduler.rules.placement.sizing import memory_for, requested_resources
 from scheduler.rules.state import ClusterState
-from scheduler.rules.validate import (
-    MAX_CORES,
-    MAX_EXECUTORS,
-    MAX_MEMORY_MB,
-    MAX_TASKS,
-    check_identifier,
-    check_name,
-    check_range,
-    shorten,
-)
+from scheduler.rules.validate import check_range, shorten
 
 SPARK_MEMORY_MB = 1024
 """Default memory of an executor or a driver, as in Spark."""
-SPARK_DRIVER_CORES = 1
 
 
 def registration(state: ClusterState, company: Company, command: SubmitApp) -> AppRegistered:
-    """The app as it is queued, with its request (semantics A1, A2, S5).
+    """The event that queues the app, with its request (semantics A1, A2, S5).
 
     Raises: InvalidCommand, DuplicateApp, or QuotaExceeded if the request alone is larger than the quota (C4).
     """
-    check_identifier("the app id", command.app)
+    validate.check_identifier("the app id", command.app)
     if command.app in state.apps:
         raise DuplicateApp(command.app)
     if command.user not in company.users:
-        check_name("the user", command.user)
+        validate.check_name("the user", command.user)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
-        command = _elastic(state, command)
-    sizing = _sizing(command)
-    driver = _driver(command)
+        command = _elastic(state, command, *command.elastic)
+    check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
+    sizing, driver = _sizing(command), _driver(command)
     cores, tasks = _cores_and_tasks(state, command, sizing)
-    if command.memory_per_task_mb is not None:
-        check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, MAX_MEMORY_MB)
+    check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
-    if command.time_limit_s is not None:
-        check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     request = _request(state, cores, sizing, command.executor_limit)
     if driver is not None:
         request += driver
@@ -68,7 +57,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         executor_limit=command.executor_limit,
         driver=driver,
         supervise=command.supervise,
-        elastic=None if command.elastic is None else _bounds(command, tasks),
+        elastic=_bounds(command, tasks),
     )
     if state.settings.admission == "fair":
         _check_purchase(company, registered)
@@ -137,10 +126,7 @@ def _request(state: ClusterState, cores: int | None, sizing: Sizing, limit: int 
 
 
 def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) -> tuple[int | None, int]:
-    """The number of tasks that run at once, None = unlimited (semantics A1), and the number of tasks.
-
-    The default is one task a core, or none beside a driver.
-    """
+    """Cores (None = unlimited, semantics A1) and tasks; by default one task a core, or none with a driver."""
     least = 0 if command.driver else 1
     cores, tasks = command.cores, command.tasks
     if cores == "unlimited":
@@ -155,26 +141,21 @@ def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) ->
     elif cores is None:
         cores = 0 if command.driver and not tasks else state.settings.default_cores
     else:
-        check_range("cores", cores, least, MAX_CORES)
+        check_range("cores", cores, least, validate.MAX_CORES)
     if tasks is None:
         tasks = 0 if command.driver else cores or 0
-    check_range("tasks", tasks, least, MAX_TASKS)
+    check_range("tasks", tasks, least, validate.MAX_TASKS)
     return cores, tasks
 
 
 def _sizing(command: SubmitApp) -> Sizing:
-    """How the app's executors are sized: by the scheduler unless the command states a size (semantics S5)."""
-    if command.executor_limit is not None:
-        check_range("the maximum number of executors", command.executor_limit, 0, MAX_EXECUTORS)
+    """The sizing of the app's executors: computed unless the command states a size (semantics S5)."""
     cores, memory_mb, name = command.executor_cores, command.executor_memory_mb, command.sizing
     if cores is None and memory_mb is None and name in (None, "computed"):
         return Computed(command.memory_per_task_mb)
-    if cores is not None:
-        check_range("an executor's cores", cores, 1, MAX_CORES)
-    if memory_mb is None:
-        memory_mb = SPARK_MEMORY_MB
-    else:
-        check_range("an executor's memory, in MiB,", memory_mb, 1, MAX_MEMORY_MB)
+    check_range("an executor's cores", cores, 1, validate.MAX_CORES)
+    check_range("an executor's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
+    memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
     match name or ("one-per-worker" if cores is None else "fixed"):
         case "fixed":
             if cores is None:
@@ -192,13 +173,12 @@ def _sizing(command: SubmitApp) -> Sizing:
             raise InvalidCommand(f"the sizing must be computed, fixed or one-per-worker, not {shorten(other)}")
 
 
-def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
+def _elastic(state: ClusterState, command: SubmitApp, least: int, most: int) -> SubmitApp:
     """The submission of an elastic app as one of fixed executors (semantics L6).
 
-    Their default size is the minimum executor. It starts with the least number, or with one if it has tasks.
+    The default size is the minimum executor. The app starts with MIN executors, or with one if it has tasks.
     """
-    least, most = command.elastic or (0, 0)
-    check_range("MAX of --elastic", most, 1, MAX_TASKS)
+    check_range("MAX of --elastic", most, 1, validate.MAX_TASKS)
     check_range("MIN of --elastic", least, 0, most)
     if command.cores is not None or command.executor_limit is not None:
         raise InvalidCommand("--elastic sets the number of executors; leave out --cores and --max-executors")
@@ -221,24 +201,26 @@ def _elastic(state: ClusterState, command: SubmitApp) -> SubmitApp:
     return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start, elastic=(least, most))
 
 
-def _bounds(command: SubmitApp, tasks: int) -> Elastic:
-    """The bounds, the number of executors that the tasks call for within them, and the next step (semantics L6)."""
-    least, most = command.elastic or (0, 0)
+def _bounds(command: SubmitApp, tasks: int) -> Elastic | None:
+    """The bounds, the number of executors that the tasks need within them, and the next step (semantics L6)."""
+    if command.elastic is None:
+        return None
+    least, most = command.elastic
     backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
     return Elastic(least, most, backlog, 1)
 
 
 def _driver(command: SubmitApp) -> Resources | None:
-    """What the app's driver requests, None if it has none (semantics D1)."""
+    """The request of the app's driver; None without a driver (semantics D1)."""
     cores, memory_mb = command.driver_cores, command.driver_memory_mb
     if not command.driver:
         if cores is not None or memory_mb is not None or command.supervise:
             raise InvalidCommand("--driver-cores, --driver-memory and --supervise need --driver; add it")
         return None
-    cores = SPARK_DRIVER_CORES if cores is None else cores
+    cores = 1 if cores is None else cores
     memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
-    check_range("the driver's cores", cores, 1, MAX_CORES)
-    check_range("the driver's memory, in MiB,", memory_mb, 1, MAX_MEMORY_MB)
+    check_range("the driver's cores", cores, 1, validate.MAX_CORES)
+    check_range("the driver's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
     return Resources(cores, memory_mb)
 
 

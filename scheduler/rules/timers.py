@@ -37,7 +37,7 @@ class Timers:
         """The apps that may wait for another time since somebody last asked, by the position of their submission."""
         self.short: dict[str, None] = {}
         """The companies of which the table tells when they will have been short for too long (semantics P8)."""
-        self._of: dict[tuple[str, int], tuple[Timer, ...]] = {}
+        self._of: dict[tuple[str, int], tuple[tuple[int, What], ...]] = {}
 
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
         """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
@@ -45,14 +45,13 @@ class Timers:
         Apps have their position of admission for `order`; a company has 0, which no app has.
         """
         key = whom, order
-        before = self._of.get(key, ())
-        after = tuple(Timer(when, order, whom, what) for when, what in due)
+        before, after = self._of.get(key, ()), tuple(due)
         if before == after:
             return
-        for timer in before:
-            del self.table[bisect_left(self.table, timer)]
-        for timer in after:
-            insort(self.table, timer)
+        for when, what in before:
+            del self.table[bisect_left(self.table, (when, order, whom, what))]
+        for when, what in after:
+            insort(self.table, Timer(when, order, whom, what))
         if after:
             self._of[key] = after
         else:

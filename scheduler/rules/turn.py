@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from scheduler.model.commands import Command, DecommissionWorker, Private, Taken, private_of
+from scheduler.model.commands import Command, DecommissionWorker, Private, SubmitApp, Taken, private_of
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
@@ -95,15 +95,15 @@ class Turn:
         """
         events = decide(self.state, command)
         self._taken += 1
-        self._decommissions += isinstance(command, DecommissionWorker)
+        if type(command) is DecommissionWorker:
+            self._decommissions += 1
         if events:
             if not self._begun:
                 self._begin()
-            offset = len(self.entries)
-            private = private_of(command)
+            begin, private = len(self.entries), private_of(command) if type(command) is SubmitApp else None
             for event in events:
                 self.record(event, cause, private)
-            self.commands.append(tuple.__new__(Taken, (offset, len(self.entries) - offset, cause, by, command)))
+            self.commands.append(tuple.__new__(Taken, (begin, len(self.entries) - begin, cause, by, command)))
         return events
 
     def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: str = "") -> bool:
@@ -155,7 +155,7 @@ class Turn:
 
     def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold this event and nothing else."""
-        self.state.apply(event, at=self.at, cause=cause, private=private)
+        self.state.apply(event, self.at, cause, private)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
 
 
@@ -179,11 +179,14 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
             yield from entailed(state, event, at)
 
 
-def entailed(state: ClusterState, event: Event, at: int) -> Sequence[Event]:
+def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # noqa: ANN401 - of a type in ENTAILING
     """The events that follow at once from `event`, folded just now at time `at` (ms)."""
     if type(event) is ClusterConfigured:
         return reservations(state, at)
-    requested = requests(state, event, at)  # type: ignore[arg-type]  # it is one of those
+    app = state.apps.get(event.app)
+    if app is None or not (app.preferred_hosts or app.wanted):  # most apps: save the call
+        return ()
+    requested = requests(state, event, at)
     return () if requested is None else (requested,)
 
 
@@ -337,7 +340,4 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
     The caller folds each event before it asks for the next.
     """
     for stage in STAGES[first:]:
-        for event in stage.decide(state, at):
-            yield event
-            if type(event) in ENTAILING:
-                yield from entailed(state, event, at)
+        yield from consequences(state, stage.decide(state, at), at)

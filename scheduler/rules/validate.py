@@ -1,4 +1,4 @@
-"""What values a command may carry; each refusal is one sentence that names what was wrong and what would be right."""
+"""Checks of the values of commands; each refusal is one sentence that names what was wrong and what would be right."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _AT_LEAST = {
 
 
 def check_identifier(what: str, value: str) -> None:
-    """Raises: InvalidCommand unless `value` can stand in keys and paths: 1 to 64 letters, digits, `_`, `.`, `-`."""
+    """Raises: InvalidCommand unless `value` is 1 to 64 letters, digits, `_`, `.`, `-`, as keys and paths allow."""
     if not _IDENTIFIER.fullmatch(value):
         raise InvalidCommand(
             f"{what} must be 1 to 64 letters, digits, '_', '.' or '-', starting with a letter or digit, "
@@ -93,16 +93,16 @@ def check_name(what: str, value: str) -> None:
         raise InvalidCommand(f"{what} must not start or end with a space: {shorten(value)}")
 
 
-def check_range(what: str, value: int, lowest: int, highest: int) -> None:
-    """Raises: InvalidCommand unless `lowest` <= `value` <= `highest`."""
-    if not lowest <= value <= highest:
+def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:
+    """Raises: InvalidCommand unless `lowest` <= `value` <= `highest` or the value is None."""
+    if value is not None and not lowest <= value <= highest:
         raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {value}")
 
 
 def check_private(private: Private) -> None:
-    """Raises: InvalidCommand unless the app can be called that, and a worker could run its command.
+    """Raises: InvalidCommand unless the app's name is valid and a worker could run its command.
 
-    It is asked of a command as it comes in, never by `decide`: no decision depends on what may be withheld.
+    Checked when a command arrives, never by `decide`: no decision depends on private parts, which may be withheld.
     """
     if private.name:
         check_name("the app's name", private.name)
@@ -139,7 +139,7 @@ def read_part(text: str) -> str:
 
 
 def check_archive_url(url: str) -> None:
-    """Raises: InvalidSetting unless `url` names a folder that every reader may be told of, or is empty."""
+    """Raises: InvalidSetting unless `url` is empty or names a folder without passwords or options."""
     if "?" in url or _PASSWORD.search(url):
         raise InvalidSetting(
             "the archive's URL is written to the log; leave out passwords and options, and set them in the environment"
@@ -153,7 +153,7 @@ def check_archive_url(url: str) -> None:
 
 
 def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> ClusterConfigured:
-    """The settings in force once `changes` are made (semantics, Settings: checks).
+    """The settings after `changes` (semantics, Settings: checks).
 
     Raises: InvalidSetting for an unknown name or a value that breaks a check.
     """
@@ -163,7 +163,10 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
     _check_kinds(changes, asdict(current))
     settings = replace(current, **changes)
     if "max_driver_share" in changes:
-        settings = replace(settings, max_driver_share=_read_driver_share(settings.max_driver_share))
+        try:
+            settings = replace(settings, max_driver_share=read_part(settings.max_driver_share))
+        except InvalidCommand as error:
+            raise InvalidSetting(f"max_driver_share: {error}") from None
     for name, value in asdict(settings).items():
         if name in _CHOICES and value not in _CHOICES[name]:
             raise InvalidSetting(f"{name} cannot be {shorten(value)}: {_expected(name, value)}")
@@ -187,7 +190,7 @@ def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
 
 
 def shorten(value: object) -> str:
-    """The value as it may be quoted in a sentence, however long it is."""
+    """The value's text for an error sentence, at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -204,13 +207,6 @@ def _expected(name: str, current: object) -> str:
     return "use a whole number" if isinstance(current, int) else "use a text"
 
 
-def _read_driver_share(text: str) -> str:
-    try:
-        return read_part(text)
-    except InvalidCommand as error:
-        raise InvalidSetting(f"max_driver_share: {error}") from None
-
-
 def _check_executor_sizes(settings: ClusterConfigured) -> None:
     least, most = settings.min_executor_cores, settings.max_executor_cores
     if least % 2:
@@ -222,12 +218,9 @@ def _check_executor_sizes(settings: ClusterConfigured) -> None:
         raise InvalidSetting(
             f"max_executor_cores must be min_executor_cores times a power of two, not {most} with {least}"
         )
-    for name in ("min_executor_memory_mb", "max_executor_memory_mb"):
-        value = getattr(settings, name)
+    least, most = settings.min_executor_memory_mb, settings.max_executor_memory_mb
+    for name, value in (("min_executor_memory_mb", least), ("max_executor_memory_mb", most)):
         if value % MEMORY_STEP_MB or not value:
             raise InvalidSetting(f"{name} must be a multiple of {MEMORY_STEP_MB} MiB, not {value}")
-    if settings.max_executor_memory_mb < settings.min_executor_memory_mb:
-        raise InvalidSetting(
-            f"max_executor_memory_mb must be at least min_executor_memory_mb ({settings.min_executor_memory_mb}), "
-            f"not {settings.max_executor_memory_mb}"
-        )
+    if most < least:
+        raise InvalidSetting(f"max_executor_memory_mb must be at least min_executor_memory_mb ({least}), not {most}")

@@ -1,4 +1,4 @@
-"""What people and programs see of the state, as JSON values; the same whoever folded the log."""
+"""Views of the state for people and programs, as JSON values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any
 
 
 def app(state: ClusterState, *, app: str) -> dict[str, Any]:
-    """One app with its executors.
-
-    Raises: UnknownApp.
-    """
+    """One app with its executors. Raises: UnknownApp."""
     found = state.apps.get(app)
     if found is None:
         raise UnknownApp(app)
@@ -62,7 +59,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
 
 
 def workers(state: ClusterState) -> list[dict[str, Any]]:
-    """The workers by id: their offer, what of it is granted, and how many executors they hold."""
+    """The workers by id: their offers, the granted amounts, and the numbers of executors and drivers."""
     return [
         {
             "worker": worker.id,
@@ -82,7 +79,7 @@ def workers(state: ClusterState) -> list[dict[str, Any]]:
 
 
 def companies(state: ClusterState) -> list[dict[str, Any]]:
-    """The companies by name, with how their quota is set, what it is now and what they used (semantics C2, C5, C6)."""
+    """The companies by name: how the quota is set, its present amounts, and the usage (semantics C2, C5, C6)."""
     return [
         {
             "company": name,
@@ -99,24 +96,15 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
 
 def shares(state: ClusterState) -> dict[str, Any]:
     """The ledgers at all three levels (semantics O1), with each company's quota and share (C2, C3)."""
-    return {
-        "waitingApps": _balance(state.balance),
-        "companies": [
-            {
-                "company": name,
-                **_balance(company.balance),
-                **_quota(state.quota(name)),
-                **_standing(state, name),
-                "share": str(state.queue.share(name)),
-            }
-            for name, company in sorted(state.companies.items())
-        ],
-        "users": [
-            {"company": name, "user": user_name, **_balance(user.balance)}
-            for name, company in sorted(state.companies.items())
-            for user_name, user in sorted(company.users.items())
-        ],
-    }
+    companies: list[dict[str, Any]] = []
+    users: list[dict[str, Any]] = []
+    for name, company in sorted(state.companies.items()):
+        share = str(state.queue.share(name))
+        amounts = {**_balance(company.balance), **_quota(state.quota(name)), **_standing(state, name)}
+        companies.append({"company": name, **amounts, "share": share})
+        for user_name, user in sorted(company.users.items()):
+            users.append({"company": name, "user": user_name, **_balance(user.balance)})
+    return {"waitingApps": _balance(state.balance), "companies": companies, "users": users}
 
 
 def settings(state: ClusterState) -> dict[str, Any]:
@@ -125,7 +113,7 @@ def settings(state: ClusterState) -> dict[str, Any]:
 
 
 def cluster(state: ClusterState) -> dict[str, Any]:
-    """Where the log stands and what the cluster is busy with, in a few numbers."""
+    """The head of the log, the capacity, the number of apps in each state, and the workers."""
     counts = dict.fromkeys(("pending", "waiting", "running", "finished", "failed", "killed"), 0)
     for found in state.apps.values():
         counts[found.state] += 1
@@ -140,22 +128,12 @@ def cluster(state: ClusterState) -> dict[str, Any]:
     }
 
 
-VIEWS: dict[str, Callable[..., Any]] = {
-    "apps": apps,
-    "app": app,
-    "workers": workers,
-    "companies": companies,
-    "shares": shares,
-    "settings": settings,
-    "cluster": cluster,
-}
+_VIEWS: tuple[Callable[..., Any], ...] = (apps, app, workers, companies, shares, settings, cluster)
+VIEWS = {view.__name__: view for view in _VIEWS}
 
 
 def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON values
-    """The view `name` of the state.
-
-    Raises: InvalidCommand for a view that does not exist, and what the view raises.
-    """
+    """The view `name` of the state. Raises: InvalidCommand for an unknown view, and what the view raises."""
     view = VIEWS.get(name)
     if view is None:
         raise InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(VIEWS)}")
@@ -225,5 +203,5 @@ def _quota(quota: Quota) -> dict[str, int | str]:
 
 
 def _exact(amount: int, denominator: int) -> int | str:
-    """A whole number as such, else "n/d" in lowest terms: a quota is never rounded (semantics C2)."""
+    """A whole number, or "n/d" in lowest terms: a quota is never rounded (semantics C2)."""
     return amount // denominator if amount % denominator == 0 else str(Share(amount, denominator))

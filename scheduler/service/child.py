@@ -1,4 +1,4 @@
-"""Child processes: started, started again when they end, and ended with the process that started them."""
+"""Child processes: start them, restart them when they end, and end them with this process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 SHORT_LIFE_S = 5.0
-"""A process that lived shorter than this is started again with a growing pause."""
+"""A process that ended sooner is restarted after a growing pause."""
 PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 KEPT_FAILURES = 10
 _LOOK_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _LINUX = sys.platform == "linux"
 _OURS = Path(__file__).parents[2]
-"""The folder of our packages. `python -m` looks into the current folder first, which may hold another `scheduler`."""
+"""The folder of our packages. `python -m` would look into the current folder first."""
 _EXEC_WITH_PARENT = f"""
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGTERM)
@@ -31,13 +32,13 @@ try:
 except OSError as error:
     sys.exit(f"{{program}} does not start: {{error.strerror}}")
 """
-"""`die_with_parent` for a program that is not ours: the setting survives exec."""
+"""`die_with_parent` for another program: the setting survives exec."""
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
-    """Have this process get the signal `number` when its parent, process `parent`, dies; now if it is dead.
+    """Send this process the signal `number` when its parent, process `parent`, dies, or now if it is dead.
 
-    Linux sends it when the *thread* ends that started this process; elsewhere a thread looks twice a second.
+    Linux does so when the *thread* ends that started this process; elsewhere a thread checks twice a second.
     """
     if _LINUX:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
@@ -48,50 +49,38 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> Non
 
 
 def dies_with_us(program: Sequence[str]) -> list[str]:
-    """The command line that runs `program`, which gets SIGTERM when this process dies. Linux only: elsewhere as it is.
-
-    `program` begins with an absolute path.
-    """
+    """The command line that runs `program`, an absolute path and arguments; on Linux it dies with us (SIGTERM)."""
     if not _LINUX:
         return list(program)
     return [sys.executable, "-I", "-S", "-c", _EXEC_WITH_PARENT, str(os.getpid()), *program]
 
 
 def run_module(module: str) -> list[str]:
-    """The first words of a command line that runs our own `module`, whatever the current folder holds."""
+    """The start of a command line that runs our `module`, whatever the current folder holds."""
     run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     return [sys.executable, "-P", "-c", f"import runpy, sys; sys.path.insert(0, {str(_OURS)!r}); {run}"]
 
 
+@dataclass(eq=False)
 class Child:
-    """A process that `tend` starts again whenever it has ended, after a growing pause if it keeps ending soon.
+    """A process that `tend` restarts whenever it has ended, after a growing pause if it keeps ending soon.
 
-    Its output is appended to `log`; without one it goes where ours goes. `failures` holds its last words for each
-    of the last times that it ended with a positive exit code. It runs in a session of its own, so a terminal's
-    Ctrl-C reaches only the process that started it.
+    Its output is appended to `log`, or inherited without one. `failures` holds the last line of output of its last
+    ends with a positive exit code. It runs in its own session, so a terminal's Ctrl-C does not reach it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        log: Path | None = None,
-        *,
-        cwd: Path | None = _OURS,
-        environment: Mapping[str, str] | None = None,
-        pass_fds: Sequence[int] = (),
-    ) -> None:
-        self.name = name
-        self.log = log
-        self._command = command
-        self._cwd = cwd
-        self._environment = environment
-        self._pass_fds = pass_fds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._started_s = 0.0
-        self._short_lives = 0
-        self._start_at_s = 0.0
-        self.failures: list[str] = []
+    name: str
+    command: Sequence[str]
+    log: Path | None = None
+    _: KW_ONLY
+    cwd: Path | None = _OURS
+    environment: Mapping[str, str] | None = None
+    pass_fds: Sequence[int] = ()
+    failures: list[str] = field(default_factory=list, init=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _started_s: float = field(default=0.0, init=False)
+    _short_lives: int = field(default=0, init=False)
+    _start_at_s: float = field(default=0.0, init=False)
 
     @property
     def pid(self) -> int | None:
@@ -100,7 +89,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of a process that has ended and that `tend` has not noticed yet."""
+        """The exit code, if it has ended and `tend` has not noticed."""
         return self._process.poll() if self._process is not None else None
 
     def start(self) -> None:
@@ -108,13 +97,13 @@ class Child:
         output = None if self.log is None else self.log.open("ab")
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own programs
-                self._command,
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=self._cwd,
-                env=self._environment,
-                pass_fds=self._pass_fds,
+                cwd=self.cwd,
+                env=self.environment,
+                pass_fds=self.pass_fds,
                 start_new_session=True,
             )
         finally:
@@ -123,7 +112,7 @@ class Child:
         self._started_s = time.monotonic()
 
     def tend(self) -> str | None:
-        """Start it again if it has ended and its pause is over; a sentence each time it has ended."""
+        """Restart it if it has ended and its pause is over. Returns a sentence when it has ended."""
         now = time.monotonic()
         if self._process is None:
             if now >= self._start_at_s:
@@ -147,7 +136,7 @@ class Child:
             self._process.terminate()
 
     def wait(self, deadline: float | None = None) -> None:
-        """Return once it has ended; at `deadline` (monotonic, s) it is killed."""
+        """Wait for its end; kill it at `deadline` (monotonic, s)."""
         if self._process is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""How everybody asks the scheduler for something: a command goes into the inbox, its answer comes after the commit."""
+"""The client: puts commands into the inbox and waits for the answers, which come after the commit."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ end
 if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
 """
 """KEYS: inbox, the master's RQ queue. ARGV: the bell's job id, then (id, kind, body, reply) of each message;
-`reply` is the id that names the list its answer goes to, empty where none is awaited.
-
-Putting a message in and ringing are one step: no client can die between the two."""
-
+`reply` names the list for its answer, empty for none. Sending and ringing are one atomic step."""
 
 ASK_LUA = """
 local entry = redis.call('GET', KEYS[3])
@@ -42,10 +39,10 @@ if not entry or #redis.call('XRANGE', KEYS[1], entry, entry) == 0 then
 end
 if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
 """
-"""Puts one message in, unless it waits there already, and rings. KEYS: inbox, the master's RQ queue, what remembers
-the entry. ARGV: the bell's job id, the message's id, kind and body, how long to remember (ms).
+"""Sends one message, unless it is in the inbox already, and rings. KEYS: inbox, the master's RQ queue, the key that
+remembers the entry. ARGV: the bell's job id, the message's id, kind and body, how long to remember (ms).
 
-A message that was answered without the client's hearing of it has left the inbox, and is put in again."""
+A message whose answer was lost has left the inbox, and is sent again."""
 
 PUT_ASIDE_LUA = """
 local there = redis.call('HLEN', KEYS[1])
@@ -57,17 +54,17 @@ redis.call('HSET', KEYS[1], unpack(ARGV, 2))
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return 2
 """
-"""Puts an app's variables aside. KEYS: its secrets; ARGV: for how long (s), then names and values by turns.
--> 2 if they were, 1 if the same ones lie there already, 0 if others do."""
+"""Stores an app's secrets. KEYS: its secrets; ARGV: expiry (s), then names and values in turn.
+-> 2 if they were stored, 1 if the same ones were there already, 0 if others were."""
 
 RESEND_S = 3.0
 UNCLAIMED_SECRETS_S = 24 * 3600
-"""How long values are kept for an app that is never submitted; the master keeps those of a submitted one."""
+"""How long the secrets of an app are kept that is never submitted."""
 RECONNECT_S = 0.2
 
 
 class Receipt(NamedTuple):
-    """A command was carried out: `seq` is the log position of the last event it caused, 0 if it changed nothing."""
+    """A command was carried out: `seq` is the position of its last event, 0 if it had none."""
 
     command_id: str
     seq: int
@@ -76,8 +73,7 @@ class Receipt(NamedTuple):
 class Client:
     """Sends commands to the master of `cluster` through `store` (a connection or a URL).
 
-    A command keeps its id until it is answered, so a client that lost the answer may ask again
-    without the command being carried out twice.
+    A command keeps its id until it is answered, so asking again after a lost answer does not carry it out twice.
     """
 
     def __init__(self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30) -> None:
@@ -91,19 +87,12 @@ class Client:
         self._put_secrets: Script = self.store.register_script(PUT_ASIDE_LUA)
 
     def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
-        """Have `command` carried out; returns once it is committed.
-
-        Raises: CommandRejected (its subclass says why), NoMaster if no answer came within `timeout_s`.
-        """
+        """Carry out `command`; returns after the commit. Raises: CommandRejected; NoMaster after `timeout_s`."""
         identity = command_id or _new_id()
-        answer = self._ask(identity, "command", write_command(command))
-        return _receipt(identity, answer)
+        return _receipt(identity, self._ask(identity, "command", write_command(command)))
 
     def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
-        """Carry out `commands` in their order, in batches; a refused one leaves its refusal in its place.
-
-        Raises: NoMaster if an answer did not come within `timeout_s`.
-        """
+        """Carry out `commands` in order, in batches; the result of a refused one is its refusal. Raises: NoMaster."""
         outcomes: list[Receipt | CommandRejected] = []
         for part in _batches(commands):
             identity = _new_id()
@@ -112,22 +101,19 @@ class Client:
         return outcomes
 
     def notify(self, *commands: Command) -> None:
-        """Put `commands` into the inbox, in their order and all at once, without waiting for an answer."""
+        """Put `commands` into the inbox in order, in one step, without waiting for an answer."""
         self._put([text for part in _batches(commands) for text in (_new_id(), "command", _written(part), "")])
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
-        """What the serving master answers to the question `name` (`scheduler.rules.views`), as JSON values.
+        """The answer of the active master to the view `name` (`scheduler.rules.views`), as JSON values.
 
-        Raises: CommandRejected if it asks for something unknown, NoMaster if no answer came in time.
+        Raises: CommandRejected if the view or its subject is unknown; NoMaster without an answer within `timeout_s`.
         """
         body = json.dumps({"name": name, "arguments": arguments})
         return _checked(self._ask(_new_id(), "view", body))["view"]
 
     def submit(self, command: SubmitApp, secrets: Mapping[str, str]) -> Receipt:
-        """Have an app queued; the values of its environment variables are put aside first, never into the log.
-
-        Raises: as `send`; the values are forgotten again if the command is refused.
-        """
+        """Submit an app; store its secrets first, never in the log; delete them if it is refused. Raises: as `send`."""
         if not secrets:
             return self.send(command)
         ours = self._put_aside(command.app, [os.fsencode(part) for item in secrets.items() for part in item])
@@ -139,10 +125,7 @@ class Client:
             raise
 
     def _put_aside(self, app: str, secrets: Sequence[bytes]) -> bool:
-        """Whether it was us who put the variables aside, through any outage of the store within `timeout_s`.
-
-        Raises: DuplicateApp if others lie there.
-        """
+        """Store the secrets; returns whether this call stored them. Raises: DuplicateApp if others are stored."""
         deadline = time.monotonic() + self.timeout_s
         unheard = False
         while True:
@@ -157,26 +140,25 @@ class Client:
             return unheard or put == 2
 
     def _ask(self, identity: str, kind: str, body: str) -> dict[str, Any]:
-        """Put one message in and wait; while no answer comes, see to it that it is still there, under the same id.
-
-        An answer can be lost with the master or the store that was about to give it.
-        """
+        """Send one message and wait; send it again under the same id if it has left the inbox without an answer."""
         places = [self.keys.inbox, self._queue, self.keys.sent(identity)]
         kept_ms = int(2000 * (self.timeout_s + RESEND_S))
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
                 self._ask_for(keys=places, args=[self._bell, identity, kind, body, kept_ms])
-                popped = self.store.blpop([self.keys.reply(identity)], _left(deadline, RESEND_S))
+                wait_s = max(0.01, min(deadline - time.monotonic(), RESEND_S))  # BLPOP reads 0 as forever
+                popped = self.store.blpop([self.keys.reply(identity)], wait_s)
                 if popped is not None:
-                    return _answer(popped[1])
+                    return dict(json.loads(popped[1]))
             except RedisError as error:
                 self._wait_for_store(error, deadline)
             if time.monotonic() >= deadline:
-                raise self._no_master()
+                why = f"no master answered within {self.timeout_s:g} s; `fairlog status` shows whether one is active"
+                raise NoMaster(why)
 
     def _wait_for_store(self, error: RedisError, deadline: float) -> None:
-        """Return when it is worth asking again. Raises: the error, if it does not pass, or at the deadline."""
+        """Wait before the next attempt. Raises: the error, if it is not transient, or at the deadline."""
         if not passes(error) or time.monotonic() + RECONNECT_S > deadline:
             raise error
         time.sleep(RECONNECT_S)
@@ -184,23 +166,10 @@ class Client:
     def _put(self, messages: Sequence[str]) -> None:
         self._send(keys=[self.keys.inbox, self._queue], args=[self._bell, *messages])
 
-    def _no_master(self) -> NoMaster:
-        return NoMaster(f"no master answered within {self.timeout_s:g} s; `fairlog status` shows whether one is active")
-
 
 def _new_id() -> str:
-    """An id that nobody else has made: 128 random bits."""
+    """128 random bits."""
     return os.urandom(16).hex()
-
-
-def _left(deadline: float, at_most: float) -> float:
-    """Seconds to block for: BLPOP takes 0 for ever, so never that."""
-    return max(0.01, min(deadline - time.monotonic(), at_most))
-
-
-def _answer(text: bytes | str) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(text)
-    return answer
 
 
 def _outcome(identity: str, answer: dict[str, Any]) -> Receipt | CommandRejected:
@@ -215,7 +184,7 @@ def _receipt(identity: str, answer: dict[str, Any]) -> Receipt:
 
 
 def _checked(answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer, or the refusal that it carries, raised as the class that the master raised."""
+    """The answer. Raises: the refusal that it carries."""
     if "error" not in answer:
         return answer
     raise refusal_of(str(answer["error"]), str(answer["message"]))
@@ -226,5 +195,5 @@ def _batches(commands: Sequence[Command]) -> list[Sequence[Command]]:
 
 
 def _written(commands: Sequence[Command]) -> str:
-    """What the inbox holds of a batch."""
+    """A batch as JSON."""
     return f"[{','.join(map(write_command, commands))}]"

@@ -8,9 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
-from redis.exceptions import ConnectionError as StoreConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as StoreTimeoutError
 
 from scheduler.model.errors import NotReplicated, StaleLog
 from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
@@ -18,10 +16,11 @@ from scheduler.rules.assignments import changed_grants
 from scheduler.service.inbox import answer_commands, next_entry
 from scheduler.service.reconcile import has_variables, is_over
 from scheduler.store.codec import encode_turn
-from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import GENESIS, CommitInFlight, EventLog, Position
-from scheduler.store.inflight import InFlight, StoreCommand
-from scheduler.store.transient import BACK_OFF_S, passes
+from scheduler.store.inflight import InFlight, StoreCommand, carry_out
+from scheduler.store.keys import bell_id, queue_key
+from scheduler.store.transient import BACK_OFF_S, NO_ANSWER, passes
 
 if TYPE_CHECKING:
     from scheduler.model.grants import GrantChanges
@@ -121,17 +120,14 @@ class Commits:
         """Commit the turn that elects this master, and wait for it. Raises: StaleLog if another master has written."""
         position = Position(record.last, record.digest)
         try:
-            self._log.commit(self.position, record, changes=changes)
-        except (StoreConnectionError, StoreTimeoutError):
+            self._log.begin_commit(self.position, record, changes=changes).finish()
+        except NO_ANSWER:
             if not self._was_committed(position):
                 raise
         self.position = position
 
     def begin(self, decided: Decided) -> None:
-        """Send the commit: append the events, change the grants and trim the inbox, all or nothing.
-
-        Secrets are persisted before, so that those of a logged app never expire.
-        """
+        """Persist the secrets of its apps, then send the commit of events, grants and inbox."""
         for app in decided.with_secrets:
             self._store.persist(self._keys.secrets(app))
         commit = self._log.begin_commit(
@@ -156,7 +152,7 @@ class Commits:
         self.failed = True
         try:
             commit.finish()
-        except (StoreConnectionError, StoreTimeoutError) as error:
+        except NO_ANSWER as error:
             _log.warning("a commit got no answer", head=decided.position.seq, error=str(error))
             if decided.record is None or not self._was_committed(decided.position):
                 raise StaleLog("a commit without an answer did not take place") from error
@@ -186,10 +182,7 @@ class Commits:
 
     def announce(self, workers: Iterable[str]) -> None:
         """Ring `workers`, and settle the log up to `position`; wait for the store."""
-        pipeline = self._store.pipeline(transaction=False)
-        for command in (*self._settle_commands(self.position), *self._ring_commands(workers)):
-            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-        pipeline.execute()
+        carry_out(self._store, (*self._settle_commands(self.position), *self._ring_commands(workers)))
 
     def settle_late(self) -> None:
         """Settle a commit whose replicas were missing, once they have it, so that workers start its grants."""

@@ -47,10 +47,7 @@ class Heartbeats:
         return [LoseWorker(worker=worker.decode(), last_seen=int(seen)) for worker, seen in found]
 
     def watch_anew(self, now: int) -> None:
-        """Give every worker a full timeout from `now`.
-
-        The store may be another server with a slower clock, so heartbeats later than `now` are set to `now`.
-        """
+        """Give every worker a full timeout from `now`. Later heartbeats, by a faster server clock, become `now`."""
         self.watching_since_ms = self.looked_at_ms = now
         ahead = cast("list[bytes]", self._store.zrangebyscore(self._key, f"({now}", "+inf"))
         if ahead:

@@ -1,7 +1,7 @@
-"""The inbox: what clients and workers ask of the master, as it lies in the store, and how they are answered.
+"""The inbox: decode the messages of clients and workers, and encode the answers.
 
-A message is a command, a batch of them (a JSON array), or a question. A command of a
-batch has the id `BATCH.i`, counted from 0; a batch gets one answer with that of each command in it.
+A message is a command, a batch of commands (a JSON array), or a view. Command i of a batch, from 0, has the id
+`BATCH.i`; one answer to the batch holds the answers to its commands.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _parts_of = Decoder(list[msgspec.Raw]).decode
 
 
 class Message(NamedTuple):
-    """One entry of the inbox: commands or a question, and the list that its answer goes to, empty for none.
+    """One entry of the inbox: a command, a batch or a view. The answer goes to the list `reply_to`, "" for none.
 
-    `commands` are the ids and the JSON of its commands, none of a question. `refusal` is why a batch is refused whole.
+    `commands` are ids and JSON, empty for a view. `refusal` is set if the whole batch is refused.
     """
 
     entry: str
@@ -42,18 +42,13 @@ class Message(NamedTuple):
     commands: Sequence[tuple[str, bytes]] = ()
     refusal: CommandRejected | None = None
 
-    @property
-    def is_batch(self) -> bool:
-        """Whether it is answered as a batch."""
-        return self.kind == "batch"
-
     def parts(self) -> list[Message]:
-        """A message for each of its commands, without a place in the inbox, and not answered."""
+        """One message per command, without an inbox entry or an answer."""
         return [self._replace(entry="", id=part[0], reply_to="", commands=[part]) for part in self.commands]
 
 
 def message_of(entry: bytes, flat: Sequence[bytes]) -> Message:
-    """The message of an inbox entry whose fields and values come by turns, as the store gives them."""
+    """The message of an inbox entry; `flat` holds its fields and values in turn."""
     if flat[::2] == _FIELDS:
         _, identity, _, body, _, reply_to = flat
         kind = "command"
@@ -73,7 +68,7 @@ def _batch(message: Message) -> Message:
     try:
         parts = _parts_of(message.body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return message._replace(kind="batch", refusal=InvalidCommand(f"the batch is no JSON array: {error}"))
+        return message._replace(kind="batch", refusal=InvalidCommand(f"a batch must be a JSON array: {error}"))
     if len(parts) > BATCH:
         why = f"a batch has at most {BATCH} commands, not {len(parts)}; send it in parts"
         return message._replace(kind="batch", refusal=InvalidCommand(why))
@@ -82,7 +77,7 @@ def _batch(message: Message) -> Message:
 
 
 def at_once(messages: Sequence[Message], most: int) -> Sequence[Message]:
-    """The first messages, as many as one turn takes: at most so many commands, but at least one message."""
+    """The first messages with together at most `most` commands, but at least one message."""
     total = 0
     for number, message in enumerate(messages):
         total += max(1, len(message.commands))
@@ -92,10 +87,7 @@ def at_once(messages: Sequence[Message], most: int) -> Sequence[Message]:
 
 
 def received(body: bytes) -> Command:
-    """The command as it came in. Raises: InvalidCommand if it cannot be read, or what is private of it makes no sense.
-
-    Neither is logged: there is no command then, or none that could be decided without its private part.
-    """
+    """The decoded command. Raises: InvalidCommand if it or its private part is invalid; neither is logged."""
     command = read_command(body)
     private = private_of(command)
     if private is not None:
@@ -104,18 +96,19 @@ def received(body: bytes) -> Command:
 
 
 def answer(message: Message, outcome: Callable[[str], int | CommandRejected], view: Callable[[bytes], Any]) -> str:
-    """The answer to the message as JSON: positions and refusals by `outcome` of its commands, or what `view` sees."""
+    """The answer as JSON: the `outcome` of each command (a position or a refusal), or what `view` returns."""
     if message.refusal is not None:
-        return _refused(message.id, message.refusal)
-    if message.is_batch:
-        answers = [_said(outcome(name)) for name, _ in message.commands]
-        return _to_json({"id": message.id, "answers": answers}).decode()
-    if message.kind == "view":
+        said: dict[str, Any] = _said(message.refusal)
+    elif message.kind == "batch":
+        said = {"answers": [_said(outcome(name)) for name, _ in message.commands]}
+    elif message.kind == "command":
+        said = _said(outcome(message.id))
+    else:
         try:
             return json.dumps({"id": message.id, "view": view(message.body)})
-        except CommandRejected as problem:
-            return _refused(message.id, problem)
-    return _to_json({"id": message.id, **_said(outcome(message.id))}).decode()
+        except CommandRejected as refusal:
+            said = _said(refusal)
+    return _to_json({"id": message.id, **said}).decode()
 
 
 def _said(outcome: int | CommandRejected) -> dict[str, int | str]:
@@ -124,21 +117,17 @@ def _said(outcome: int | CommandRejected) -> dict[str, int | str]:
     return {"seq": outcome}
 
 
-def _refused(identity: str, refusal: CommandRejected) -> str:
-    return _to_json({"id": identity, **_said(refusal)}).decode()
-
-
 def question(body: bytes) -> tuple[str, dict[str, Any]]:
-    """The name of a view and its arguments. Raises: InvalidCommand if it is none."""
+    """The name and arguments of a view. Raises: InvalidCommand if they are malformed."""
     try:
         asked = json.loads(body)
         return str(asked["name"]), dict(asked["arguments"])
     except (ValueError, KeyError, TypeError):
-        raise InvalidCommand("a question must be an object with a name and arguments") from None
+        raise InvalidCommand("a view must be a JSON object with a name and arguments") from None
 
 
 def answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:
-    """What puts each answer on the list that its client listens to."""
+    """The commands that put the answers on the reply lists."""
     commands: list[StoreCommand] = []
     for name, texts in answers.items():
         commands.append(("RPUSH", keys.reply(name), *texts))
@@ -147,6 +136,6 @@ def answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[St
 
 
 def next_entry(entry: str) -> str:
-    """The smallest inbox id behind `entry`."""
+    """The smallest inbox id after `entry`."""
     milliseconds, _, number = entry.partition("-")
     return f"{milliseconds}-{int(number) + 1}"

@@ -1,7 +1,4 @@
-"""Status messages to the service manager (systemd's `Type=notify`).
-
-Each message is a datagram to the socket in `NOTIFY_SOCKET`; see `sd_notify(3)`.
-"""
+"""Status messages to the service manager: datagrams to the socket in `NOTIFY_SOCKET`; see `sd_notify(3)`."""
 
 from __future__ import annotations
 

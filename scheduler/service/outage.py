@@ -8,9 +8,7 @@ from scheduler.service.program_log import program_log
 from scheduler.store.transient import BACK_OFF_S, in_words
 
 if TYPE_CHECKING:
-    from redis.exceptions import (
-        RedisError,
-    )
+    from redis.exceptions import RedisError
 
 
 class Outage:

@@ -23,10 +23,7 @@ def masked(text: str) -> str:
 
 
 def log_to_stderr(log_format: LogFormat | None = None) -> None:
-    """Log to stderr, in this process and its children: for people (`console`) or programs (`json`).
-
-    Without a format, the parent process's format applies.
-    """
+    """Log to stderr, here and in child processes, for people or programs; by default in the parent process's format."""
     import structlog  # noqa: PLC0415 (slow to import; the command line needs only `masked`)
 
     wanted = log_format or cast("LogFormat", os.environ.get(FORMAT_VARIABLE, "console"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 from redis.exceptions import RedisError
@@ -20,22 +20,14 @@ from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmi
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.rules.views import look
+from scheduler.service import inbox
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms
-from scheduler.service.inbox import (
-    Message,
-    answer,
-    answer_commands,
-    at_once,
-    message_of,
-    next_entry,
-    question,
-    received,
-)
+from scheduler.service.inbox import Message
 from scheduler.service.reconcile import every_grant, reconcile_tasks, stored_grants
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, EventLog, Position
-from scheduler.store.inflight import InFlight
+from scheduler.store.inflight import InFlight, carry_out
 from scheduler.store.task_queue import Worklist
 
 AHEAD_FROM = 50
@@ -110,7 +102,7 @@ class Scheduler:
             except StaleLog:
                 _log.info("another master wrote while this one folded the log", head=self.state.head)
         else:
-            raise StaleLog("the log kept moving while this master tried to be elected")
+            raise StaleLog("other masters kept writing the log while this one tried to be elected")
         self.heartbeats.watch_anew(self._store_time_ms())
         self._reconcile(open_apps)
         self.commits.announce(self.state.workers)
@@ -162,10 +154,7 @@ class Scheduler:
         return min(due_ms, default=math.inf) / 1000
 
     def _unless_refused(self, action: Callable[[], int]) -> int | None:
-        """What `action` returns; None if a commit was refused and the log was folded again.
-
-        The inbox still holds what the refused turns had taken.
-        """
+        """What `action` returns; None if a commit was refused: the log was folded again, the inbox is unchanged."""
         try:
             return action()
         except StaleLog:
@@ -191,11 +180,9 @@ class Scheduler:
         messages, now, silent = self._read_ahead or self._look()
         self._read_ahead = None
         lost = self.heartbeats.lost(now, silent, self._worker_timeout_ms())
-        if messages or lost:
+        if messages or lost or self._moment_has_come(now):
             self._run(messages, lost, now)
-        else:
-            if self._moment_has_come(now):
-                self._run((), (), now)
+        if not messages and not lost:
             self._settle_up()
             self.commits.settle_late()
             self.commits.refused_in_a_row = 0
@@ -208,10 +195,10 @@ class Scheduler:
 
     def _look(self) -> _Look:
         behind = f"({self._taken}" if self._taken else "-"
-        inbox = ("XRANGE", self.keys.inbox, behind, "+", "COUNT", BATCH)
+        unread = ("XRANGE", self.keys.inbox, behind, "+", "COUNT", BATCH)
         silent = self.heartbeats.count_silent(self._worker_timeout_ms())
-        entries, clock, count = InFlight(self.store, [inbox, ("TIME",), silent]).answers()
-        messages = at_once([message_of(entry, fields) for entry, fields in entries], BATCH)
+        entries, clock, count = InFlight(self.store, [unread, ("TIME",), silent]).answers()
+        messages = inbox.at_once([inbox.message_of(entry, fields) for entry, fields in entries], BATCH)
         return _Look(messages, clock_ms(clock), count)
 
     def _run(self, messages: Sequence[Message], lost: Sequence[LoseWorker], now: int) -> Mapping[str, CommandRejected]:
@@ -270,16 +257,13 @@ class Scheduler:
 
     def _take(self, turn: Turn, identity: str, body: bytes, refusals: dict[str, CommandRejected]) -> None:
         """Take one command; add its refusal if it is refused (semantics T3)."""
+        command = None
         try:
-            command = received(body)
-        except CommandRejected as refusal:
-            refusals[identity] = refusal
-            return
-        try:
+            command = inbox.received(body)
             turn.take(command, identity)
         except CommandRejected as refusal:
             refusals[identity] = refusal
-            if not turn.refuse(command, refusal, identity):
+            if command is not None and not turn.refuse(command, refusal, identity):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
@@ -300,14 +284,14 @@ class Scheduler:
                 return refusal_of(*self.state.refusals[identity])
             return self.state.commands.get(identity, 0)
 
+        def view(body: bytes) -> object:
+            return look(self.state, *inbox.question(body))
+
         answers: dict[str, list[str]] = {}
         for message in messages:
             if message.reply_to:
-                answers.setdefault(message.reply_to, []).append(answer(message, outcome, self._look_at))
+                answers.setdefault(message.reply_to, []).append(inbox.answer(message, outcome, view))
         return answers
-
-    def _look_at(self, body: bytes) -> Any:  # noqa: ANN401 - JSON values
-        return look(self.state, *question(body))
 
     def _put_aside(self, message: Message, trace: str) -> None:
         """Move a command or view that makes a turn raise to the dead letters."""
@@ -317,22 +301,16 @@ class Scheduler:
 
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
-        self.log.commit(self.position, None, keep_inbox_from=next_entry(message.entry))
+        self.log.begin_commit(self.position, None, keep_inbox_from=inbox.next_entry(message.entry)).finish()
         if message.kind == "view":
             message = message._replace(refusal=_failure())
-        pipeline = self.store.pipeline(transaction=False)
-        for command in answer_commands(self.keys, self._answers([message], failed)):
-            pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-        pipeline.execute()
+        carry_out(self.store, inbox.answer_commands(self.keys, self._answers([message], failed)))
 
     def _worker_timeout_ms(self) -> int:
         return self.state.settings.worker_timeout_s * 1000
 
     def _fold_again_as_master(self) -> None:
-        """Fold the log again, and reconcile what the discarded turns may have left undone.
-
-        Raises: Deposed if another master was elected meanwhile.
-        """
+        """Fold the log again and reconcile. Raises: Deposed if another master was elected meanwhile."""
         open_apps = self.worklist.open_apps()
         self._fold_again()
         if self.state.master != self.master:

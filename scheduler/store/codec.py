@@ -1,26 +1,26 @@
-"""The log's form: how a turn is stored, told and printed, and the digests that chain one turn to the next.
+"""How a turn is stored, decoded and printed, and the digests that chain the turns.
 
-An entry of the log is a turn. Its position in the stream is that of its last event, and its fields are
+A stream entry is a turn. Its stream id is the position of its last event; its fields are
 
     first     the position of its first event
     at        its time in ms
     events    a JSON array of its events, each an array: the type's name, then the values of its fields. Resources are
               [cores, MiB, [amounts of further kinds]]
-    commands  a JSON array of the commands that caused events, each an array: the number of its first event in the
-              turn (from 0), how many it caused, its id, who sent it, the command without its private part, and the
-              commitment to that part, "" if such a command has none
-    private   "" or a JSON array of the private parts that are not withheld, each an array: the number of its command
-              (from 0), the salt, and the private part
+    commands  a JSON array of the commands that caused events, each an array: the index of its first event in the turn,
+              the number of its events, its id, its sender, the command without its private part, and the commitment
+              to that part, "" if there is none
+    private   "" or a JSON array of the private parts that are not withheld, each an array: the index of its command,
+              the salt, and the private part
     digest    hex of BLAKE2b-256 over the digest of the turn before, its first and last position, its time, `events`
               and `commands`
 
-A digest is taken over fields in their order, each written as its length in bytes in decimal, a colon, and its bytes;
-numbers in decimal. So no two sequences of fields are written alike. A commitment is such a digest over the salt and
-the JSON of the private part: the chain covers what is withheld without showing it. The digest before the first turn
-is 64 zeros.
+A digest covers fields in their order, each written as its length in bytes in decimal, a colon, and its bytes; numbers
+in decimal. So different sequences of fields are never written alike. A commitment is such a digest over the salt and
+the JSON of the private part: the chain covers a withheld part without showing it. The digest before the first turn is
+64 zeros.
 
-In a file a line is an event (`lines_of`), as `fairlog log --json` prints it, or a whole entry (`entry_line`), as
-archives and backups keep it.
+A line of a file is an event (`lines_of`), as `fairlog log --json` prints it, or a whole entry (`entry_line`), as in
+archives and backups.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from msgspec.structs import asdict
 
 from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
-from scheduler.model.events import EVENT_TYPES, Event
+from scheduler.model.events import EVENT_TYPES, Event, by_kind
 from scheduler.model.resources import Resources, kinds
 
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
-"""The fields of a stream entry, in their order."""
+"""The fields of a stream entry, in order."""
 
 _to_json = Encoder().encode
 _empty_digest = blake2b(digest_size=32).copy
-"""An empty BLAKE2b-256 to go on with: a copy is made in half the time that a new one takes."""
+"""Copying an empty BLAKE2b-256 takes half the time of creating one."""
 
 
 class Record(NamedTuple):
-    """A turn as it is stored: its first and last position, its time in ms, and the other fields as they are."""
+    """A stored turn: first and last position, time in ms, and the other fields undecoded."""
 
     first: int
     last: int
@@ -62,11 +62,11 @@ class Record(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """An event of the log, its place in the chain verified: `at` in ms, `turn` the position of its turn's first event.
+    """An event of the verified log: `at` in ms, `turn` the position of its turn's first event.
 
-    `digest` is its turn's on the last event of the turn, "" on the others. On the first event that a command caused
-    stand the `command` without its private part, who sent it, the private part (None if withheld), and how many
-    events it caused. `cause` is the command's id; the master's own commands have the id "".
+    `digest` is the turn's digest on its last event, "" on the others. `command` (without its private part), its sender
+    `by`, `private` (None if withheld) and the number `caused` of its events are set on the first event of a command.
+    `cause` is the command's id, "" for the master's own commands.
     """
 
     seq: int
@@ -87,7 +87,7 @@ class Fact(NamedTuple):
 
 
 class _Logged(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A command of a turn, as it is stored."""
+    """A stored command."""
 
     begin: int
     number: int
@@ -98,7 +98,7 @@ class _Logged(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 class _Open(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A private part that is not withheld, as it is stored."""
+    """A stored private part."""
 
     number: int
     salt: str
@@ -112,24 +112,24 @@ _plain = Decoder().decode
 
 
 def digest_of(*fields: bytes) -> str:
-    """Hex of BLAKE2b-256 over the fields, each behind its length."""
+    """Hex of BLAKE2b-256 over the fields, each preceded by its length."""
     digest = _empty_digest()
     digest.update(b"".join([b"%d:%b" % (len(field), field) for field in fields]))
     return digest.hexdigest()
 
 
 def chained(previous: str, first: int, last: int, at: int, events: bytes, commands: bytes) -> str:
-    """The digest of a turn behind the one with the digest `previous`."""
+    """The digest of a turn after the one with the digest `previous`."""
     return digest_of(previous.encode(), b"%d" % first, b"%d" % last, b"%d" % at, events, commands)
 
 
 def commitment(salt: str, private: Private) -> str:
-    """What the chain covers in the place of a private part."""
+    """The digest that the chain covers instead of a private part."""
     return digest_of(salt.encode(), _to_json(private))
 
 
 def new_salt() -> str:
-    """128 random bits, so that nobody can guess a private part and prove it by its commitment."""
+    """128 random bits, so that a commitment does not confirm a guessed private part."""
     return os.urandom(16).hex()
 
 
@@ -142,9 +142,9 @@ def encode_turn(
     previous: str,
     salt: Callable[[], str] | None = None,
 ) -> Record:
-    """The record of a turn, the first of its events at position `first`, behind the turn with the digest `previous`.
+    """The record of a turn at position `first`, after the turn with the digest `previous`.
 
-    `entries` are its events, each with the id of the command that caused it; `commands` are these.
+    `entries` are its events, each with the id of the command that caused it; `commands` are these commands.
     """
     told = [event for event, _ in entries]
     events = _to_json(told)
@@ -164,10 +164,7 @@ def encode_turn(
 
 
 def record_of(raw: Sequence[Any]) -> Record:
-    """The stream entry, an id and its fields and values by turns, as a record; nothing of it is verified yet.
-
-    Raises: UnreadableRecord if it is of another schema, or misshapen.
-    """
+    """The record of a stream entry, not verified. Raises: UnreadableRecord if it has another schema or is malformed."""
     entry_id, flat = raw
     try:
         last = _number(entry_id[:-2])  # ids are <seq>-0
@@ -180,40 +177,37 @@ def record_of(raw: Sequence[Any]) -> Record:
         return Record(_number(first), last, _number(at), events, commands, private, digest.decode())
     except ValueError as error:
         where = int(entry_id.partition(b"-")[0])
-        raise UnreadableRecord(where, f"the entry has a number or text that is none: {error}") from error
+        raise UnreadableRecord(where, f"the entry has an invalid number or text: {error}") from error
 
 
 def _number(text: bytes) -> int:
-    """The number that is written like that. Raises: ValueError if it is written otherwise."""
+    """The number in canonical decimal form. Raises: ValueError if it has another form."""
     number = int(text)
     if b"%d" % number != text:
-        raise ValueError(f"{number} is not written as {text.decode(errors='replace')}")
+        raise ValueError(f"{number} is written as {text.decode(errors='replace')}")
     return number
 
 
 _NAMES = [name.encode() for name in FIELDS]
-OLD_SCHEMA = "the log is of schema 1, which this version does not read; fairlog 0.1 is the last one that does"
+OLD_SCHEMA = "the log has schema 1, which this version cannot read; fairlog 0.1 can"
 
 
 def stored(record: Record) -> dict[str, str | int | bytes]:
-    """The fields of the record's stream entry, by name."""
+    """The fields of the record's stream entry."""
     first, _, at, events, commands, private, digest = record
     return dict(zip(FIELDS, (first, at, events, commands, private, digest), strict=True))
 
 
 def check(record: Record, seq: int, digest: str) -> None:
-    """Pass if the record follows the one that ends at `seq` with this `digest`.
-
-    Raises: UnreadableRecord if another one lies there, or it was altered.
-    """
+    """Verify that the record follows the one that ends at `seq` with this `digest`. Raises: UnreadableRecord."""
     first, last, at, events, commands, _, stated = record
     if first != seq + 1:
         if first <= seq:
-            raise UnreadableRecord(seq + 1, f"entry {first} stands here once more")
+            raise UnreadableRecord(seq + 1, f"entry {first} is repeated here")
         raise UnreadableRecord(seq + 1, f"the entry is missing; the next one in the log is {first}")
     due = chained(digest, first, last, at, events, commands)
     if stated != due:
-        why = f"{_altered(first, last)}: the digest is {stated} where the chain gives {due}"
+        why = f"{_altered(first, last)}: the digest is {stated}, but the chain requires {due}"
         raise UnreadableRecord(first, why, at=at)
 
 
@@ -228,7 +222,7 @@ def _altered(first: int, last: int) -> str:
 def facts(records: Iterable[Record], seq: int = 0, digest: str = GENESIS_DIGEST) -> Iterator[Fact]:
     """The events of the records that follow the turn with this `digest`, which ends at position `seq`.
 
-    Raises: UnreadableRecord at a gap, and at a turn that was altered, is misshapen or cannot be understood.
+    Raises: UnreadableRecord at a gap, and at an altered, malformed or unknown turn.
     """
     for record in records:
         check(record, seq, digest)
@@ -237,10 +231,7 @@ def facts(records: Iterable[Record], seq: int = 0, digest: str = GENESIS_DIGEST)
 
 
 def told(record: Record) -> list[Fact]:
-    """What a record tells, whose place in the chain was verified.
-
-    Raises: UnreadableRecord if it cannot be understood, or a private part is not the one that was committed to.
-    """
+    """The events of a verified record. Raises: UnreadableRecord if it cannot be decoded or breaks a commitment."""
     first, last, at, written, stated, opened, digest = record
     try:
         events = _events_of(written)
@@ -249,7 +240,7 @@ def told(record: Record) -> list[Fact]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _complaint(record, error) from error
     if not events or len(events) != last - first + 1:
-        raise UnreadableRecord(first, f"the turn holds {len(events)} events for the positions {first} to {last}")
+        raise UnreadableRecord(first, f"the turn has {len(events)} events for positions {first} to {last}")
     make = tuple.__new__
     found = [make(Fact, (seq, at, first, "", event, "", None, "", None, 0)) for seq, event in enumerate(events, first)]
     free = 0
@@ -257,7 +248,7 @@ def told(record: Record) -> list[Fact]:
         begin, cause = each.begin, each.id
         end = begin + each.number
         if begin < free or not begin < end <= len(events):
-            raise UnreadableRecord(first, f"command {number} of the turn does not say which events it caused")
+            raise UnreadableRecord(first, f"command {number} of the turn names events that are not its own")
         part = private.get(number) if private else None
         found[begin] = make(
             Fact, (first + begin, at, first, cause, events[begin], "", each.command, each.by, part, each.number)
@@ -270,7 +261,7 @@ def told(record: Record) -> list[Fact]:
 
 
 def _opened(record: Record, logged: Sequence[_Logged]) -> dict[int, Private]:
-    """The private parts that are not withheld, by the number of their command."""
+    """The private parts that are not withheld, by the index of their command."""
     parts = _privates_of(record.private)
     for number, salt, private in ((part.number, part.salt, part.private) for part in parts):
         if not 0 <= number < len(logged) or logged[number].commit != commitment(salt, private):
@@ -281,19 +272,18 @@ def _opened(record: Record, logged: Sequence[_Logged]) -> dict[int, Private]:
 
 
 def _altered_private(record: Record) -> UnreadableRecord:
-    first, last = record.first, record.last
-    what = f"what is private of {_named(first, last)} was altered: it is not what the chain commits to"
-    return UnreadableRecord(first, what)
+    what = f"the private part of {_named(record.first, record.last)} was altered: it does not match its commitment"
+    return UnreadableRecord(record.first, what)
 
 
 def _complaint(record: Record, error: Exception) -> UnreadableRecord:
-    """What of the turn cannot be understood, as exactly as it can be told."""
+    """The first part of the turn that cannot be decoded."""
     first = record.first
     try:
         for seq, raw in enumerate(msgspec.json.decode(record.events, type=list[Raw]), start=first):
             name = next(iter(_plain(raw)), "")
             if name not in EVENT_TYPES:
-                return UnreadableRecord(seq, f"an event of the unknown type {name!r}")
+                return UnreadableRecord(seq, f"the event type {name!r} is unknown")
             try:
                 msgspec.json.decode(raw, type=EVENT_TYPES[name])
             except msgspec.DecodeError as reason:
@@ -314,7 +304,7 @@ def _words(error: Exception) -> str:
 class Line(Struct, forbid_unknown_fields=True, gc=False):
     """An event as a line of a file: `data` has its stored values by field, resources by kind; the rest is as in `Fact`.
 
-    `command`, `events` (how many it caused), `by`, `commit` and `private` are None where they do not stand.
+    `events` is the number of events that the command caused. Fields that do not apply are None.
     """
 
     seq: int
@@ -331,23 +321,19 @@ class Line(Struct, forbid_unknown_fields=True, gc=False):
     digest: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """What stands on the line."""
+        """The fields of the line."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def lines_of(record: Record, *, public: bool = False) -> list[Line]:
-    """The lines of a turn whose place in the chain was verified; `public`, without what is private.
-
-    Raises: UnreadableRecord if it cannot be understood.
-    """
+    """The lines of a verified turn; `public` omits private parts. Raises: UnreadableRecord if it cannot be decoded."""
     lines: list[Line] = []
     written = _plain(record.events)
     for fact, (name, *values) in zip(told(record), written, strict=True):
         data = dict(zip(EVENT_TYPES[name].__struct_fields__, values, strict=False))
         for vector in _VECTORS[name]:
             if data.get(vector) is not None:
-                cores, memory_mb, others = data[vector]
-                data[vector] = dict(zip(kinds(), (cores, memory_mb, *others), strict=False))
+                data[vector] = by_kind(data[vector])
         lines.append(Line(fact.seq, name, fact.at, fact.turn, fact.cause, data, digest=fact.digest or None))
     private = {number: {"salt": salt, **part} for number, salt, part in _plain(record.private or b"[]")}
     for number, (offset, count, _, by, command, commit) in enumerate(_plain(record.commands)):
@@ -361,11 +347,11 @@ _VECTORS = {
     name: [field for field, of in get_type_hints(model).items() if of in (Resources, Resources | None)]
     for name, model in EVENT_TYPES.items()
 }
-"""Type of event -> its fields that hold resources."""
+"""Event type -> its fields that hold resources."""
 
 
 class _Whole(Struct, forbid_unknown_fields=True, gc=False):
-    """A line of a file that is a whole entry."""
+    """A line that is a whole entry."""
 
     first: int
     last: int
@@ -382,7 +368,7 @@ _WHOLE = b'{"first":'
 
 
 def entry_line(record: Record) -> bytes:
-    """The record as one line, byte for byte what is stored."""
+    """The record as one line, with its stored bytes."""
     first, last, at, events, commands, private, digest = record
     return b'{"first":%d,"last":%d,"at":%d,"events":%b,"commands":%b,"private":%b,"digest":"%b"}\n' % (
         *(first, last, at, events, commands),
@@ -392,21 +378,18 @@ def entry_line(record: Record) -> bytes:
 
 
 def read_entry(line: bytes, seq: int) -> Record:
-    """The record of such a line, expected at position `seq`. Raises: UnreadableRecord if it is none."""
+    """The record of an `entry_line`, expected at position `seq`. Raises: UnreadableRecord if it is malformed."""
     try:
         found = _whole_of(line)
         private = bytes(found.private)
         parts = bytes(found.events), bytes(found.commands), b"" if private == b"[]" else private
         return Record(found.first, found.last, found.at, *parts, found.digest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableRecord(seq, f"a line that is no entry of the log: {_words(error)}") from error
+        raise UnreadableRecord(seq, f"the line is not a log entry: {_words(error)}") from error
 
 
 def read_lines(file: Iterable[bytes], seq: int = 0) -> Iterator[Record]:
-    """The turns that the lines of a file tell, which follow position `seq`; their digests are not verified yet.
-
-    Raises: UnreadableRecord at a line that is none, or is not in its place.
-    """
+    """The turns in the lines of a file, after position `seq`, not verified. Raises: UnreadableRecord at a bad line."""
     turn: list[Line] = []
     for line in file:
         if line.startswith(_WHOLE) and not turn:
@@ -427,28 +410,29 @@ def read_lines(file: Iterable[bytes], seq: int = 0) -> Iterator[Record]:
 
 
 def read_export(file: Iterable[bytes]) -> Iterator[Fact]:
-    """The events of a log from position 1, in lines. Raises: UnreadableRecord as `facts` and `read_lines`."""
+    """The events of an exported log from position 1. Raises: as `facts` and `read_lines`."""
     return facts(read_lines(file))
 
 
 def _line(line: bytes, due: int) -> Line:
-    """The line of the event that is due at that position."""
+    """The line of the event at position `due`."""
     try:
         written = _line_of(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         old = b'"v":' in line and b'"digest":' in line
-        raise UnreadableRecord(due, OLD_SCHEMA if old else f"a line that is no entry: {_words(error)}") from error
+        why = f"the line is not a log entry: {_words(error)}; give a file that `fairlog log --json` has written"
+        raise UnreadableRecord(due, OLD_SCHEMA if old else why) from error
     if written.seq < due:
-        raise UnreadableRecord(due, f"entry {written.seq} stands here once more")
+        raise UnreadableRecord(due, f"entry {written.seq} is repeated here")
     if written.seq > due:
         raise UnreadableRecord(due, f"the entry is missing; the next one in the log is {written.seq}")
     if written.type not in EVENT_TYPES:
-        raise UnreadableRecord(due, f"an event of the unknown type {written.type!r}")
+        raise UnreadableRecord(due, f"the event type {written.type!r} is unknown")
     return written
 
 
 def _rebuilt(turn: Sequence[Line]) -> Record:
-    """The record that these lines were made from; what none can have been made from is refused."""
+    """The record of these lines. Raises: UnreadableRecord if no record has such lines."""
     first, last, at = turn[0].seq, turn[-1].seq, turn[0].at
     events: list[list[Any]] = []
     commands: list[tuple[Any, ...]] = []
@@ -458,7 +442,8 @@ def _rebuilt(turn: Sequence[Line]) -> Record:
         if line.command is not None:
             sound = sound and left == 0 and line.events is not None and line.by is not None and line.commit is not None
             if line.private is not None:
-                private.append(_part(len(commands), line.private))
+                part = dict(line.private)
+                private.append((len(commands), part.pop("salt", None), part))
             commands.append((number, line.events, line.cause, line.by, line.command, line.commit))
             cause, left = line.cause, line.events or 0
         elif (line.events, line.by, line.commit, line.private) != (None, None, None, None):
@@ -468,17 +453,12 @@ def _rebuilt(turn: Sequence[Line]) -> Record:
         sound = sound and (line.turn, line.at, line.cause) == (first, at, cause if left else "")
         left -= left > 0
         for vector in _VECTORS[line.type]:
-            if isinstance(by_kind := line.data.get(vector), dict):
-                sound = sound and tuple(by_kind) == kinds()[: len(by_kind)]
-                cores, memory_mb, *others = (*by_kind.values(), 0, 0)[: max(2, len(by_kind))]
+            if isinstance(amounts := line.data.get(vector), dict):
+                sound = sound and tuple(amounts) == kinds()[: len(amounts)]
+                cores, memory_mb, *others = (*amounts.values(), 0, 0)[: max(2, len(amounts))]
                 line.data[vector] = [cores, memory_mb, others]
         events.append([line.type, *line.data.values()])
     if not sound:
         raise UnreadableRecord(first, f"{_altered(first, last)}: the lines of the turn contradict each other")
     opened = _to_json(private) if private else b""
     return Record(first, last, at, _to_json(events), _to_json(commands), opened, turn[-1].digest or "")
-
-
-def _part(number: int, said: dict[str, Any]) -> tuple[int, Any, dict[str, Any]]:
-    rest = dict(said)
-    return number, rest.pop("salt", None), rest

@@ -17,16 +17,10 @@ from scheduler.model.errors import UnsuitableStore
 from scheduler.store.transient import passes
 
 SENTINEL = "redis+sentinel://"
-
-
 ANSWER_S = 10
 """Answer timeout, on top of a command's own blocking time; after that the store counts as unavailable."""
-
-
 AT_ONCE_BYTES = 1024 * 1024
 """Send buffer of a local socket, within the system's limit. The commit of a turn of 300 apps takes 400 KiB."""
-
-
 _ASK_S = 2
 """Timeout of a request for the primary's address or a server's role."""
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -53,13 +52,13 @@ end
 
 _FUNCTION = "scheduler.store.doorbell.ring"
 _SHORTEST_WAIT_S = 0.001
-"""To Redis, 0 means forever."""
+"""Redis reads 0 as forever."""
 _answer: ContextVar[Callable[[], None]] = ContextVar("answer")
 _log = structlog.get_logger()
 
 
 def ring() -> None:
-    """The function of every bell: have the listener whose worker executes it answer."""
+    """The function of every bell: call `answer` of the worker that executes it."""
     _answer.get()()
 
 
@@ -110,13 +109,13 @@ class DoorbellWorker(SimpleWorker):
         self._waiting = False
         self._at_once = True
         self._rung = False
-        """Whether the ring in hand came through the queue, rather than by the time."""
+        """Whether the current ring came through the queue rather than from the schedule."""
         self.reason: BaseException | None = None
         """The exception that ended RQ's loop."""
 
     @property
     def connection_timeout(self) -> int:
-        """How long RQ lets the store take for an answer, at least."""
+        """The lower limit of RQ's timeout for the store's answers."""
         return ANSWER_S
 
     @property
@@ -125,12 +124,9 @@ class DoorbellWorker(SimpleWorker):
         return self._stop_requested
 
     def work_until_stopped(self) -> None:
-        """Have RQ's worker loop execute rings until told to stop; the first one is due at once.
-
-        Raises: what `answer` raises, redis-py's errors if the store is away.
-        """
+        """Run RQ's worker loop until told to stop; the first ring is due at once. Raises: what `answer` raises."""
         self._at_once, self.reason, self._next_heartbeat = True, None, 0.0
-        self.connection.delete(self.key)  # our own from before an outage: the name is nobody else's
+        self.connection.delete(self.key)  # left from before an outage
         token = _answer.set(self._answer)
         try:
             self.work(logging_level="ERROR")
@@ -144,7 +140,7 @@ class DoorbellWorker(SimpleWorker):
         self._leaving()
 
     def save_bell(self) -> None:
-        """Store the queue and the bell's record, where RQ's tools and a ring find them."""
+        """Store the queue and the bell's record for RQ's tools and for rings."""
         with self.connection.pipeline() as pipeline:
             pipeline.delete(self._bell.key)
             self._bell.save(pipeline=pipeline)
@@ -153,10 +149,10 @@ class DoorbellWorker(SimpleWorker):
 
     def dequeue_job_and_maintain_ttl(
         self,
-        timeout: int | None,  # noqa: ARG002 - RQ's; here it is the time until something is due
-        max_idle_time: int | None = None,  # noqa: ARG002 - RQ's; a listener waits for as long as it takes
+        timeout: int | None,  # noqa: ARG002 - RQ's; the schedule ends the wait
+        max_idle_time: int | None = None,  # noqa: ARG002 - RQ's; a listener never idles out
     ) -> tuple[Job, Queue]:
-        """The bell, once somebody has rung, something is due, or a job that is no ring was refused."""
+        """Wait for a ring, the schedule, or a foreign job, which is refused; return the bell."""
         queue = self.queues[0]
         with _ReasonKept(self):
             if self.get_state() != WorkerStatus.IDLE:
@@ -171,7 +167,7 @@ class DoorbellWorker(SimpleWorker):
         return self._bell, queue
 
     def execute_job(self, job: Job, queue: Queue) -> None:  # noqa: ARG002 - RQ's
-        """Execute the bell in this process, and record it. A timed ring is over too soon to be recorded."""
+        """Execute the bell in this process. Only rings through the queue are recorded."""
         with _ReasonKept(self):
             if not self._rung:
                 job.perform()
@@ -182,7 +178,7 @@ class DoorbellWorker(SimpleWorker):
             self._record_end(job, time.monotonic() - began)
 
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
-        """Renew the records in the store, every 10 seconds; RQ asks for it several times a job."""
+        """Renew the records in the store at most every `HEARTBEAT_S`; RQ calls it several times a job."""
         if time.monotonic() >= self._next_heartbeat:
             with _ReasonKept(self):
                 self.save_bell()
@@ -190,37 +186,37 @@ class DoorbellWorker(SimpleWorker):
             self._next_heartbeat = time.monotonic() + HEARTBEAT_S
 
     def teardown(self) -> None:
-        """Remove its record; one that the store does not take expires by itself."""
+        """Remove its record; without a store, the record expires."""
         with suppress(RedisError):
             self._recorded()
         with suppress(RedisError):
             super().teardown()  # type: ignore[no-untyped-call]
 
     def subscribe(self) -> None:
-        """Listen to no remote commands: they cost a thread and a connection, and SIGTERM does the same."""
+        """Do not listen for remote commands: they cost a thread and a connection; SIGTERM does the same."""
 
     def check_for_suspension(self, burst: bool) -> None:  # noqa: FBT001 - RQ's
-        """Go on while `rq suspend` has other workers wait."""
+        """Ignore `rq suspend`."""
 
     def run_maintenance_tasks(self) -> None:
-        """Leave out the clean-up of registries: nothing of ours is in them."""
+        """Skip the clean-up of registries; they are not used."""
         self.last_cleaned_at = now()  # type: ignore[assignment]
 
     def _install_signal_handlers(self) -> None:
-        """Leave the signals to `stop_on_signals`: RQ's handlers write to the store, in the middle of anything."""
+        """Install none of RQ's handlers: they write to the store at any point. See `stop_on_signals`."""
 
     def pause(self, seconds: float) -> None:
-        """Wait, but no longer than until told to stop."""
+        """Wait, at most until told to stop."""
         until = time.monotonic() + seconds
         while not self._stop_requested and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
 
     def stop(self) -> None:
-        """End after the answer under way."""
+        """Stop after the current answer."""
         self._stop_requested = True
 
     def stop_on_signals(self) -> None:
-        """Let SIGTERM and SIGINT end the worker after the answer under way, or at once if there is none."""
+        """Have SIGTERM and SIGINT stop the worker after the current answer, or at once if it waits."""
 
         def stop(*_: object) -> None:
             self.stop()
@@ -232,7 +228,7 @@ class DoorbellWorker(SimpleWorker):
             signal.signal(number, stop)
 
     def _wait_for_ring(self, queue: Queue) -> bytes | None:
-        """The job id that was pushed; None if something is due first. A signal to stop ends the wait at once."""
+        """The pushed job id; None if the schedule ends the wait. A signal to stop ends it at once."""
         wait_s = max(_SHORTEST_WAIT_S, min(self._due_in_s(), LONGEST_WAIT_S))
         try:
             self._waiting = True
@@ -256,7 +252,7 @@ class DoorbellWorker(SimpleWorker):
         """Record that the worker is idle, without waiting for the store. A damaged record of the bell is replaced."""
         _, data, _ = self._recorded()
         if data != self._data:
-            _log.warning("the record of a ring was damaged and is written anew", job=job.id, queue=job.origin)
+            _log.warning("the record of a ring was damaged and has been rewritten", job=job.id, queue=job.origin)
             self.save_bell()
         self._record(
             ("HSET", self.key, "state", "idle"),
@@ -279,37 +275,29 @@ class DoorbellWorker(SimpleWorker):
         return sent.all() if sent is not None else []
 
     def _refuse(self, job_id: bytes) -> None:
-        """Remove a job that is no ring, whatever its record holds: the record is not read, and nothing in it is run."""
+        """Remove a job that is not a ring. Its record is not read, so nothing in it is run."""
         known = self.connection.delete(Job.redis_job_namespace_prefix.encode() + job_id)
         _log.warning(
-            "refused and removed a job that is no ring",
+            "refused and removed a job that is not a ring",
             job=job_id.decode(errors="backslashreplace"),
             queue=self.queues[0].name,
             record="removed" if known else "missing",
         )
 
 
-class _ReasonKept:
-    """Ends RQ's loop for the caller of `work_until_stopped` to raise the exception; RQ would log it and keep it."""
+class _ReasonKept(AbstractContextManager[object]):
+    """Ends RQ's loop for `work_until_stopped` to raise the exception; RQ would log and suppress it."""
 
     def __init__(self, worker: DoorbellWorker) -> None:
         self._worker = worker
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None and not isinstance(error, StopRequested):
             self._worker.reason = error
             raise StopRequested from error
 
 
 def forget_queue(connection: Redis, queue: str) -> None:
-    """Delete an RQ queue with its bell, so that nothing of it stays behind."""
+    """Delete an RQ queue and its bell."""
     connection.delete(queue_key(queue), Job.key_for(bell_id(queue)))
     connection.srem(Queue.redis_queues_keys, queue_key(queue))
-
-
-__all__ = ["RING_LUA", "TICK_S", "DoorbellWorker", "bell_id", "forget_queue", "queue_key", "ring"]

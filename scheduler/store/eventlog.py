@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from scheduler.model.errors import NotReplicated, StaleLog, UnreadableRecord
-from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, facts, record_of, stored
+from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, check, facts, record_of, stored, told
 from scheduler.store.inflight import InFlight
 from scheduler.store.replication import Replication
 from scheduler.store.task_queue_lua import RETURN
@@ -67,11 +68,11 @@ end
 return {1}
 """
 )
-"""KEYS: log, inbox, heartbeats, agents, then the grants key of each change. ARGV: expected last id, expected
-last digest, digest of an empty log, first inbox id to keep (or empty), id of the turn's entry (or empty) and its
-fields, then changes of the grants and heartbeats: what, how many arguments, these."""
+"""KEYS: log, inbox, heartbeats, agents, then the key of each change. ARGV: expected last id, expected last digest,
+digest of an empty log, first inbox id to keep (or empty), id of the turn's entry (or empty) and its fields, then per
+change: operation, number of arguments, arguments."""
 UNPACKED = 1_000
-"""The most arguments of a change: Lua's stack holds some thousands."""
+"""The maximum number of arguments of a change; even, and within Lua's stack."""
 
 
 class Position(NamedTuple):
@@ -82,7 +83,7 @@ class Position(NamedTuple):
 
 
 class Bell(NamedTuple):
-    """A stream whose next entry behind `after` ends a wait for the log."""
+    """A stream whose next entry after `after` ends a wait for the log."""
 
     key: str
     after: str
@@ -90,37 +91,31 @@ class Bell(NamedTuple):
 
 GENESIS = Position(0, GENESIS_DIGEST)
 Returned = tuple[str, ...]
-"""Of an app: its queue, the keys of its tasks and of those begun, its jobs' prefix, and whose begun tasks come back."""
+"""An app's queue, its `tasks` and `begun` keys, the prefix of its jobs, and the executors whose tasks return."""
 Archived = Callable[[int], Sequence[Record]]
-"""The turns moved out of the store, from the one on that holds the position behind a given one: some, or none."""
+"""Position -> the next archived turns after it; empty if there are none."""
 
 
 class CommitInFlight:
     """A commit that was sent and not yet answered."""
 
-    def __init__(
-        self,
-        sent: InFlight,
-        arguments: Sequence[str | int | bytes],
-        after: Position,
-        reached: Callable[[InFlight], None],
-    ) -> None:
-        self._sent = sent
-        self._arguments = arguments
+    def __init__(self, log: EventLog, sha: str, after: Position, arguments: Sequence[str | int | bytes]) -> None:
+        self._log = log
         self._after = after
-        self._reached = reached
+        self._arguments = arguments
+        self._sent = InFlight(log.store, [("EVALSHA", sha, *arguments)])
 
     def finish(self) -> None:
-        """Wait for the answer, and until the configured number of replicas has what was written.
+        """Wait for the answer, and until the configured number of replicas has the commit.
 
-        Raises: StaleLog if the log did not end where it should, NotReplicated if it was written here but not
-        on enough replicas; redis-py's errors if the outcome is unknown.
+        Raises: StaleLog if the log does not end at `after`; NotReplicated if the commit took place, but not on enough
+        replicas; redis-py's errors if the outcome is unknown.
         """
         answer = self._sent.read()
         if isinstance(answer, NoScriptError):
             answer = self._sent.ask("EVAL", COMMIT_LUA, *self._arguments)
         if not isinstance(answer, RedisError) and answer[0]:
-            self._reached(self._sent)
+            self._log.await_replicas(self._sent)
         self._sent.release()
         if isinstance(answer, RedisError):
             raise answer
@@ -133,9 +128,9 @@ class CommitInFlight:
 
 
 class EventLog:
-    """The log of one cluster in `store`; a commit counts once that many `replicas` of the store have it.
+    """The log of one cluster in `store`. A commit is confirmed once `replicas` replicas of the store have it.
 
-    Where the stream begins behind what a reader asks for, the entries before are those that `archived` gives.
+    Turns before the start of the stream are read from `archived`.
     """
 
     def __init__(self, store: Redis, keys: Keys, *, replicas: int = 0, archived: Archived = lambda _: ()) -> None:
@@ -147,29 +142,12 @@ class EventLog:
         self._commit: Script = store.register_script(COMMIT_LUA)
 
     def head(self) -> Position:
-        """The last entry's position.
-
-        Raises: UnreadableRecord if the last entry has no digest or no place.
-        """
+        """The position of the last entry. Raises: UnreadableRecord if the last entry has no digest."""
         entries: Any = self.store.xrevrange(self.keys.log, count=1)
         if not entries:
             return GENESIS
         entry_id, fields = entries[0]
         return Position(_seq(entry_id), fields.get(b"digest", b"").decode(errors="replace"))
-
-    def commit(
-        self,
-        after: Position,
-        record: Record | None,
-        *,
-        keep_inbox_from: str = "",
-        changes: GrantChanges | None = None,
-    ) -> None:
-        """Append the turn behind `after`, if there is one, trim the inbox, change the grants: all of it or nothing.
-
-        Raises: StaleLog if the log does not end at `after`; redis-py's errors if the outcome is unknown.
-        """
-        self.begin_commit(after, record, keep_inbox_from=keep_inbox_from, changes=changes).finish()
 
     def begin_commit(
         self,
@@ -180,46 +158,52 @@ class EventLog:
         changes: GrantChanges | None = None,
         returned: Iterable[Returned] = (),
     ) -> CommitInFlight:
-        """Send the same commit, and leave waiting for its answer to the caller. Raises nothing yet.
+        """Send a commit: append the turn, if any, trim the inbox and change the grants; all or nothing.
 
-        With it begun tasks come back that are `returned`: whoever is granted by this turn finds them.
+        Its first write requires that the log ends at `after`. `returned` returns running tasks to their queues before
+        executors granted by this turn take tasks. Raises nothing: `finish` does.
         """
         keys: list[str] = [self.keys.log, self.keys.inbox, self.keys.heartbeats, self.keys.agents]
         arguments: list[str | int | bytes] = [f"{after.seq}-0", after.digest, GENESIS_DIGEST, keep_inbox_from]
         arguments += ("",) if record is None else (f"{record.last}-0", *stored(record).values())
-        if changes is not None:
-            self._append_changes(changes, keys, arguments)
-        for queue, *rest_of in returned:
-            keys.append(queue)
-            arguments += ("back", len(rest_of), *rest_of)
-        rest = (len(keys), *keys, *arguments)
-        sent = InFlight(self.store, [("EVALSHA", self._commit.sha, *rest)])
-        return CommitInFlight(sent, rest, after, self._await_replicas)
+        back = ((queue, "back", rest) for queue, *rest in returned)
+        for key, what, parts in chain(self._parts(changes) if changes is not None else (), back):
+            keys.append(key)
+            arguments += (what, len(parts), *parts)
+        return CommitInFlight(self, self._commit.sha, after, (len(keys), *keys, *arguments))
+
+    def _parts(self, changes: GrantChanges) -> Iterator[tuple[str, str, Sequence[str]]]:
+        """Key, operation and arguments of each change, at most `UNPACKED` arguments each."""
+        for what, workers in (("leave", changes.left), ("join", changes.joined)):
+            yield from ((self.keys.grants(worker), what, (worker,)) for worker in workers)
+        for worker, grants in changes.by_worker.items():
+            granted = [part for name, grant in grants.items() if grant is not None for part in (name, grant)]
+            revoked = [name for name, grant in grants.items() if grant is None]
+            for what, names in (("grant", granted), ("revoke", revoked)):
+                for start in range(0, len(names), UNPACKED):
+                    yield self.keys.grants(worker), what, names[start : start + UNPACKED]
 
     def facts(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Fact]:
-        """What the log tells behind `after`, up to position `to`, each turn checked to follow from the one before.
-
-        Raises: UnreadableRecord at a gap, an altered, misshapen or unknown entry, or a tail that was cut off.
-        """
-        for fact in facts(self._checked(after, to), *after):
-            if to is not None and fact.seq > to:
-                return
-            yield fact
+        """The events after `after`, up to position `to`. Raises: UnreadableRecord where the log is broken."""
+        for record in self.read(after, to=to):
+            yield from (fact for fact in told(record) if to is None or fact.seq <= to)
 
     def read(self, after: Position = GENESIS, *, to: int | None = None) -> Iterator[Record]:
-        """The same turns as they are stored, the one that holds `to` whole; what their events say is not looked at.
-
-        Raises: as `facts`.
-        """
-        for record in self._checked(after, to):
+        """The turns after `after`, up to the one that holds `to`, verified but not decoded. Raises: as `facts`."""
+        for record in self._pages(after.seq):
+            if to is not None and record.first > to:
+                return
             check(record, *after)
             yield record
             after = Position(record.last, record.digest)
+            if to is not None and record.last >= to:
+                return
+        self._check_tail(after.seq)
 
     def follow(self, after: Position, *, wait_ms: int, bell: Bell | None = None) -> list[Fact]:
-        """What the next turns behind `after` tell; waits for the first one or the bell, but no longer than that.
+        """The events of the next turns after `after`; waits up to `wait_ms` for the first one or the bell.
 
-        None within that time may also mean that the log ends before `after`, as one does that lost its tail.
+        An empty result may also mean that the log ends before `after`, as after the loss of its tail.
         Raises: as `facts`.
         """
         keys, lasts = zip((self.keys.log, f"{after.seq}-0"), *([bell] if bell else []), strict=True)
@@ -232,12 +216,12 @@ class EventLog:
         return list(facts(next(older, ()) or map(record_of, page), *after))
 
     def at(self, seq: int) -> Position | None:
-        """The position of the turn that ends at `seq`, which is not checked; None if no turn of the log does."""
+        """The end of the turn whose last position is `seq`, not verified; None if no turn ends there."""
         found = self._turn_of(seq)
         return Position(seq, found.digest) if found is not None and found.last == seq else None
 
     def before(self, seq: int) -> Position:
-        """Where the last turn ends that has ended by position `seq`; it is not checked."""
+        """The end of the last turn that ends at or before `seq`, not verified."""
         found = self._turn_of(seq)
         if found is None:
             return self.head() if seq > 0 else GENESIS
@@ -253,12 +237,8 @@ class EventLog:
             found = next(iter(self._archived(seq - 1)), None)
         return found if found is not None and found.first <= seq <= found.last else None
 
-    def entries(self) -> Iterator[Record]:
-        """Every turn as it lies there, nothing checked. Raises: UnreadableRecord at what is none."""
-        return self._pages(0)
-
     def backwards(self, pages: int) -> Iterator[Record]:
-        """The newest turns that lie in the store, so many pages of them, the last one first; nothing is checked."""
+        """The newest turns in the store, last one first, up to `pages` pages; not verified."""
         end = "+"
         for _ in range(pages):
             (page,) = InFlight(self.store, [("XREVRANGE", self.keys.log, end, "-", "COUNT", PAGE)]).answers()
@@ -267,23 +247,8 @@ class EventLog:
                 return
             end = f"({page[-1][0].decode()}"
 
-    def _checked(self, after: Position, to: int | None) -> Iterator[Record]:
-        """The turns behind `after` up to the one that holds `to`, or all if the tail behind them was not cut off."""
-        last = after.seq
-        for record in self._pages(last):
-            if to is not None and record.first > to:
-                return
-            yield record
-            last = record.last
-            if to is not None and last >= to:
-                return
-        self.check_tail(last)
-
     def _pages(self, last: int) -> Iterator[Record]:
-        """The turns behind position `last`; while the caller works on a page, the store looks for the next one.
-
-        Where the store has none right behind, those that were archived come first.
-        """
+        """The turns after `last`, archived ones first; requests the next page while the caller uses the current one."""
         in_flight: InFlight | None = self._ask(last)
         try:
             while in_flight is not None:
@@ -299,7 +264,7 @@ class EventLog:
                 in_flight.abandon()
 
     def _archived_before(self, page: Sequence[Any], last: int) -> Iterator[Sequence[Record]]:
-        """What was archived of the turns behind `last` that the store's next `page` lacks."""
+        """The archived turns between `last` and the store's next `page`."""
         until = record_of(page[0]).first - 1 if page else 0
         while last < until and (older := self._archived(last)):
             yield [record for record in older if record.last <= until]
@@ -308,11 +273,8 @@ class EventLog:
     def _ask(self, last: int) -> InFlight:
         return InFlight(self.store, [("XRANGE", self.keys.log, f"({last}-0", "+", "COUNT", PAGE)])
 
-    def check_tail(self, seq: int) -> None:
-        """Pass if `seq` is the last entry there ever was: the stream remembers the last id that it gave.
-
-        Raises: UnreadableRecord if the tail behind `seq` was cut off.
-        """
+    def _check_tail(self, seq: int) -> None:
+        """Raise UnreadableRecord if entries after `seq` were lost: the stream remembers the last id it has assigned."""
         try:
             info = self.store.xinfo_stream(self.keys.log)
         except ResponseError:
@@ -322,27 +284,27 @@ class EventLog:
             raise UnreadableRecord(seq + 1, f"the tail was cut off: entries up to {last_given} were written")
 
     def holds(self, position: Position) -> bool:
-        """Whether the log has that entry, with that digest; a failover may have lost it, and others have come since."""
+        """Whether a turn with that digest ends there; a failover may have replaced it."""
         return self.at(position.seq) == position
 
     def ends_with(self, position: Position) -> bool:
-        """Whether the log's last entry is `position`, so that a commit without an answer took place.
+        """Whether the log ends at `position`: tells whether a commit without an answer took place.
 
-        Raises: NotReplicated if it is, but not on enough replicas; redis-py's errors.
+        Raises: NotReplicated if it does, but not on enough replicas; redis-py's errors.
         """
         if self.head() != position:
             return False
         if self.replicas:
             sent = InFlight(self.store, [("SET", self.keys.probe, position.seq)])
             sent.read()
-            self._await_replicas(sent)
+            self.await_replicas(sent)
             sent.release()
         return True
 
-    def _await_replicas(self, sent: InFlight) -> None:
-        """Return once the replicas have on disk what was written over the connection of `sent`, to the primary.
+    def await_replicas(self, sent: InFlight) -> None:
+        """Return once the replicas have on disk what was written over the connection of `sent`.
 
-        A store older than `WAITAOF` (Redis 7.0) is asked for their memory instead, by `WAIT`.
+        A store without `WAITAOF` (Redis before 7.2) is asked by `WAIT` whether they have it in memory.
 
         Raises: NotReplicated if they do not within `REPLICATED_WITHIN_S`; redis-py's errors.
         """
@@ -363,33 +325,12 @@ class EventLog:
         raise NotReplicated(reached, self.replicas)
 
     def _are_in_step(self, sent: InFlight) -> bool:
-        """Whether the live replicas are in step with the primary, waited for a second. Raises: as `confirm`."""
+        """Whether the live replicas are in sync with the primary, within a second. Raises: as `confirm`."""
         deadline_s = time.monotonic() + 1
         while not (in_step := self._replication.confirm(sent)) and time.monotonic() < deadline_s:
             time.sleep(_IN_STEP_S)
         return in_step
 
-    def _append_changes(self, changes: GrantChanges, keys: list[str], arguments: list[str | int | bytes]) -> None:
-        for what, workers in (("leave", changes.left), ("join", changes.joined)):
-            for worker in workers:
-                keys.append(self.keys.grants(worker))
-                arguments.extend((what, 1, worker))
-        for worker, grants in changes.by_worker.items():
-            key = self.keys.grants(worker)
-            granted: list[str] = []
-            revoked: list[str] = []
-            for executor, grant in grants.items():
-                if grant is None:
-                    revoked.append(executor)
-                else:
-                    granted += (executor, grant)
-            for what, names in (("grant", granted), ("revoke", revoked)):
-                for start in range(0, len(names), UNPACKED):
-                    part = names[start : start + UNPACKED]
-                    keys.append(key)
-                    arguments += (what, len(part), *part)
 
-
-def _seq(entry_id: bytes | str) -> int:
-    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
-    return int(text.partition("-")[0])
+def _seq(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])

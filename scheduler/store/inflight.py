@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hiredis import pack_command
@@ -15,10 +15,7 @@ StoreCommand = tuple[str | int | bytes, ...]
 
 
 class InFlight:
-    """`commands`, sent in order over a connection of their own. Errors are raised when an answer is read.
-
-    After a connection error the commands may have been executed.
-    """
+    """Commands sent over their own connection. Errors are raised on reading; the commands may have taken effect."""
 
     def __init__(self, store: Redis, commands: Sequence[StoreCommand]) -> None:
         self._pool = store.connection_pool
@@ -32,10 +29,7 @@ class InFlight:
             self._error = error
 
     def answers(self) -> list[Any]:
-        """Wait for all answers and release the connection.
-
-        Raises: redis-py's errors, including the first one that the store answered with.
-        """
+        """Wait for all answers and release the connection. Raises: redis-py's errors, also the store's."""
         found = self.all()
         for answer in found:
             if isinstance(answer, RedisError):
@@ -43,19 +37,13 @@ class InFlight:
         return found
 
     def all(self) -> list[Any]:
-        """Wait for all answers, errors of the store among them, and release the connection.
-
-        Raises: as `read`.
-        """
+        """Wait for all answers, including errors of the store, and release the connection. Raises: as `read`."""
         found = [self.read() for _ in range(self._count)]
         self.release()
         return found
 
-    def read(self) -> Any:  # noqa: ANN401 - what the store says
-        """Wait for the next answer; an error of the store is returned.
-
-        Raises: redis-py's errors of the connection, which is given up then.
-        """
+    def read(self) -> Any:  # noqa: ANN401 - the answer of any command
+        """Wait for the next answer; an error of the store is returned. Raises: redis-py's errors of the connection."""
         try:
             if self._error is not None:
                 raise self._error
@@ -66,8 +54,8 @@ class InFlight:
             self.abandon()
             raise
 
-    def ask(self, *command: str | int | bytes) -> Any:  # noqa: ANN401 - what the store says
-        """The answer to one more command on the same connection, once all before it are read; as `read`."""
+    def ask(self, *command: str | int | bytes) -> Any:  # noqa: ANN401 - the answer of any command
+        """Send one more command after all answers are read, and wait for its answer; as `read`."""
         try:
             self._connection.send_packed_command([_packed(command)])
         except RedisError:
@@ -77,11 +65,11 @@ class InFlight:
 
     @property
     def server(self) -> tuple[str, str]:
-        """Host and port of the server that it was sent to; empty for a Unix socket."""
+        """Host and port of the server; empty for a Unix socket."""
         return str(getattr(self._connection, "host", "")), str(getattr(self._connection, "port", ""))
 
     def release(self) -> None:
-        """Give the connection back, once all answers are read."""
+        """Return the connection to the pool, once all answers are read."""
         self._pool.release(self._connection)
 
     def abandon(self) -> None:
@@ -92,6 +80,14 @@ class InFlight:
             self._connection = None
 
 
+def carry_out(store: Redis, commands: Iterable[StoreCommand]) -> None:
+    """Send the commands together and wait for the store. Raises: redis-py's errors."""
+    pipeline = store.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+    pipeline.execute()
+
+
 def _packed(command: StoreCommand) -> bytes:
-    packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub knows commands of one word only
+    packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub accepts one word only
     return packed

@@ -10,10 +10,7 @@ _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 class Keys:
-    """The keys of the cluster `cluster`.
-
-    Raises: InvalidCommand unless the name has 1 to 63 letters, digits, `_`, `.`, `-` and begins with a letter or digit.
-    """
+    """The keys of the cluster `cluster`. Raises: InvalidCommand if that is not a valid name."""
 
     def __init__(self, cluster: str = "default") -> None:
         if not _CLUSTER.fullmatch(cluster):
@@ -86,9 +83,14 @@ class Keys:
         return f"fairlog.{self.cluster}.app.{app}"
 
 
+def escaped(name: str) -> str:
+    """The name, injectively, in the characters that RQ allows in ids: letters, digits, `_` and `-`."""
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", name)
+
+
 def bell_id(queue: str) -> str:
-    """The id of the wake-up job on the RQ queue `queue`; RQ allows letters, digits, `_` and `-` only."""
-    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", queue) + "_bell"
+    """The id of the wake-up job on the RQ queue `queue`."""
+    return f"{escaped(queue)}_bell"
 
 
 def queue_key(queue: str) -> str:

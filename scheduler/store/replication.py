@@ -41,7 +41,7 @@ class _Server(NamedTuple):
 
 
 class Replication:
-    """What is known of the replicas of `store`: one that does not follow the primary any more is asked why."""
+    """The known replicas of `store`. One that no longer follows the primary is probed."""
 
     def __init__(self, store: Redis) -> None:
         self._store = store
@@ -55,7 +55,7 @@ class Replication:
         self._looked_s = 0.0
 
     def confirm(self, sent: InFlight) -> bool:
-        """Whether the replicas that are alive are in step with the primary, which is the server behind `sent`.
+        """Whether the live replicas are in sync with the primary, the server behind `sent`.
 
         Raises: redis-py's ConnectionError if any server reports that the primary was replaced. All connections are
         then closed, so that the next one finds the new primary.
@@ -64,7 +64,7 @@ class Replication:
         if isinstance(answer, RedisError):
             sent.abandon()
             raise answer
-        ours = _fields(answer.decode())
+        ours = dict(line.split(":", 1) for line in answer.decode().splitlines() if ":" in line)
         if ours["role"] != "master":
             self._give_up(sent, "it has become a replica")
         states = dict(_attached(ours))
@@ -72,7 +72,8 @@ class Replication:
             known = (*self._followers, *self._primary, *_announced(self._store))
             self._reign, self._awaited = ours["master_replid"], dict.fromkeys(known)
             self._followers |= dict.fromkeys(known, 0.0)
-        self._primary = dict.fromkeys(_address(sent))
+        host, port = sent.server
+        self._primary = {_Server(host, int(port)): None} if port else {}
         if time.monotonic() - self._looked_s > _HUNG_S:
             self._followers = dict.fromkeys(self._followers, 0.0)
         for server in [server for server in self._followers if server not in states]:
@@ -85,7 +86,7 @@ class Replication:
         return not self._awaited
 
     def _look_after(self, server: _Server, sent: InFlight, ours: dict[str, str]) -> None:
-        """Ask a replica that does not follow what it does instead; one that hangs is left alone for a while."""
+        """Probe a replica that does not follow the primary; one that hangs is given a back-off."""
         began_s = time.monotonic()
         if began_s < self._followers[server]:
             return
@@ -104,20 +105,11 @@ class Replication:
     def _asked(self, server: _Server) -> dict[str, str]:
         """INFO replication of `server`; empty if it does not answer within `_ASK_S`."""
         pool = self._store.connection_pool
-        known = {
-            name: value
-            for name, value in pool.connection_kwargs.items()
-            if name in {"username", "password"} or name.startswith("ssl_")
-        }
-        with Redis(
-            **known,
-            host=server.host,
-            port=server.port,
-            ssl=issubclass(pool.connection_class, SSLConnection),
-            socket_timeout=_ASK_S,
-            socket_connect_timeout=_ASK_S,
-            retry=Retry(NoBackoff(), 0),
-        ) as asked:
+        ours = pool.connection_kwargs.items()
+        options = {name: value for name, value in ours if name in {"username", "password"} or name[:4] == "ssl_"}
+        options |= server._asdict() | {"ssl": issubclass(pool.connection_class, SSLConnection)}
+        options |= {"socket_timeout": _ASK_S, "socket_connect_timeout": _ASK_S, "retry": Retry(NoBackoff(), 0)}
+        with Redis(**options) as asked:
             try:
                 return {name: str(value) for name, value in asked.info("replication").items()}
             except RedisError:
@@ -139,29 +131,14 @@ def _has_replaced(theirs: dict[str, str], ours: dict[str, str]) -> bool:
         return False
     if theirs["master_replid"] in {ours["master_replid"], ours["master_replid2"]}:
         return False
-    return _remembers(theirs) or not _remembers(ours)
-
-
-def _remembers(said: dict[str, str]) -> bool:
-    """Whether a primary was promoted from replica; `master_replid2` is all zeros otherwise."""
-    return bool(said["master_replid2"].strip("0"))
-
-
-def _address(sent: InFlight) -> Iterator[_Server]:
-    """Where the server behind `sent` is; nothing for a Unix socket."""
-    host, port = sent.server
-    if port:
-        yield _Server(host, int(port))
+    promoted, ours_promoted = (bool(said["master_replid2"].strip("0")) for said in (theirs, ours))
+    return promoted or not ours_promoted
 
 
 def _is_with_us(theirs: dict[str, str], ours: dict[str, str]) -> bool:
     """Whether it is our primary itself, or an in-sync replica known under another address."""
     same = theirs.get("master_replid") == ours["master_replid"]
     return same and (theirs["role"] == "master" or theirs.get("master_link_status") == "up")
-
-
-def _fields(text: str) -> dict[str, str]:
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 def _attached(ours: dict[str, str]) -> Iterator[tuple[_Server, str]]:

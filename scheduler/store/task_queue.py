@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -18,7 +17,7 @@ from rq import Queue
 from rq.job import Job
 
 from scheduler.store import task_queue_lua
-from scheduler.store.keys import Keys
+from scheduler.store.keys import Keys, escaped
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -135,20 +134,11 @@ class Worklist:
         """
         keys = self._keys
         head, tail = json.dumps([FUNCTION, None, [app, 0], {}]).split(" 0]", 1)
-        arguments: list[str | int] = [
-            executor,
-            tasks,
-            chunk,
-            self._id(app),
-            f"{head} ",
-            f"]{tail}",
-            keys.app_queue(app),
-            _rq_now(),
-        ]
+        job = (self._id(app), f"{head} ", f"]{tail}", keys.app_queue(app), _rq_now())
         places = [self._queue(app), keys.tasks(app), keys.grants(worker), Queue.redis_queues_keys]
         left = 1
         while left > 0:
-            left = cast("int", self._fill(places, arguments))
+            left = cast("int", self._fill(places, [executor, tasks, chunk, *job]))
         return left == 0
 
     def step(
@@ -175,30 +165,15 @@ class Worklist:
             arguments += [done.task, attempt, done.outcome, exit_code, done.message, done.output[-OUTPUT_BYTES:]]
         keys = self._keys
         places = [self._queue(app), keys.tasks(app), keys.begun(app), keys.output(app), keys.grants(worker)]
-        granted, tasks, succeeded, failed, detail, taken, refused, mine, running = cast(
-            "list[Any]", self._step(places, arguments)
-        )
-        return Step(
-            bool(granted),
-            tasks,
-            succeeded,
-            failed,
-            detail.decode(errors="replace"),
-            [Begun(*pair) for pair in taken],
-            [job.decode(errors="replace") for job in refused],
-            [Begun(*pair) for pair in mine],
-            running,
-        )
-
-    def take(self, app: str, n: int, *, worker: str, executor: str) -> list[int]:
-        """Take up to `n` tasks; none if `executor` is not granted on `worker`. Returns their indexes."""
-        return [begun.task for begun in self.step(app, worker=worker, executor=executor, want=n).taken]
+        answer = cast("list[Any]", self._step(places, arguments))
+        granted, tasks, succeeded, failed, detail, taken, refused, mine, running = answer
+        jobs = [job.decode(errors="replace") for job in refused]
+        begun, held = ([Begun(*pair) for pair in pairs] for pairs in (taken, mine))
+        said = detail.decode(errors="replace")
+        return Step(bool(granted), tasks, succeeded, failed, said, begun, jobs, held, running)
 
     def put_back(self, app: str, *gone: str) -> int:
-        """Return the running tasks of the `gone` executors to the front of the queue; not counted as retries.
-
-        Returns their number.
-        """
+        """Return the running tasks of `gone` executors to the front of the queue, not as retries. Returns how many."""
         return cast("int", self._store.eval(task_queue_lua.PUT_BACK, 3, *self.returned(app, gone)))
 
     def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
@@ -212,16 +187,14 @@ class Worklist:
             arguments += [index, tail[-OUTPUT_BYTES:]]
         self._keep_output([self._keys.begun(app), self._keys.output(app)], arguments)
 
-    def forget(self, *apps: str, keep_output_s: int = KEPT_S) -> None:
-        """Delete the queue, jobs and secrets of apps that are over.
+    def forget(self, *apps: str) -> None:
+        """Delete the queue, jobs and secrets of apps that are over; task states and output expire after `KEPT_S`.
 
-        Task states and output expire after `keep_output_s`. After a crash in the middle, call it again for the apps in
-        `open_apps`.
+        After a crash in the middle, call it again for the apps in `open_apps`.
         """
         if apps:
             _, script, count, *places = self.close_command(apps)
-            made = cast("list[int]", self._store.eval(str(script), int(count), *map(str, places)))
-            self.sweep(apps, made, keep_output_s)
+            self.sweep(apps, cast("list[int]", self._store.eval(str(script), int(count), *map(str, places))))
 
     def close_command(self, apps: Sequence[str]) -> StoreCommand:
         """The first step of `forget`, as a command to send with others. Pass its answer to `sweep`, the second step."""
@@ -230,18 +203,16 @@ class Worklist:
         places += [place for app in apps for place in (self._queue(app), keys.begun(app), keys.secrets(app))]
         return ("EVAL", task_queue_lua.CLOSE, len(places), *places)
 
-    def sweep(self, apps: Sequence[str], made: Sequence[int], keep_output_s: int = KEPT_S) -> None:
+    def sweep(self, apps: Sequence[str], made: Sequence[int]) -> None:
         """Delete the jobs of closed apps; `made` is the number of jobs of each, -1 for none."""
+        keys, queues = self._keys, Queue.redis_queues_keys
         for app, jobs in zip(apps, made, strict=True):
-            if jobs >= 0:
-                self._forget_jobs(app, jobs, keep_output_s)
-
-    def _forget_jobs(self, app: str, made: int, keep_output_s: int) -> None:
-        keys, queue = self._keys, self._queue(app)
-        for first in range(0, made, 2 * _CHUNK):
-            self._store.delete(*(self._job(app, i) for i in range(first, min(first + 2 * _CHUNK, made))))
-        rq_workers = f"rq:workers:{keys.app_queue(app)}"
-        self._sweep([keys.tasks(app), keys.output(app), queue, Queue.redis_queues_keys, rq_workers], [keep_output_s])
+            if jobs < 0:
+                continue
+            for first in range(0, jobs, 2 * _CHUNK):
+                self._store.delete(*(self._job(app, i) for i in range(first, min(first + 2 * _CHUNK, jobs))))
+            rq_workers = f"rq:workers:{keys.app_queue(app)}"
+            self._sweep([keys.tasks(app), keys.output(app), self._queue(app), queues, rq_workers], [KEPT_S])
 
     def open_apps(self) -> list[str]:
         """Ids of the apps with a queue in the store, sorted: those that `forget` has not finished."""
@@ -290,19 +261,11 @@ class Worklist:
         return f"{Queue.redis_queue_namespace_prefix}{self._keys.app_queue(app)}"
 
     def _id(self, app: str) -> str:
-        return f"{_escape(self._keys.cluster)}__{_escape(app)}__"
+        """The prefix of its RQ job ids, unique across queues."""
+        return f"{escaped(self._keys.cluster)}__{escaped(app)}__"
 
     def _job(self, app: str, index: int) -> str:
         return f"{Job.redis_job_namespace_prefix}{self._id(app)}{index}"
-
-
-def job_id(cluster: str, app: str, task: int) -> str:
-    """The RQ job id of a task, unique across queues; RQ allows letters, digits, `_` and `-` only."""
-    return f"{_escape(cluster)}__{_escape(app)}__{task}"
-
-
-def _escape(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found[0]):02x}", name)
 
 
 def _task_state(task: int, stored: bytes | None, *, over: bool) -> TaskState:

@@ -14,18 +14,6 @@ local function granted(grants, executor)
 end
 """
 
-_RETURNED = """
-local function put_back(i)
-  local task = cjson.decode(redis.call('HGET', tasks, i))
-  task.state = 'queued'
-  task.executor = nil
-  task.started_at = nil
-  redis.call('HDEL', begun, i)
-  redis.call('HSET', tasks, i, cjson.encode(task))
-  if redis.call('EXISTS', jobs .. i) == 1 then redis.call('HSET', jobs .. i, 'status', 'queued') end
-end
-"""
-
 FILL = (
     _GRANTED
     + """
@@ -143,15 +131,11 @@ return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, 
 """Counts completions and hands out tasks. Once the queue is empty, `mine` lists all running tasks of the executor. It
 includes tasks whose answer was lost."""
 
-RETURN = (
-    """
+RETURN = """
 local function return_tasks(queue, tasks, begun, id, first, last)
 local jobs = 'rq:job:' .. id
 local gone = {}
 for n = first, last do gone[ARGV[n]] = true end
-"""
-    + _RETURNED
-    + """
 local all, found = redis.call('HGETALL', begun), {}
 for n = 1, #all, 2 do
   if gone[all[n + 1]] then found[#found + 1] = tonumber(all[n]) end
@@ -159,13 +143,18 @@ end
 table.sort(found, function(a, b) return a > b end)
 for _, i in ipairs(found) do
   i = string.format('%d', i)
-  put_back(i)
+  local task = cjson.decode(redis.call('HGET', tasks, i))
+  task.state = 'queued'
+  task.executor = nil
+  task.started_at = nil
+  redis.call('HDEL', begun, i)
+  redis.call('HSET', tasks, i, cjson.encode(task))
+  if redis.call('EXISTS', jobs .. i) == 1 then redis.call('HSET', jobs .. i, 'status', 'queued') end
   redis.call('LPUSH', queue, id .. i)
 end
 return #found
 end
 """
-)
 """Lua function: return the running tasks of the executors ARGV[first..last] to the front of the queue."""
 
 PUT_BACK = f"{RETURN}return return_tasks(KEYS[1], KEYS[2], KEYS[3], ARGV[1], 2, #ARGV)"

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from redis.exceptions import (
-    BusyLoadingError,
-    MasterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as StoreConnectionError
-from redis.exceptions import TimeoutError as StoreTimeoutError
+from redis import exceptions as store_errors
+
+if TYPE_CHECKING:
+    from redis.exceptions import RedisError
 
 BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds to wait before each retry; the last value repeats."""
@@ -35,12 +30,13 @@ _IN_WORDS: Mapping[str, str] = {
 """Error code -> explanation, for the store's transient errors."""
 _WORD = re.compile(rf"\b({'|'.join(_IN_WORDS)})\b")
 _CLASSES = {
-    BusyLoadingError: "LOADING",
-    MasterDownError: "MASTERDOWN",
-    OutOfMemoryError: "OOM",
-    ReadOnlyError: "READONLY",
+    store_errors.BusyLoadingError: "LOADING",
+    store_errors.MasterDownError: "MASTERDOWN",
+    store_errors.OutOfMemoryError: "OOM",
+    store_errors.ReadOnlyError: "READONLY",
 }
 """Exceptions whose message redis-py strips of the error code."""
+NO_ANSWER = (store_errors.ConnectionError, store_errors.TimeoutError)
 
 
 def passes(error: RedisError) -> bool:
@@ -48,12 +44,12 @@ def passes(error: RedisError) -> bool:
 
     After a connection error the command may have been executed; after any other error it was not.
     """
-    return isinstance(error, StoreConnectionError | StoreTimeoutError) or _word(error) in _IN_WORDS
+    return isinstance(error, NO_ANSWER) or _word(error) in _IN_WORDS
 
 
 def is_there(error: RedisError) -> bool:
     """Whether the store answered, if only with an error."""
-    return isinstance(error, BusyLoadingError | ResponseError)
+    return isinstance(error, store_errors.BusyLoadingError | store_errors.ResponseError)
 
 
 def in_words(error: RedisError) -> str:
@@ -61,12 +57,12 @@ def in_words(error: RedisError) -> str:
     said = _IN_WORDS.get(_word(error))
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(" : <redis.")[0]  # redis-py appends the repr of every sentinel client
-    if isinstance(error, StoreConnectionError | StoreTimeoutError):
+    if isinstance(error, NO_ANSWER):
         said = said or "the store does not answer"
     return f"unexpected answer from the store: {text}" if said is None else f"{said} ({text})"
 
 
 def _word(error: RedisError) -> str:
     """The error code, "" if unknown. In a pipeline redis-py prefixes text of its own."""
-    found = _WORD.search(str(error)) if isinstance(error, ResponseError) else None
+    found = _WORD.search(str(error)) if isinstance(error, store_errors.ResponseError) else None
     return _CLASSES.get(type(error)) or (found[1] if found else "")

@@ -19,7 +19,7 @@ def test_shares_compare_like_fractions_and_their_floats_never_contradict_them(a:
     exact = Fraction(a, b), Fraction(c, d)
     assert (first < second) == (exact[0] < exact[1])
     assert (first == second) == (exact[0] == exact[1])
-    if float(first) < float(second):
+    if first.rounded < second.rounded:
         assert first < second
     assert str(first) == f"{exact[0].numerator}/{exact[0].denominator}"
 

@@ -82,5 +82,5 @@ def test_a_snapshot_with_what_this_version_does_not_know_is_refused_with_a_sente
         restored([*texts, '["ended", [{"app": "a1", "colour": "red"}]]'])
     with pytest.raises(ValueError, match=r"^a record of kind 'ended' cannot be read: .* required field `app`"):
         restored([*texts, '["ended", [{}]]'])
-    with pytest.raises(ValueError, match=r"^it does not say what the cluster is$"):
+    with pytest.raises(ValueError, match=r"^its record of kind 'cluster' is missing$"):
         restored(texts[1:])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,6 +77,10 @@ class Machine:
     def claim_worker(self) -> int:
         """A descriptor; nobody else runs this worker."""
         return -1
+
+    def lock_file(self, executor: str) -> Path:
+        """As the real one; there is no such file."""
+        return self.path / executor
 
     def known(self) -> list[Holder]:
         """As the real one."""

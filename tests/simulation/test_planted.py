@@ -35,7 +35,7 @@ def answers_come_before_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_waits_for_the_replicas(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EventLog, "_await_replicas", lambda *_: None)
+    patch.setattr(EventLog, "await_replicas", lambda *_: None)
 
 
 def a_snapshot_forgets_which_commands_were_carried_out(patch: pytest.MonkeyPatch) -> None:

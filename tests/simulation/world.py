@@ -43,8 +43,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.rules.decide import decide
 from scheduler.service.client import Client, Receipt
-from scheduler.store.doorbell import bell_id, queue_key
-from scheduler.store.keys import Keys
+from scheduler.store.keys import Keys, bell_id, queue_key
 from tests.simulation.loom import Actor, Loom
 from tests.simulation.machine import Machine, Nature, patch_machines
 from tests.simulation.promises import PromiseBroken, Witness

@@ -84,7 +84,7 @@ def put(log: EventLog, records: Iterable[Record]) -> Position:
     """Commit the records to a log that is empty, or ends before the first; where it ends."""
     after = log.head()
     for record in records:
-        log.commit(after, record)
+        log.begin_commit(after, record).finish()
         after = Position(record.last, record.digest)
     return after
 

@@ -188,8 +188,8 @@ class Audit:
             if not departed:
                 if wrong is not None:
                     self._found.append(wrong)
-                if type(done) in ENTAILING and (more := entailed(self.state, done, fact.at)):
-                    due[number + 1 : number + 1] = more
+                if type(done) in ENTAILING:
+                    due[number + 1 : number + 1] = entailed(self.state, done, fact.at)
         if not departed and len(due) > end - begin:
             self._departed(first, end - begin, None, due, inputs[end:])
 
@@ -251,13 +251,13 @@ class Audit:
 
     def _within_quota(self, event: AppAdmitted) -> bool:
         """Whether the admission respects its company's quota by the shadow ledger (semantics C4, A6)."""
-        return self._ledger is None or self.state.settings.admission == "open" or self._ledger.passes_cap(event)
+        return self._ledger is None or self.state.settings.admission == "open" or self._ledger.within_quota(event)
 
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as logged; one that cannot be folded is reported and skipped (semantics O2)."""
-        _, at, _, cause, event, _, _, _, private, _ = logged
+        event = logged.event
         try:
-            self.state.apply(event, at=at, cause=cause, private=private)
+            self.state.apply(event, logged.at, logged.cause, logged.private)
         except InvariantViolated as error:
             self.state.head = logged.seq
             return deviation(self.state, logged.seq, event, f"nothing: {error.why}", error.rule)

@@ -10,34 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from scheduler.model.events import (
-    AppAdmitted,
-    AppChanged,
-    AppRegistered,
-    AppRemoved,
-    CompanyChanged,
-    CompanyRegistered,
-    CompanyRemoved,
-    DriverAllocated,
-    DriverRemoved,
-    Event,
-    ExecutorAllocated,
-    ExecutorRemoved,
-    WorkerChanged,
-    WorkerRegistered,
-    WorkerRemoved,
-)
+from scheduler.model import events
+from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request
 
 if TYPE_CHECKING:
-    from scheduler.rules.ledger import Balance
     from scheduler.rules.state import ClusterState
-
-
-@dataclass(slots=True)
-class _Sums:
-    requested: Resources = NOTHING
-    granted: Resources = NOTHING
 
 
 @dataclass(slots=True)
@@ -45,8 +24,7 @@ class _App:
     name: str
     company: str
     user: str
-    accounts: tuple[_Sums, _Sums, _Sums]
-    """Those of waitingApps, its company and its user."""
+    accounts: Accounts
     requested: Resources
     granted: Resources = NOTHING
     waits: bool = False
@@ -65,15 +43,15 @@ class _Worker:
 @dataclass(slots=True)
 class _Company:
     spec: CompanyRegistered
-    sums: _Sums = field(default_factory=_Sums)
-    users: dict[str, _Sums] = field(default_factory=dict)
+    sums: Balance = field(default_factory=Balance)
+    users: dict[str, Balance] = field(default_factory=dict)
 
 
 class ShadowLedger:
     """The ledgers that follow from the events posted so far."""
 
     def __init__(self) -> None:
-        self._cluster = _Sums()
+        self._cluster = Balance()
         self._apps: dict[str, _App] = {}
         self._workers: dict[str, _Worker] = {}
         self._companies: dict[str, _Company] = {}
@@ -82,8 +60,8 @@ class ShadowLedger:
         self._live = NOTHING
         """What the live workers offer together."""
 
-    def passes_cap(self, event: AppAdmitted) -> bool:
-        """Whether the app and what its company is granted on live workers stay within the quota (semantics C2, C4).
+    def within_quota(self, event: events.AppAdmitted) -> bool:
+        """Whether the app and what its company has requested stay within the quota (semantics C2, C4).
 
         That is the least that the company claims. One that may borrow may pass the quota (C6), and a default quota does
         not bind a company that claims nothing. What elastic apps have beyond their least number may not count (E7).
@@ -114,57 +92,58 @@ class ShadowLedger:
         company = self._companies[event.company]
         user = company.users.get(event.user)
         if user is None:
-            user = company.users[event.user] = _Sums()
+            user = company.users[event.user] = Balance()
         accounts = self._cluster, company.sums, user
         self._apps[event.app] = _App(event.app, event.company, event.user, accounts, event.requested)
 
-    def _app_admitted(self, event: AppAdmitted, state: ClusterState) -> str | None:
+    def _app_admitted(self, event: events.AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         app.waits = True
-        _request(app, app.requested)
+        add_request(app.accounts, app.requested)
         return self._of_app(app, state)
 
-    def _app_changed(self, event: AppChanged, state: ClusterState) -> str | None:
+    def _app_changed(self, event: events.AppChanged, state: ClusterState) -> str | None:
         app, requested = self._apps[event.app], event.requested
         if app.waits:
-            _request(app, requested - app.requested)
+            add_request(app.accounts, requested - app.requested)
         app.requested = requested
         return self._of_app(app, state)
 
-    def _app_removed(self, event: AppRemoved, state: ClusterState) -> str | None:
+    def _app_removed(self, event: events.AppRemoved, state: ClusterState) -> str | None:
         app = self._apps[event.app]
         if app.waits:
-            _request(app, -app.requested)
+            add_request(app.accounts, -app.requested)
         app.waits, app.ended = False, True
         return self._of_app(app, state)
 
-    def _executor_allocated(self, event: ExecutorAllocated, state: ClusterState) -> str | None:
+    def _executor_allocated(self, event: events.ExecutorAllocated, state: ClusterState) -> str | None:
         return self._allocate(event.executor, event, state)
 
-    def _driver_allocated(self, event: DriverAllocated, state: ClusterState) -> str | None:
+    def _driver_allocated(self, event: events.DriverAllocated, state: ClusterState) -> str | None:
         return self._allocate(event.driver, event, state)
 
-    def _allocate(self, name: str, event: ExecutorAllocated | DriverAllocated, state: ClusterState) -> str | None:
+    def _allocate(
+        self, name: str, event: events.ExecutorAllocated | events.DriverAllocated, state: ClusterState
+    ) -> str | None:
         app, worker, grant = self._apps[event.app], self._workers[event.worker], event.resources
         self._allocations[name] = app, worker, grant
-        if isinstance(event, ExecutorAllocated) and event.requested is not None:
-            _request(app, event.requested - app.requested)
+        if isinstance(event, events.ExecutorAllocated) and event.requested is not None:
+            add_request(app.accounts, event.requested - app.requested)
             app.requested = event.requested
         return self._grant(app, worker, grant, state)
 
-    def _executor_removed(self, event: ExecutorRemoved, state: ClusterState) -> str | None:
+    def _executor_removed(self, event: events.ExecutorRemoved, state: ClusterState) -> str | None:
         app, worker, grant = self._allocations.pop(event.executor)
         return self._grant(app, worker, -grant, state)
 
-    def _driver_removed(self, event: DriverRemoved, state: ClusterState) -> str | None:
+    def _driver_removed(self, event: events.DriverRemoved, state: ClusterState) -> str | None:
         app, worker, grant = self._allocations.pop(event.driver)
         return self._grant(app, worker, -grant, state)
 
     def _grant(self, app: _App, worker: _Worker, grant: Resources, state: ClusterState) -> str | None:
         worker.granted += grant
         app.granted += grant
-        for sums in app.accounts:
-            sums.granted += grant
+        add_grant(app.accounts, grant)
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _of_app(self, app: _App, state: ClusterState) -> str | None:
@@ -195,14 +174,14 @@ class ShadowLedger:
             return None
         return f"worker {worker.name} has {known.free} free where its executors and drivers leave {free}"
 
-    def _worker_registered(self, event: WorkerRegistered, state: ClusterState) -> str | None:
+    def _worker_registered(self, event: events.WorkerRegistered, state: ClusterState) -> str | None:
         self._workers[event.worker] = worker = _Worker(event.worker)
         return self._offers(worker, event.offer, state, live=True)
 
-    def _worker_changed(self, event: WorkerChanged, state: ClusterState) -> str | None:
+    def _worker_changed(self, event: events.WorkerChanged, state: ClusterState) -> str | None:
         return self._offers(self._workers[event.worker], event.offer, state, live=event.status == "alive")
 
-    def _worker_removed(self, event: WorkerRemoved, state: ClusterState) -> str | None:
+    def _worker_removed(self, event: events.WorkerRemoved, state: ClusterState) -> str | None:
         worker = self._workers.pop(event.worker)
         self._live -= worker.offer * worker.live
         return f"worker {worker.name} was removed, but is registered" if event.worker in state.workers else None
@@ -215,39 +194,34 @@ class ShadowLedger:
     def _company_registered(self, event: CompanyRegistered, _: ClusterState) -> None:
         self._companies[event.company] = _Company(event)
 
-    def _company_changed(self, event: CompanyChanged, _: ClusterState) -> None:
+    def _company_changed(self, event: events.CompanyChanged, _: ClusterState) -> None:
         self._companies[event.company].spec = event
 
-    def _company_removed(self, event: CompanyRemoved, _: ClusterState) -> None:
+    def _company_removed(self, event: events.CompanyRemoved, _: ClusterState) -> None:
         del self._companies[event.company]
 
     _entries: ClassVar[dict[type[Event], Callable[[ShadowLedger, Any, ClusterState], str | None]]] = {
         AppRegistered: _app_registered,
-        AppAdmitted: _app_admitted,
-        AppChanged: _app_changed,
-        AppRemoved: _app_removed,
-        DriverAllocated: _driver_allocated,
-        DriverRemoved: _driver_removed,
-        ExecutorAllocated: _executor_allocated,
-        ExecutorRemoved: _executor_removed,
-        WorkerRegistered: _worker_registered,
-        WorkerChanged: _worker_changed,
-        WorkerRemoved: _worker_removed,
+        events.AppAdmitted: _app_admitted,
+        events.AppChanged: _app_changed,
+        events.AppRemoved: _app_removed,
+        events.DriverAllocated: _driver_allocated,
+        events.DriverRemoved: _driver_removed,
+        events.ExecutorAllocated: _executor_allocated,
+        events.ExecutorRemoved: _executor_removed,
+        events.WorkerRegistered: _worker_registered,
+        events.WorkerChanged: _worker_changed,
+        events.WorkerRemoved: _worker_removed,
         CompanyRegistered: _company_registered,
-        CompanyChanged: _company_changed,
-        CompanyRemoved: _company_removed,
+        events.CompanyChanged: _company_changed,
+        events.CompanyRemoved: _company_removed,
     }
     """Type of event -> what enters it and compares. No other event changes a ledger."""
 
 
-def _request(app: _App, amount: Resources) -> None:
-    for sums in app.accounts:
-        sums.requested += amount
-
-
-def _differs(balance: Balance, sums: _Sums) -> bool:
+def _differs(balance: Balance, sums: Balance) -> bool:
     return balance.requested != sums.requested or balance.granted != sums.granted
 
 
-def _words(whose: str, balance: Balance | None, sums: _Sums) -> str:
+def _words(whose: str, balance: Balance | None, sums: Balance) -> str:
     return f"{whose} counts {balance} where its apps make {sums}"

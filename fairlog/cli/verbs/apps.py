@@ -243,10 +243,11 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         return
     for name, value in found.items():
         if name not in {"executors", "driver"} and value is not False and value not in (None, "", []):
-            click.echo(f"{_label(name):<18} {_in_words(name, value)}")
+            label = re.sub("[A-Z]", lambda capital: f" {capital[0].lower()}", name)
+            click.echo(f"{label:<18} {_in_words(name, value)}")
     if found["driver"] is not None:
-        where = found["driver"]
-        click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {_amount(where['cores'], where['memory'])}")
+        where, size = found["driver"], size_text(found["driver"]["memory"])
+        click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {where['cores']} cores, {size}")
     click.echo()
     columns, none = "executor worker cores memory status locality", "It has no executor now."
     render.print_records(found["executors"], columns, empty=none, as_json=False)
@@ -262,19 +263,10 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     render.print_table(headings, rows, empty="None of its tasks has started yet.")
 
 
-def _label(name: str) -> str:
-    """A name from the JSON in words: `requestedCores` -> `requested cores`."""
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
-
-
 def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
     if name.endswith("At"):
         return render.moment(value)
-    if "memory" in name.lower():
-        return size_text(value)
-    if value is True:
-        return "yes"
-    return f"{value} s" if name == "timeLimit" else render.words(value)
+    return f"{value} s" if name == "timeLimit" else render.words(render.in_words(name, value))
 
 
 @click.command()
@@ -339,7 +331,8 @@ def _follow_output(
     for index, read in outputs.items():
         shown = b""
         while True:
-            over = ended or (index is not None and _is_over(patiently(partial(work.states, app)), index))
+            states = [] if ended or index is None else patiently(partial(work.states, app))
+            over = ended or any(task.state in _OVER for task in states if task.task == index)
             output = patiently(read)
             _write(appended(shown, output, kept=OUTPUT_BYTES))
             shown = output
@@ -357,18 +350,10 @@ def _worklist(session: Session) -> Worklist:
     return Worklist(session.store, session.cluster)
 
 
-def _is_over(states: Sequence[TaskState], index: int) -> bool:
-    return index < len(states) and states[index].state in _OVER
-
-
 def _name_of(program: str) -> str:
     """The command's name without characters that the rules refuse in an app's name; may be empty."""
     name = "".join(character for character in PurePath(program).name if character.isprintable())
     return name[:MAX_NAME].strip()
-
-
-def _amount(cores: int, memory_mb: int) -> str:
-    return f"{cores} cores, {size_text(memory_mb)}"
 
 
 def _task_json(task: TaskState) -> dict[str, object]:

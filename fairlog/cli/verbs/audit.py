@@ -69,11 +69,8 @@ def _print_story(told: dict[str, Any]) -> None:
         click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
         click.echo(f"          {driver['why']['text']} ({driver['why']['rule']})")
     for executor in told["executors"]:
-        size, why = (
-            f"{executor['cores']} cores, {size_text(executor['memory'])} on {executor['worker']}",
-            executor["why"],
-        )
-        click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size}")
+        size, why = f"{executor['cores']} cores, {size_text(executor['memory'])}", executor["why"]
+        click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size} on {executor['worker']}")
         for name in ("size", "memory", "workers"):
             click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
 
@@ -223,18 +220,12 @@ def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]
         raise InvalidCommand(f"{missing}: it ends at position {ended_at}, so its end was cut off")
 
 
-def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterable[Fact]:
-    """The entries. Sets the audit's span by position before its first and after its last entry is yielded."""
-    audited.first, audited.last = first.seq or 1, last.seq
-    if first.at is None and last.at is None:
-        return entries
-    if first.at is not None:
-        audited.first = _NOWHERE
-    return _dated(audited, entries, first, last)
+def _spanned(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterator[Fact]:
+    """Yield the entries and set the audit's span by position.
 
-
-def _dated(audited: Audit, entries: Iterable[Fact], first: Bound, last: Bound) -> Iterator[Fact]:
-    """The entries. An altered entry belongs to the span or not by the time that it states."""
+    An altered entry belongs to the span or not by the time that it states.
+    """
+    audited.first, audited.last = first.seq or 1 if first.at is None else _NOWHERE, last.seq
     try:
         for entry in entries:
             if audited.first == _NOWHERE and first.reached(entry):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -189,12 +188,10 @@ def _warn_of_withheld(withheld: int) -> None:
         )
 
 
-def _print_copied(
-    copied: Copied, url: str, done: str, *, as_json: bool, more: Mapping[str, int] = MappingProxyType({})
-) -> None:
+def _print_copied(copied: Copied, url: str, done: str, *, as_json: bool, more: Mapping[str, int] | None = None) -> None:
     said = copied.as_json()
     if as_json:
-        render.print_json({"url": url, **said, **more})
+        render.print_json({"url": url, **said, **(more or {})})
         return
     click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}")
     if said["archived"]:

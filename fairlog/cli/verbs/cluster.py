@@ -6,33 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlog.cli import render
+from fairlog.cli import params, render
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.health import live, ready
-from fairlog.cli.params import (
-    as_json,
-    flag,
-    names_argument,
-    number_option,
-    range_option,
-    read_pair,
-    read_size,
-    read_text,
-    size_option,
-    text_option,
-)
 from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.verbs.apps import send_each
-from scheduler.model.commands import (
-    ChangeCompany,
-    ConfigureCluster,
-    DecommissionWorker,
-    DrainWorker,
-    RegisterCompany,
-    RemoveCompany,
-    RemoveWorker,
-    UndrainWorker,
-)
+from scheduler.model import commands
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.resources import size_text
 from scheduler.service.program_log import masked
@@ -45,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@range_option(
+@params.range_option(
     "--warn-at",
     *(0, 100),
     default=50,
@@ -61,7 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option("--live", "check", flag_value="live", help="Health check: a master or worker of this host is running.")
 @in_the_past
-@as_json
+@params.as_json
 @on_cluster
 def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) -> int:
     """Show the active master, the standbys and the workers.
@@ -78,23 +57,22 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
     seen = session.ask_master("cluster")
     serving, standbys = session.masters()
     if seen is None:
-        serving = None
-        seen = _cluster_without_master(session)
-    agents = session.agents()
+        serving, seen = None, {"head": session.log.head().seq, "workers": []}
+        try:
+            seen = session.ask("cluster")
+        except (UnreadableRecord, InvariantViolated) as error:
+            render.say(f"Error: {error}")
+    agents, workers = session.agents(), []
+    for worker in seen["workers"]:
+        name, agent = worker["worker"], agents.get(worker["worker"], {})
+        place = {"pid": agent.get("pid"), "host": agent.get("host")}
+        workers.append({"worker": name, **place, "status": worker["status"]})
     said = {
         "cluster": session.cluster,
         "head": seen["head"],
         "master": serving and serving._asdict(),
         "standbys": [member._asdict() for member in standbys],
-        "workers": [
-            {
-                "worker": worker["worker"],
-                "pid": agents.get(worker["worker"], {}).get("pid"),
-                "host": agents.get(worker["worker"], {}).get("host"),
-                "status": worker["status"],
-            }
-            for worker in seen["workers"]
-        ],
+        "workers": workers,
         "store": {"url": masked(session.url), "pid": session.up.store_pid if session.up else None},
     }
     if as_json:
@@ -112,16 +90,10 @@ def _past_status(session: Session, *, as_json: bool) -> int:
         {"worker": name, "pid": None, "host": worker.host, "status": worker.status}
         for name, worker in sorted(state.workers.items())
     ]
-    said = {
-        "cluster": session.cluster,
-        "head": state.head,
-        "at": state.at,
-        "master": state.master and {"id": state.master, "pid": None, "host": None},
-        "standbys": [],
-        "workers": workers,
-    }
     if as_json:
-        render.print_json(said)
+        master = state.master and {"id": state.master, "pid": None, "host": None}
+        head = {"cluster": session.cluster, "head": state.head, "at": state.at}
+        render.print_json({**head, "master": master, "standbys": [], "workers": workers})
         return 0
     click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
     click.echo(f"master    {state.master or 'none elected yet'}")
@@ -148,16 +120,6 @@ def _warn_of_log(session: Session, percent: int) -> None:
         render.say(f"Warning: the log takes {sizes}, over {percent}% of the store's memory; see `fairlog archive`")
 
 
-def _cluster_without_master(session: Session) -> dict[str, Any]:
-    """The view `cluster` from the log; if that cannot be read, only the position of its end."""
-    try:
-        found = session.ask("cluster")
-    except (UnreadableRecord, InvariantViolated) as error:
-        render.say(f"Error: {error}")
-        return {"head": session.log.head().seq, "workers": []}
-    return dict(found)
-
-
 def _print_status(said: dict[str, Any]) -> None:
     master = said["master"]
     store = f" (process {said['store']['pid']})" if said["store"]["pid"] else ""
@@ -182,9 +144,11 @@ def company() -> None:
 
 
 def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
-    cores = number_option("--cores", help="Cores of the quota. Requires --memory.")
-    memory = size_option("--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores.")
-    part = text_option("--part", metavar="PART", help="Quota as a part of the live cluster, such as 25% or 1/4.")
+    cores = params.number_option("--cores", help="Cores of the quota. Requires --memory.")
+    memory = params.size_option(
+        "--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores."
+    )
+    part = params.text_option("--part", metavar="PART", help="Quota as a part of the live cluster, such as 25% or 1/4.")
     return cores(memory(part(function)))
 
 
@@ -192,7 +156,7 @@ _BORROW = "Allow the company to exceed its quota while no other company has an a
 
 
 @company.command("add")
-@click.argument("name", type=read_text)
+@click.argument("name", type=params.read_text)
 @_quota
 @click.option("--borrow/--no-borrow", default=None, help=_BORROW)
 @on_cluster
@@ -201,12 +165,12 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
     Without a quota, the company gets an equal part of the live cluster.
     """
-    session.send(RegisterCompany(company=name, **quota))
+    session.send(commands.RegisterCompany(company=name, **quota))
     click.echo(f"company {name} added")
 
 
 @company.command("set")
-@click.argument("name", type=read_text)
+@click.argument("name", type=params.read_text)
 @_quota
 @click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Given alone, it leaves the quota as it is.")
 @on_cluster
@@ -215,20 +179,20 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
     Without --cores, --memory or --part, the company gets an equal part of the live cluster.
     """
-    session.send(ChangeCompany(company=name, **quota))
+    session.send(commands.ChangeCompany(company=name, **quota))
     click.echo(f"company {name} changed")
 
 
 @company.command("remove")
-@names_argument("name")
+@params.names_argument("name")
 @on_cluster
 def company_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove companies that have no app left."""
-    return send_each(session, name, lambda each: RemoveCompany(company=each), "removed")
+    return send_each(session, name, lambda each: commands.RemoveCompany(company=each), "removed")
 
 
 @company.command("list")
-@as_json
+@params.as_json
 @on_cluster
 def company_list(session: Session, *, as_json: bool) -> None:
     """List the companies with their quotas, in force and as given."""
@@ -242,7 +206,7 @@ def company_list(session: Session, *, as_json: bool) -> None:
 
 
 @click.group(invoke_without_command=True)
-@as_json
+@params.as_json
 @target_options()
 @click.pass_context
 def settings(ctx: click.Context, *, as_json: bool) -> None:
@@ -252,7 +216,7 @@ def settings(ctx: click.Context, *, as_json: bool) -> None:
 
 
 @settings.command("show")
-@as_json
+@params.as_json
 @on_cluster
 def settings_show(session: Session, *, as_json: bool) -> None:
     """Show every setting."""
@@ -267,12 +231,12 @@ _WORDS = {"true": True, "false": False, "none": None}
 
 
 @settings.command("set")
-@click.argument("change", nargs=-1, required=True, type=read_pair, metavar="NAME=VALUE...")
+@click.argument("change", nargs=-1, required=True, type=params.read_pair, metavar="NAME=VALUE...")
 @on_cluster
 def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
     """Change settings, all of them or none, with the next turn."""
-    changes = {read_text(name): read_value(name, text) for name, text in change}
-    receipt = session.send(ConfigureCluster(settings=changes))
+    changes = {params.read_text(name): read_value(name, text) for name, text in change}
+    receipt = session.send(commands.ConfigureCluster(settings=changes))
     click.echo("settings changed" if receipt.seq else "nothing to change")
 
 
@@ -290,16 +254,16 @@ def read_value(name: str, text: str) -> int | str | None:
     if text in _WORDS:
         return _WORDS[text]
     if name.endswith("_mb"):
-        return read_size(text)
+        return params.read_size(text)
     try:
         return int(text)
     except ValueError:
-        return read_text(text)
+        return params.read_text(text)
 
 
 @click.command()
 @in_the_past
-@as_json
+@params.as_json
 @on_log
 def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources."""
@@ -313,15 +277,15 @@ def workers(source: Source, *, as_json: bool) -> None:
 
 
 @click.command()
-@names_argument("worker")
+@params.names_argument("worker")
 @on_cluster
 def drain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Stop granting resources on workers; running executors continue."""
-    return send_each(session, worker, lambda name: DrainWorker(worker=name), "draining")
+    return send_each(session, worker, lambda name: commands.DrainWorker(worker=name), "draining")
 
 
 @click.command()
-@names_argument("worker")
+@params.names_argument("worker")
 @on_cluster
 def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     """Stop the executors of workers, and never grant on these workers again.
@@ -329,30 +293,30 @@ def decommission(session: Session, *, worker: tuple[str, ...]) -> int:
     Tasks of the stopped executors run again elsewhere. Drivers stay until they end. To use such a worker again, run
     `fairlog remove` and restart its agent.
     """
-    return send_each(session, worker, lambda name: DecommissionWorker(worker=name), "decommissioned")
+    return send_each(session, worker, lambda name: commands.DecommissionWorker(worker=name), "decommissioned")
 
 
 @click.command()
-@names_argument("worker")
+@params.names_argument("worker")
 @on_cluster
 def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
     """Return drained workers to service."""
-    return send_each(session, worker, lambda name: UndrainWorker(worker=name), "back in service")
+    return send_each(session, worker, lambda name: commands.UndrainWorker(worker=name), "back in service")
 
 
 @click.command()
-@flag("--force", help="Remove at once. Executors on the worker are lost, and their tasks run again elsewhere.")
-@names_argument("worker")
+@params.flag("--force", help="Remove at once. Executors on the worker are lost, and their tasks run again elsewhere.")
+@params.names_argument("worker")
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
     """Remove workers once they are empty, or at once with --force."""
     done = "removed" if force else "leaves once it is empty"
-    return send_each(session, worker, lambda name: RemoveWorker(worker=name, force=force), done)
+    return send_each(session, worker, lambda name: commands.RemoveWorker(worker=name, force=force), done)
 
 
 @click.command()
 @in_the_past
-@as_json
+@params.as_json
 @on_log
 def shares(source: Source, *, as_json: bool) -> None:
     """Show what companies and users hold, and each company's share of its quota."""

@@ -19,8 +19,9 @@ from recovery.replay.window import measure
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from witness.audit.audit import Audited
 from witness.fairness import By, Fairness
-from witness.statement import AMOUNTS, Usages, hours
+from witness.statement import AMOUNTS, hours
 from witness.statement import statement as stated
+from witness.usage import Accounts
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
@@ -139,14 +140,14 @@ def statement(source: Source, *, company: str, span: tuple[Bound, Bound], as_csv
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
     (first, last), month = span, str(span[0])[:7]
-    usages, audited = Usages(), Audited(source)
+    accounts, audited = Accounts(), Audited(source)
     try:
-        _, held = measure(render.counted(audited), usages, first=first, last=last)
+        _, held = measure(render.counted(audited), accounts, first=first, last=last)
     except InvalidCommand:
         raise InvalidCommand(f"the log has no entry in {month}") from None
-    if company not in usages.companies:
+    if company not in accounts.companies:
         raise UnknownCompany(company)
-    said = {"verdict": audited.verdict, **stated(usages, held, company=company, month=month)}
+    said = {"verdict": audited.verdict, **stated(accounts, held, company=company, month=month)}
     if as_json:
         render.print_json(said)
     elif as_csv:
@@ -187,11 +188,7 @@ def _print_statement(said: dict[str, Any]) -> None:
     click.echo(f"digest    {log['digest']}")
     click.echo()
     rows = [
-        (
-            user or "all",
-            app or "all",
-            *(f"{value:.3f}" for value in hours(amounts).values()),
-        )
+        (user or "all", app or "all", *(f"{value:.3f}" for value in hours(amounts).values()))
         for _, user, app, amounts in _lines(said)
     ]
     columns = ("USER", "APP", "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H")

@@ -86,16 +86,12 @@ def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public
 def _about(lines: Iterator[Line], app: str | None, *, known: bool) -> Iterator[Line]:
     """The lines about the app. Raises: UnknownApp if there is none, unless the app is `known` to exist."""
     for line in lines:
-        if app is None or _is_about(line, app):
+        about = line.data.get("app"), app_of(str(line.data.get("executor", "")))
+        if app is None or app in about:
             known = True
             yield line
     if not known and app is not None:
         raise UnknownApp(app)
-
-
-def _is_about(line: Line, app: str) -> bool:
-    said = line.data
-    return bool(said.get("app") == app or app_of(str(said.get("executor", ""))) == app)
 
 
 @click.command()
@@ -107,19 +103,15 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
     FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order and the
     final state. docs/cli.md lists the operations.
     """
-    result = run_scenario(_scenario(file), check=True)
-    if as_json:
-        render.print_json(result)
-    else:
-        _print_result(result)
-
-
-def _scenario(file: IO[bytes]) -> dict[str, Any]:
     try:
         scenario: dict[str, Any] = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise InvalidCommand(f"{getattr(file, 'name', 'the scenario')} is not valid JSON: {error}") from None
-    return scenario
+    result = run_scenario(scenario)
+    if as_json:
+        render.print_json(result)
+    else:
+        _print_result(result)
 
 
 def _print_result(result: dict[str, Any]) -> None:

@@ -71,10 +71,7 @@ class Pace:
     """Waits between frames at a speed; pauses are at most `LONGEST_PAUSE_S`."""
 
     def __init__(
-        self,
-        speed: float,
-        pause: Callable[[float], None] = time.sleep,
-        now: Callable[[], float] = time.monotonic,
+        self, speed: float, pause: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic
     ) -> None:
         self.speed, self.pause, self.now = speed, pause, now
         self._due = now()

@@ -15,7 +15,7 @@ from fairlog.cli.target import Target, target_options
 from fairlog.local.running import default_data, find_running
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
-from scheduler.service.program_log import FORMAT_VARIABLE, LogFormat, log_to_stderr
+from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _SMALLEST_CORES = 4
@@ -33,10 +33,6 @@ def _memory(text: str) -> int:
     return memory_mb
 
 
-def _log_as(_ctx: click.Context, _param: click.Parameter, log_format: LogFormat) -> None:
-    os.environ[FORMAT_VARIABLE] = log_format
-
-
 _logs = click.option(
     "--log-format",
     type=click.Choice(["console", "json"]),
@@ -45,7 +41,7 @@ _logs = click.option(
     envvar=FORMAT_VARIABLE,
     show_envvar=True,
     expose_value=False,
-    callback=_log_as,
+    callback=lambda _ctx, _param, log_format: os.environ.update({FORMAT_VARIABLE: log_format}),
     help="Format of the program's own log on stderr.",
 )
 
@@ -54,14 +50,10 @@ _logs = click.option(
 @flag("--detach", help="Run in the background; return once a master is active. `fairlog down` stops it.")
 @range_option("--workers", 0, 100, default=2, show_default=True, help="Number of workers.")
 @range_option(
-    "--cores",
-    *(1, MAX_CORES),
-    help="Cores of each worker.  [default: the machine's cores, divided among the workers]",
+    "--cores", *(1, MAX_CORES), help="Cores of each worker.  [default: the machine's cores, divided among the workers]"
 )
 @size_option(
-    "--memory",
-    type=_memory,
-    help="Memory of each worker.  [default: the machine's memory, divided among the workers]",
+    "--memory", type=_memory, help="Memory of each worker.  [default: the machine's memory, divided among the workers]"
 )
 @range_option(
     "--masters", 1, 9, default=2, show_default=True, help="Number of masters. One is active, the others are standbys."

@@ -64,12 +64,7 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
     "--trace", type=click.File("r", errors="replace"), metavar="FILE.swf", help="Trace to use instead of the log."
 )
 @range_option(
-    "--companies",
-    1,
-    1000,
-    default=4,
-    show_default=True,
-    help="Number of companies that share a trace's users.",
+    "--companies", 1, 1000, default=4, show_default=True, help="Number of companies that share a trace's users."
 )
 @as_json
 @on_log

@@ -39,8 +39,8 @@ class AppPolicy(NamedTuple):
 APP_POLICIES = {
     policy.name: policy
     for policy in (
-        AppPolicy("fifo", "F1", fifo, reason="submitted first"),
-        AppPolicy("sql-first", "F2", sql_first, reason="first by its kind, then by submission"),
+        AppPolicy("fifo", "F1", fifo, "submitted first"),
+        AppPolicy("sql-first", "F2", sql_first, "first by its kind, then by submission"),
     )
 }
 """By their names, which are the values of the setting."""

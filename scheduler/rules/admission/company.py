@@ -33,9 +33,8 @@ class Tenant:
 def dominant_share(tenant: Tenant, basis: Basis) -> Share:
     """The company with the lowest dominant share first (semantics C3).
 
-    Equal shares: the one selected longest ago, then by name. Quotas 512 : 128 : 1024 cores with
-    128 : 64 : 128 occupied are shares of 25 %, 50 % and 12.5 %: the third goes first, without an app of
-    its own the first, then the second.
+    Equal shares: the one selected longest ago, then by name. Example: quotas of 512, 128 and 1024 cores with 128, 64
+    and 128 occupied are shares of 25 %, 50 % and 12.5 %. The third goes first, then the first, then the second.
     """
     return tenant.quota.share_of(tenant.standing.occupied(tenant.balance, basis.occupancy))
 
@@ -43,13 +42,12 @@ def dominant_share(tenant: Tenant, basis: Basis) -> Share:
 def pay_as_you_go(tenant: Tenant, basis: Basis) -> Share:
     """The company with the lowest usage of its quota first, by amount and time of its grants (semantics C5).
 
-    Usage is max(core-ms / quota cores, MiB-ms / quota MiB), both sums halved at every whole multiple of
-    `half_life_s`; ties as in `dominant_share`. Example, half-life 3600 s, quotas of 64 cores each: A was
-    granted 32 cores from 00:00:00 to 00:30:00, then nothing; B 16 cores since 00:30:00. At 00:45:00 A
-    has 57,600,000 core-ms and B 14,400,000: B goes first, though it holds 16 cores and A none. At
-    01:00:00 both are halved, A to 28,800,000 and B to 14,400,000. B overtakes A at 01:15:00, with
-    28,800,000 as well, and from then on A goes first. What admitted apps request that were never granted anything
-    counts as if it had been held for 60 s, so that a burst does not enter on yesterday's figures.
+    Usage is max(core-ms / quota cores, MiB-ms / quota MiB), both sums halved at every whole multiple of `half_life_s`;
+    ties as in `dominant_share`. Example, half-life 3600 s, quotas of 64 cores each: A was granted 32 cores from
+    00:00:00 to 00:30:00, then nothing; B 16 cores since 00:30:00. At 00:45:00 A has 57,600,000 core-ms and B
+    14,400,000: B goes first, though it holds 16 cores and A none. At 01:00:00 both are halved, A to 28,800,000 and B to
+    14,400,000. At 01:15:00 B has 28,800,000 as well, and from then on A goes first. The requests of admitted apps that
+    were never granted anything count as if held for 60 s, so that a burst does not enter on yesterday's figures.
     """
     used = tenant.usage.until(basis.at, tenant.balance, basis.half_life_ms)
     return tenant.quota.share_of(used + tenant.standing.unserved * UNSERVED_MS)
@@ -73,20 +71,14 @@ class CompanyPolicy(NamedTuple):
     def rank(self, tenant: Tenant, basis: Basis) -> CompanyKey:
         """The company's place among all."""
         key = self.key(tenant, basis)
-        return float(key), key, tenant.last_selected, tenant.company
+        return key.rounded, key, tenant.last_selected, tenant.company
 
 
 COMPANY_POLICIES = {
     policy.name: policy
     for policy in (
         CompanyPolicy("dominant-share", "C3", dominant_share, measure="a share of"),
-        CompanyPolicy(
-            "pay-as-you-go",
-            "C5",
-            pay_as_you_go,
-            measure="a use of what it bought (core-ms a core) of",
-            drifts=True,
-        ),
+        CompanyPolicy("pay-as-you-go", "C5", pay_as_you_go, "a use of what it bought (core-ms a core) of", drifts=True),
     )
 }
 """By their names, which are the values of the setting."""

@@ -79,7 +79,7 @@ class QuotaLimit:
             claimed -= self.tenant.standing.lent
         if not self.stops_idle and claimed == NOTHING:
             return True
-        return self.tenant.quota.covers(claimed + request)
+        return self.tenant.quota.covers(claimed, request)
 
     def fits_alone(self, request: Resources) -> bool:
         """Whether a request would pass if the company claimed nothing; else its app is no head (semantics C4)."""

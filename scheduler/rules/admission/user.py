@@ -23,9 +23,8 @@ _ALIKE = Share(0, 1)
 class Contender:
     """A user with pending apps as policies see it.
 
-    `last_selected` is the log position of the user's last admission, 0 = never, and `oldest` that of the
-    submission of the user's oldest pending app; the `_at` are their times in ms. `request` is what the
-    user's next app (semantics F) asks for.
+    `last_selected` is the log position of the user's last admission (0 = never), `oldest` that of the submission of
+    the user's oldest pending app; `_at` are their times in ms. `request` is that of the user's next app (semantics F).
     """
 
     user: str
@@ -41,9 +40,9 @@ class Contender:
 def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:
     """All users are equal: the one selected longest ago goes first (semantics U1).
 
-    Those never selected come first, among them the one whose oldest pending app was submitted first,
-    then by name. Example: ann was selected at position 12 and bob at 9, cid and dan never, dan's oldest
-    app was submitted at 20 and cid's at 21: dan, cid, bob, ann.
+    Users never selected come first, ordered by the submission of their oldest pending app, then by name. Example: ann
+    was selected at position 12 and bob at 9, cid and dan never; dan's oldest app was submitted at 20 and cid's at 21.
+    The order is dan, cid, bob, ann.
     """
     return _ALIKE
 
@@ -51,9 +50,8 @@ def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:
 def least_occupied(contender: Contender, quota: Quota, basis: Basis) -> Share:
     """The user who occupies the smallest dominant share of the company's quota first, ties by U1 (semantics U3).
 
-    Example: of a quota of 64 cores and 128 GiB ann occupies 16 cores and 16 GiB, a share of 1/4, and bob
-    8 cores and 48 GiB, 3/8: ann goes first. After an app of hers with 16 cores and 16 GiB she is at 1/2,
-    and bob goes first.
+    Example, a quota of 64 cores and 128 GiB: ann occupies 16 cores and 16 GiB, a share of 1/4, and bob 8 cores and 48
+    GiB, 3/8. ann goes first. After another app of 16 cores and 16 GiB she is at 1/2, and bob goes first.
     """
     return quota.share_of(contender.standing.occupied(contender.balance, basis.occupancy))
 
@@ -68,10 +66,10 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
         ms since the user was last selected (never: since the oldest pending app was submitted) + 1
 
     as an exact fraction, ties by U1. The ratio falls towards 0 while a user waits and restarts when the user is
-    selected, so no user waits forever. Example, a quota of 64 cores
-    and memory in proportion: ann occupies 16 cores, asks for 16 more and was selected 299,999 ms ago,
-    (32/64) / 300,000 = 1/600,000; bob occupies nothing, asks for 8 and was selected 59,999 ms ago,
-    (8/64) / 60,000 = 1/480,000: ann goes first. Had she asked for 32, hers were 1/400,000, and bob's turn.
+    selected, so no user waits forever. Example, a quota of 64 cores and memory in proportion: ann occupies 16 cores,
+    requests 16 more and was selected 299,999 ms ago: (32/64) / 300,000 = 1/600,000. bob occupies nothing, requests 8
+    and was selected 59,999 ms ago: (8/64) / 60,000 = 1/480,000. ann goes first. With a request of 32 her ratio would be
+    1/400,000, and bob would go first.
     """
     share = quota.share_of(contender.standing.occupied(contender.balance, basis.occupancy) + contender.request)
     since = contender.last_selected_at if contender.last_selected else contender.oldest_at
@@ -90,40 +88,27 @@ class UserPolicy(NamedTuple):
     measure: str = ""
     """What `key` measures, before its value; "" if it is the same for all."""
     drifts: bool = False
-    """Whether the order changes by itself as time passes; users are then compared anew for each admission."""
+    """Whether the order changes by itself as time passes; users are then compared again for each admission."""
     regards_quota: bool = False
     """Whether the order changes with the company's quota; one that drifts need not say so."""
 
     def rank(self, contender: Contender, quota: Quota, basis: Basis) -> UserKey:
         """The user's place among the company's."""
         key, last_selected = self.key(contender, quota, basis), contender.last_selected
-        return float(key), key, last_selected, 0 if last_selected else contender.oldest, contender.user
+        return key.rounded, key, last_selected, 0 if last_selected else contender.oldest, contender.user
 
 
 USER_POLICIES = {
     policy.name: policy
     for policy in (
         UserPolicy(
-            "longest-wait",
-            "U1",
-            longest_wait,
-            reason="was selected longest ago, or never and has the oldest pending app",
+            "longest-wait", "U1", longest_wait, "was selected longest ago, or never and has the oldest pending app"
         ),
         UserPolicy(
-            "least-occupied",
-            "U3",
-            least_occupied,
-            reason="occupied the smallest share",
-            measure="a share of",
-            regards_quota=True,
+            "least-occupied", "U3", least_occupied, "occupied the smallest share", "a share of", regards_quota=True
         ),
         UserPolicy(
-            "balanced",
-            "U4",
-            balanced,
-            reason="would occupy least for the time waited",
-            measure="a share by ms waited of",
-            drifts=True,
+            "balanced", "U4", balanced, "would occupy least for the time waited", "a share by ms waited of", drifts=True
         ),
     )
 }

@@ -38,10 +38,11 @@ def pack_worker_by_worker(
         for owed in apps:
             size = owed.share_of(room) if worker not in owed.own else None
             if size is not None:
-                allocations.append(allocation(owed.app, owed.number, worker, size))
+                allocations.append(allocation(owed.app, owed.app.next_executor + owed.count, worker, size))
                 room -= size
-                owed.take(size)
-        apps = [owed for owed in apps if owed.cores > 0 and owed.executors > 0]
+                owed.left -= size
+                owed.count += 1
+        apps = [owed for owed in apps if owed.left.cores > 0 and owed.count < owed.app.left_executors]
         if not apps:
             break
     return allocations
@@ -49,43 +50,32 @@ def pack_worker_by_worker(
 
 @dataclass(slots=True)
 class _Owed:
-    """What an app may still get in this pass: resources, executors, and the sizes to try if they are computed."""
+    """An app in this pass: the resources it may still get, the workers of its executors, and the new executors."""
 
     app: App
-    cores: int
-    memory_mb: int
-    executors: int
-    number: int
+    left: Resources
     own: set[str]
     fixed_mb: int | None
-    """Memory of each executor in MiB, None if it is computed."""
+    """Memory of each executor in MiB; None if computed, from `sizes`."""
     sizes: list[Resources]
+    count: int = 0
 
     def share_of(self, room: Resources) -> Resources | None:
         """Size of the app's executor on a worker with `room` free, None if none fits (semantics S4).
 
         It takes all the cores it can, or the first computed size that fits.
         """
-        whole = self.sizes if self.fixed_mb is None else [Resources(min(self.cores, room.cores), self.fixed_mb)]
-        left = Resources(self.cores, self.memory_mb)
-        return next((size for size in whole if size.cores and left.covers(size) and room.covers(size)), None)
-
-    def take(self, size: Resources) -> None:
-        """Subtract an executor of that size."""
-        self.cores -= size.cores
-        self.memory_mb -= size.memory_mb
-        self.executors -= 1
-        self.number += 1
+        sizes = self.sizes if self.fixed_mb is None else [Resources(min(self.left.cores, room.cores), self.fixed_mb)]
+        return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
 def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
-    settings, fleet, left, sizing = state.settings, state.fleet, app.left_cores, app.sizing
-    if most is not None:
-        left = min(left, most.cores)
+    settings, fleet, sizing = state.settings, state.fleet, app.sizing
+    cores_left = app.left_cores if most is None else min(app.left_cores, most.cores)
     sizes = []
     fixed_mb, left_mb = None, app.left_memory_mb
     if isinstance(sizing, Computed):
-        for cores in sizes_to_try(fleet, left):
+        for cores in sizes_to_try(fleet, cores_left):
             memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
             if memory_mb is not None:
                 sizes.append(Resources(cores, memory_mb))
@@ -96,4 +86,4 @@ def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
     if most is not None:
         left_mb = min(left_mb, most.memory_mb)
     own = {executor.worker for executor in app.executors.values()}
-    return _Owed(app, left, left_mb, app.left_executors, app.next_executor, own, fixed_mb, sizes)
+    return _Owed(app, Resources(cores_left, left_mb), own, fixed_mb, sizes)

@@ -12,7 +12,6 @@ from scheduler.model.ids import driver_id
 from scheduler.model.resources import NOTHING, Resources
 
 if TYPE_CHECKING:
-    from scheduler.rules.fleet import Fleet
     from scheduler.rules.state import ClusterState
 
 
@@ -33,7 +32,7 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
             return
         if not within_driver_limits(state, size.cores):
             continue
-        worker = first_fit(state.fleet, size)
+        worker = next((name for name, _ in state.fleet.candidates(size, "worker-id")), None)
         if worker is not None and settings.spread_out_drivers:
             draw = draw or Draw(position, state.fleet.live_workers())
             worker = draw.next_worker(partial(_has_room, state, size))
@@ -73,8 +72,3 @@ def _has_room(state: ClusterState, size: Resources, worker: str) -> bool:
 
 def _ticket(position: int, worker: str) -> bytes:
     return blake2b(f"{position}\n{worker}".encode(), digest_size=16).digest()
-
-
-def first_fit(fleet: Fleet, size: Resources) -> str | None:
-    """The first worker by id with room for `size`; None if there is none (semantics D2)."""
-    return next((worker for worker, _ in fleet.candidates(size, "worker-id")), None)

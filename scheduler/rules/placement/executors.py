@@ -1,69 +1,49 @@
-"""On which workers executors go: those of one size, and those that grow a core at a time (semantics P)."""
+"""The workers of executors of one size, and of executors that grow a core at a time (semantics P)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import ExecutorAllocated, Locality
 from scheduler.model.ids import executor_id
 from scheduler.model.resources import Resources
-from scheduler.rules.fleet import Candidates, Shape
+from scheduler.rules.fleet import Candidates
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
 
 Counts = list[tuple[str, int]]
-"""(worker, how many executors or cores it gets), in the order of the candidates."""
+"""(worker, number of executors or cores), in the order of the candidates."""
 
 
-def allocation(app: App, number: int, worker: str, size: Resources) -> ExecutorAllocated:
-    """The event that grants the app its executor of that number."""
-    return ExecutorAllocated(
-        app=app.spec.app, executor=executor_id(app.spec.app, number), worker=worker, resources=size
-    )
+def allocation(
+    app: App, number: int, worker: str, size: Resources, locality: Locality | None = None
+) -> ExecutorAllocated:
+    """The grant of the app's executor of that number."""
+    executor = executor_id(app.spec.app, number)
+    return ExecutorAllocated(app=app.spec.app, executor=executor, worker=worker, resources=size, locality=locality)
 
 
 def allocations(app: App, counts: Counts, size: Resources, locality: Locality | None = None) -> list[ExecutorAllocated]:
     """One event an executor; numbers count up per app from 0 and are never used again (semantics P6)."""
-    name, number = app.spec.app, app.next_executor
-    granted = []
-    for worker, count in counts:
-        for _ in range(count):
-            granted.append(
-                ExecutorAllocated(
-                    app=name, executor=executor_id(name, number), worker=worker, resources=size, locality=locality
-                )
-            )
-            number += 1
-    return granted
-
-
-def room_for(free: Shape, size: Resources) -> int:
-    """How many executors of `size` fit into what is free."""
-    return free.holds(size)
+    workers = (worker for worker, count in counts for _ in range(count))
+    return [allocation(app, number, worker, size, locality) for number, worker in enumerate(workers, app.next_executor)]
 
 
 def spread(candidates: Candidates, size: Resources, limit: int) -> Counts:
-    """Up to `limit` executors, one to each candidate in turn, round and round (semantics P2)."""
+    """Up to `limit` executors, one to each candidate in turn, repeatedly (semantics P2)."""
     chosen = list(islice(candidates, limit))
     if len(chosen) == limit:
         return [(worker, 1) for worker, _ in chosen]
-    counts = deal([room_for(free, size) for _, free in chosen], limit)
+    counts = deal([free.holds(size) for _, free in chosen], limit)
     return [(worker, count) for (worker, _), count in zip(chosen, counts, strict=True)]
 
 
 def pack(candidates: Candidates, size: Resources, limit: int) -> Counts:
     """Up to `limit` executors, as many as fit on the first candidate, then the next (semantics P3)."""
-    placed: Counts = []
-    for worker, free in candidates:
-        count = min(limit, room_for(free, size))
-        placed.append((worker, count))
-        limit -= count
-        if not limit:
-            break
-    return placed
+    return fill(((worker, free.holds(size)) for worker, free in candidates), limit)
 
 
 def one_each(candidates: Candidates, _size: Resources, limit: int) -> Counts:
@@ -72,9 +52,9 @@ def one_each(candidates: Candidates, _size: Resources, limit: int) -> Counts:
 
 
 def spread_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
-    """How many of `cores` the one executor gets that each of up to `limit` candidates has, dealt one by one (P4, P2).
+    """Cores of one executor on each of up to `limit` candidates, dealt one by one (semantics P4, P2).
 
-    6 cores on two equal workers: 3 and 3 (semantics P7).
+    6 cores on two equal workers: 3 and 3 (P7).
     """
     chosen = list(islice(candidates, min(limit, cores)))
     counts = deal([free.cores for _, free in chosen], cores)
@@ -82,21 +62,26 @@ def spread_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
 
 
 def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
-    """The same, all that is free of the first candidate, then of the next (semantics P4, P3).
+    """The same, with all free cores of the first candidate, then of the next (semantics P4, P3).
 
-    12 cores on workers with 1, 7 and 4 free: all of it (semantics P7).
+    12 cores on workers with 1, 7 and 4 free: 1, 7 and 4 (P7).
     """
-    placed: Counts = []
-    for worker, free in islice(candidates, min(limit, cores)):
-        placed.append((worker, min(cores, free.cores)))
-        cores -= placed[-1][1]
-        if not cores:
+    return fill(((worker, free.cores) for worker, free in islice(candidates, min(limit, cores))), cores)
+
+
+def fill(rooms: Iterable[tuple[str, int]], units: int) -> Counts:
+    """Give the first worker as many of `units` as it has room for, then the next, until none is left."""
+    counts: Counts = []
+    for worker, room in rooms:
+        counts.append((worker, min(units, room)))
+        units -= counts[-1][1]
+        if not units:
             break
-    return placed
+    return counts
 
 
 def deal(rooms: Sequence[int], units: int) -> list[int]:
-    """How many of `units` each gets, dealt one by one, round and round, where nobody gets more than fits."""
+    """Deal `units` one by one, repeatedly, to places with these rooms; return the number of units of each."""
     counts = [0] * len(rooms)
     able = [index for index, room in enumerate(rooms) if room]
     while units and able:
@@ -109,21 +94,21 @@ def deal(rooms: Sequence[int], units: int) -> list[int]:
 
 
 class Placement(NamedTuple):
-    """A way to put an app's executors on workers (semantics P)."""
+    """A rule for the workers of an app's executors (semantics P)."""
 
     name: str
     rule: str
     """The number of the rule in docs/semantics.md."""
     of_size: Callable[[Candidates, Resources, int], Counts]
-    """How many executors of one size each candidate gets, at most so many in all."""
+    """(candidates, size, limit) -> number of executors on each candidate."""
     growing: Callable[[Candidates, int, int], Counts]
-    """How many of so many cores the one executor gets that each of so many candidates has."""
+    """(candidates, cores, limit) -> cores of the one executor on each candidate."""
     wording: str
-    """How an explanation tells of it, after the name."""
+    """The text of an explanation, after the name."""
     one_a_worker: bool = False
     """Whether an app has at most one executor on a worker (semantics P7)."""
     across_apps: bool = False
-    """Whether each worker is taken in turn and offered to all apps, see `classic` (semantics P7)."""
+    """Whether each worker in turn is offered to all apps, see `classic` (semantics P7)."""
 
 
 PLACEMENTS = {

@@ -7,7 +7,9 @@ differently. IEEE doubles are the same on every machine, and the results are who
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from math import ceil
 from typing import NamedTuple
 
@@ -15,9 +17,6 @@ from scheduler.model.events import Locations, Wanted
 
 DEFAULT_RACK = "/default-rack"
 """The rack of a host without a named rack."""
-
-Hosts = tuple[str, ...] | None
-"""A request's preferred hosts; None = no preference."""
 
 
 class Split(NamedTuple):
@@ -47,8 +46,8 @@ class Preferences(NamedTuple):
 ANYWHERE = Locations()
 
 
-def split_pending_requests(pending: Sequence[Hosts], by_host: Mapping[str, int]) -> Split:
-    """Split pending requests by the current preferences (semantics L2).
+def split_pending_requests(pending: Sequence[tuple[str, ...] | None], by_host: Mapping[str, int]) -> Split:
+    """Split pending requests, given as their preferred hosts, by the current preferences (semantics L2).
 
     - matching: prefers at least one host of `by_host`; kept.
     - stale: prefers only other hosts; cancelled.
@@ -115,12 +114,8 @@ def _pending_by_host(matching: Sequence[Sequence[str]]) -> dict[str, float]:
 
     Example: three requests that name h1 20 times, h2 20 times and h3 10 times give 1.2, 1.2 and 0.6.
     """
-    named: dict[str, int] = {}
-    for hosts in matching:
-        for host in hosts:
-            named[host] = named.get(host, 0) + 1
-    total = sum(named.values())
-    return {host: times * float(len(matching)) / total for host, times in named.items()}
+    named = Counter(host for hosts in matching for host in hosts)
+    return {host: times * float(len(matching)) / named.total() for host, times in named.items()}
 
 
 def rethought(
@@ -146,7 +141,7 @@ def rethought(
     missing = lacking - sum(wanted.number for wanted in pending)
     split = split_pending_requests([wanted.locations.hosts for wanted in pending], preferences.by_host)
     if missing < 0:
-        return _cancelled(pending, -missing, [*split.stale, *split.free, *split.matching])
+        return without(pending, -missing, [*split.stale, *split.free, *split.matching])
     available = missing + sum(pending[index].number for index in split.stale)
     exchangeable = sum(pending[index].number for index in split.free)
     matching = [pending[index].locations.hosts or () for index in split.matching for _ in range(pending[index].number)]
@@ -159,21 +154,15 @@ def rethought(
         if index in split.free:
             cancelled = min(exchanged, wanted.number)
             exchanged -= cancelled
-            kept += _cancelled([wanted], cancelled, [0])
+            kept += without([wanted], cancelled, [0])
         elif index not in split.stale:
             kept.append(wanted)
     new = preferring + [ANYWHERE] * (available - len(preferring))
     return _merged([*kept, *(Wanted(request, 1, at) for request in new)])
 
 
-def without_one(pending: Sequence[Wanted], index: int) -> list[Wanted]:
-    """The requests after one of those at `index` was served."""
-    left = pending[index]._replace(number=pending[index].number - 1)
-    return [*pending[:index], *([left] if left.number else []), *pending[index + 1 :]]
-
-
-def _cancelled(pending: Sequence[Wanted], number: int, order: Iterable[int]) -> list[Wanted]:
-    """The requests after `number` of them were cancelled, in the order of the indexes `order` (semantics L4)."""
+def without(pending: Sequence[Wanted], number: int, order: Iterable[int]) -> list[Wanted]:
+    """The requests after `number` of them were cancelled or served, in the order of the indexes `order` (L4)."""
     left = [wanted.number for wanted in pending]
     for index in order:
         cancelled = min(number, left[index])
@@ -183,10 +172,6 @@ def _cancelled(pending: Sequence[Wanted], number: int, order: Iterable[int]) -> 
 
 
 def _merged(pending: Iterable[Wanted]) -> list[Wanted]:
-    merged: list[Wanted] = []
-    for wanted in pending:
-        if merged and merged[-1]._replace(number=wanted.number) == wanted:
-            merged[-1] = wanted._replace(number=merged[-1].number + wanted.number)
-        else:
-            merged.append(wanted)
-    return merged
+    """The requests with neighbours of the same locations and time combined."""
+    alike = groupby(pending, key=lambda wanted: (wanted.locations, wanted.since))
+    return [Wanted(locations, sum(one.number for one in same), since) for (locations, since), same in alike]

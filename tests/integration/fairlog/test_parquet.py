@@ -15,6 +15,7 @@ from fairlog.cli.main import cli
 from fairlog.cli.parquet import TEXT, TRUTH, WHOLE
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.events import EVENT_TYPES, AppRegistered
+from scheduler.model.resources import Resources
 from scheduler.store.codec import lines_of
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
@@ -83,9 +84,10 @@ def _columns(kind: str, said: dict[str, Any]) -> dict[str, Any]:
     if kind == "AppRegistered":
         driver = said.pop("driver")
         said |= {"has_driver": driver is not None, "unlimited": said["cores"] is None}
-        said["driver_cores"], said["driver_memory_mb"], *_ = driver or (None, None)
-    if said.get("requested"):
-        said["requested_cores"], said["requested_memory_mb"], *_ = said["requested"]
+        said |= {f"driver_{name}": amount for name, amount in (driver or {}).items()}
+    said |= {f"requested_{name}": amount for name, amount in (said.get("requested") or {}).items()}
+    for vector in ("offer", "amounts", "resources"):
+        said |= said.get(vector) or {}
     if "sizing" in said:
         said["sizing"], size, *_ = said["sizing"]
         each = size if said["sizing"] == "fixed" else (None, size if said["sizing"] == "one-per-worker" else None)
@@ -151,6 +153,9 @@ def test_every_column_is_a_fact_that_some_event_states_in_that_type() -> None:
     for name, kind in kinds.items():
         if name in PARTS:
             assert PARTS[name] in AppRegistered.__struct_fields__
+            continue
+        if name == "memory_mb":
+            assert any(Resources in get_type_hints(model).values() for model in EVENT_TYPES.values())
             continue
         models = [model for model in EVENT_TYPES.values() if name in model.__struct_fields__]
         models = [model for model in models if name != "driver" or model is not AppRegistered]

@@ -67,7 +67,7 @@ def written(store: EmbeddedStore) -> EventLog:
         turn.take(command, f"c{number}")
         turn.settle()
         record = encode_turn(turn.entries, turn.commands, first=end.seq + 1, at=at, previous=end.digest)
-        log.commit(end, record)
+        log.begin_commit(end, record).finish()
         end = Position(record.last, record.digest)
     return log
 
@@ -149,7 +149,7 @@ def test_a_backup_whose_log_breaks_a_precondition_is_never_published(
     gone = encode_turn(
         [(WorkerRemoved(worker="x", reason="removed"), "")], first=end.seq + 1, at=2_000, previous=end.digest
     )
-    written.commit(end, gone)
+    written.begin_commit(end, gone).finish()
     backup(written, str(file))
     before = written.store.dbsize()
     with pytest.raises(

@@ -159,7 +159,7 @@ def _nothing(_: list[str]) -> list[str]:
         (_begun_late, "log position 1: the entry is missing; the next one in the log is 5"),
         (_garbled, "log position 21: "),
         (_unknown_type, "log position 1: "),
-        (_older, "log position 1: the log is of schema 1, .* fairlog 0.1 is the last one"),
+        (_older, "log position 1: the log has schema 1, .* fairlog 0.1 can"),
         (_contradicting, "log position 2: ExecutorRemoved: no executor 'a.0' is granted"),
         (_without_a_worker, "log position 1: WorkerRemoved: worker 'w' is not registered"),
         (_nothing, "contains no log"),

@@ -46,7 +46,7 @@ def log(connection: Redis, keys: Keys) -> EventLog:
     position = GENESIS
     for event, at, cause, _ in played(seeded(11, 120)).log:
         record = encode_turn([(event, cause)], first=position.seq + 1, at=at, previous=position.digest)
-        made.commit(position, record)
+        made.begin_commit(position, record).finish()
         position = Position(record.last, record.digest)
     return made
 

@@ -27,16 +27,9 @@ from recovery.failover.master import Master
 from scheduler.model.commands import RegisterCompany, RegisterWorker
 from scheduler.model.errors import Deposed, StaleLog, UnreadableRecord
 from scheduler.service.client import Client
-from scheduler.store.doorbell import (
-    LONGEST_WAIT_S,
-    RING_LUA,
-    DoorbellWorker,
-    bell_id,
-    forget_queue,
-    queue_key,
-)
+from scheduler.store.doorbell import LONGEST_WAIT_S, RING_LUA, DoorbellWorker, forget_queue
 from scheduler.store.eventlog import EventLog
-from scheduler.store.keys import Keys
+from scheduler.store.keys import Keys, bell_id, queue_key
 from tests.waiting import HOPELESS_S, wait_until
 
 if TYPE_CHECKING:
@@ -217,7 +210,7 @@ def test_a_job_that_is_no_ring_is_named_removed_and_not_run(
         job = put(connection, listener.queue, mark)
         listener.wait_for_answer()
     (said,) = logs
-    assert (said["event"], said["log_level"]) == ("refused and removed a job that is no ring", "warning")
+    assert (said["event"], said["log_level"]) == ("refused and removed a job that is not a ring", "warning")
     assert (said["job"], said["queue"]) == (job, listener.queue)
     assert not mark.exists()
     assert not connection.exists(queue_key(listener.queue), f"rq:job:{job}")

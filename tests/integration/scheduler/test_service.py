@@ -46,9 +46,9 @@ from scheduler.service.client import Client
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.codec import chained, encode_turn
 from scheduler.store.connection import check_store
-from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
-from scheduler.store.keys import Keys
+from scheduler.store.keys import Keys, bell_id, queue_key
 from tests.waiting import HOPELESS_S, wait_until
 
 ACME = RegisterCompany(company="acme")
@@ -319,13 +319,15 @@ def test_folding_again_completes_the_side_effects_of_a_lost_turn(
     client.store.hset(keys.secrets("b"), "TOKEN", "hidden")
     scheduler.turn()
     assert scheduler.worklist.fill("a", 1, worker="w1", executor="a.0")
-    assert scheduler.worklist.take("a", 1, worker="w1", executor="a.0") == [0]
+    assert scheduler.worklist.step("a", worker="w1", executor="a.0", want=1).taken == [(0, 1)]
     log = EventLog(scheduler.store, keys)
     state, position = rebuild(log)
     late = turn_module.Turn(state, state.at)
     late.take(EndedExecutor(executor="a.0", reason="failed", exit_code=1))
     late.take(KillApp(app="b"))
-    log.commit(position, encode_turn(late.entries, first=late.first, at=late.at, previous=position.digest))
+    log.begin_commit(
+        position, encode_turn(late.entries, first=late.first, at=late.at, previous=position.digest)
+    ).finish()
     client.notify(RegisterCompany(company="other"))
     scheduler.turn()
     assert scheduler.worklist.progress("a").running == 0
@@ -626,7 +628,7 @@ def test_a_tail_that_was_cut_off_stops_the_master_at_its_position(
 @pytest.mark.parametrize(
     ("events", "why"),
     [
-        ('[["CompanyPainted","c"]]', "an event of the unknown type 'CompanyPainted'"),
+        ('[["CompanyPainted","c"]]', "the event type 'CompanyPainted' is unknown"),
         ('[["CompanyRemoved","c",1]]', "CompanyRemoved holds data that cannot be read"),
         ('[["CompanyRemoved",7]]', "CompanyRemoved holds data that cannot be read"),
     ],

@@ -161,8 +161,8 @@ def test_a_crashing_server_is_restarted_after_growing_pauses(
     monkeypatch.setattr("scheduler.service.child.SHORT_LIFE_S", float("inf"))
     child = own._child
     assert child is not None
-    command = child._command
-    child._command = ["/bin/false"]
+    command = child.command
+    child.command = ["/bin/false"]
     _kill(own)
     said: list[str] = []
 
@@ -175,7 +175,7 @@ def test_a_crashing_server_is_restarted_after_growing_pauses(
     assert said[1].startswith("the store ended with exit code 1 (")
     pauses = [float(sentence.rpartition(" in ")[2].removesuffix(" s")) for sentence in said]
     assert pauses == [0.2, 0.5, 1.0]
-    child._command = command
+    child.command = command
     with Redis.from_url(own.url) as connection:
         wait_until(lambda: own.tend() is None and _answers(connection), "the store")
 

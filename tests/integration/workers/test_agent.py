@@ -23,9 +23,9 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
 from scheduler.model.commands import ConfigureCluster, KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
 from scheduler.service.client import Client
-from scheduler.store.doorbell import RING_LUA, bell_id, queue_key
+from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
-from scheduler.store.keys import Keys
+from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Worklist
 from tests.integration.cli_rig import is_gone
 from tests.integration.forked import Forked

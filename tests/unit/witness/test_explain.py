@@ -51,11 +51,11 @@ def test_an_app_that_is_next_waits_for_the_cluster() -> None:
     assert waits(cluster, "b1") == ("cluster-full", "A3", text)
 
 
-def test_an_app_waits_for_its_companys_cap_and_both_numbers_are_told() -> None:
+def test_an_app_waits_for_its_companys_quota_and_both_numbers_are_told() -> None:
     cluster = full()
     cluster.submit("a2", 24)
     cause, rule, text = waits(cluster, "a2")
-    assert (cause, rule) == ("cap", "C4")
+    assert (cause, rule) == ("quota", "C4")
     assert "has requested 16 cores" in text
     assert "24 cores" in text
     assert "quota of 32 cores" in text
@@ -181,7 +181,7 @@ def test_a_borrower_beyond_its_quota_waits_while_another_company_takes_part() ->
     cluster.submit("a2", 8)
     cluster.submit("b2", 8, company="bolt")
     cause, rule, text = waits(cluster, "a2")
-    assert (cause, rule) == ("cap", "C6")
+    assert (cause, rule) == ("quota", "C6")
     assert text.endswith("exceed its quota of 8 cores and 65536 MiB; it cannot borrow while another company takes part")
 
 
@@ -273,11 +273,13 @@ def test_executors_are_told_with_their_size_and_their_worker() -> None:
     (executor,) = told(full(), "a1")["executors"]
     assert (executor["executor"], executor["worker"], executor["cores"]) == ("a1.0", "w1", 16)
     assert executor["why"]["sizeRule"] == "S2"
-    assert executor["why"]["size"] == "16 cores left to grant on 1 usable workers make executors of 16 cores"
-    assert executor["why"]["memory"] == "512 MiB a task: 8192 MiB for 16 cores, at least 2048, in steps of 256"
+    assert executor["why"]["size"] == "16 cores: 16 cores were left to grant on 1 usable workers"
+    assert executor["why"]["memory"] == (
+        "8192 MiB for 16 cores: 512 MiB per task; at least 2048 MiB, in steps of 256 MiB"
+    )
     assert executor["why"]["workers"] == (
-        "spread: one to each worker in turn, by cores-free-desc (P1); "
-        "w1 was number 1 of 1 with room and had 16 cores and 65536 MiB free"
+        "spread: one to each worker in turn, workers ordered by cores-free-desc (P1); "
+        "w1 was number 1 of 1 workers with room and had 16 cores and 65536 MiB free"
     )
 
 
@@ -338,12 +340,12 @@ def test_executors_of_different_sizes_are_told_each_with_its_own_reason() -> Non
     cluster.worker("w2", 8)
     cluster.submit("a1", 20)
     executors = told(cluster, "a1")["executors"]
-    assert [(each["cores"], each["why"]["size"].partition(" left")[0]) for each in executors] == [
-        (8, "20 cores"),
-        (8, "20 cores"),
-        (4, "4 cores"),
+    assert [(each["cores"], each["why"]["size"].partition(" were left")[0]) for each in executors] == [
+        (8, "8 cores: 20 cores"),
+        (8, "8 cores: 20 cores"),
+        (4, "4 cores: 4 cores"),
     ]
-    assert "; 16 would need 32 cores left" in executors[0]["why"]["size"]
+    assert "; 16 cores require 32 left" in executors[0]["why"]["size"]
     assert [each["why"]["workers"].partition("; ")[2][:20] for each in executors][:2] == [
         "w1 was number 1 of 2",
         "w2 was number 2 of 2",
@@ -360,7 +362,7 @@ def test_a_time_that_is_still_to_come_is_refused_for_a_file_too(tmp_path: Path) 
     file.write_text(exported(full().records))
     answer = CliRunner().invoke(cli, ["explain", "a1", str(file), "--at", "2999-01-01"])
     assert answer.exit_code == 1
-    assert "; 2999-01-01T00:00:00+00:00 is in the future" in answer.output
+    assert "; 2999-01-01 00:00:00.000 is in the future" in answer.output
 
 
 def test_an_id_that_came_again_once_it_was_forgotten_is_told_of_its_last_life() -> None:

@@ -17,7 +17,8 @@ from tests.property.given import Cluster
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from witness.fairness import By, Fairness
-from witness.statement import Usages, statement
+from witness.statement import statement
+from witness.usage import Accounts
 
 
 def two_companies() -> Cluster:
@@ -122,7 +123,7 @@ def test_a_span_that_holds_nothing_is_refused(first: Bound, last: Bound) -> None
 
 
 def test_a_statement_adds_up_by_app_user_and_company() -> None:
-    usages = Usages()
+    usages = Accounts()
     _, span = measure(facts(two_companies()), usages)
     said = statement(usages, span, company="tiny", month="1970-01")
     assert said["total"]["requestedCoreMs"] == 8 * 21_000
@@ -133,7 +134,7 @@ def test_a_statement_adds_up_by_app_user_and_company() -> None:
 
 
 def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
-    whole, early, late = Usages(), Usages(), Usages()
+    whole, early, late = Accounts(), Accounts(), Accounts()
     entries = facts(two_companies())
     total = statement(whole, measure(entries, whole)[1], company="acme", month="")["total"]
     first = measure(entries, early, last=Bound(at=9_500))[1]
@@ -149,20 +150,21 @@ def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:
 def test_in_any_history_figures_agree_with_the_ledgers(history: History) -> None:
     """What is granted never exceeds the cluster, the entitlements neither; a statement's grants are the figures'."""
     entries = facts(played(history))
-    meter, usages = Fairness(), Usages()
+    meter, usages = Fairness(), Accounts()
     state, span = measure(entries, meter)
     measure(entries, usages)
     found = meter.report(state)
-    for instant in meter.instants:
-        assert sum(now.entitled[0] for now in instant.standings.values()) <= 1e-6 + sum(
-            now.demand[0] for now in instant.standings.values()
+    for _, standings in meter.course:
+        entitled, demanded = (
+            sum(getattr(now, name)[0] for now in standings.values()) for name in ("entitled", "demand")
         )
+        assert entitled <= 1e-6 + demanded
     length = span.last_at - span.first_at
-    for name in dict.fromkeys(account.company for account in usages.accounts.all):
+    for name in dict.fromkeys(account.company for account in usages.all):
         total = statement(usages, span, company=name, month="")["total"]
         mean = row(found, company=name)
         assert (mean["grantedCores"] or 0) * length == pytest.approx(total["grantedCoreMs"], abs=0.001 * length + 1)
-    held = {account.app: account for account in usages.accounts.all}
+    held = {account.app: account for account in usages.all}
     for name, app in state.apps.items():
         assert held[name].granted.cores == app.granted.cores
         assert held[name].admitted_at == (app.admitted_at or None)
@@ -185,7 +187,7 @@ def test_a_statement_of_any_span_is_what_every_app_held_at_every_instant_of_it(
             sums[0] += (app.requested.cores if asked else 0) * passed
             sums[1] += sum(each.resources.memory_mb for each in app.allocations()) * passed
         state.apply(record.event, at=record.at, cause=record.cause)
-    usages = Usages()
+    usages = Accounts()
     _, span = measure(log, usages, first=Bound(at=begins), last=Bound(at=ends))
     for company in usages.companies:
         said = statement(usages, span, company=company, month="1970-01")

@@ -98,8 +98,8 @@ def test_it_decides_is_explained_and_audited_and_replayed(new: tuple[str, Any], 
         "user_policy": ["U9", "ann asked for least, before bob"],
         "company_policy": ["C9", "acme had a letter of 97/1, the smallest of 2"],
         "app_policy": ["F9", "of 2 apps in ann's queue it was no sql"],
-        "placement": ["P9", "last: all on the last worker, by cores-free-desc (P1)"],
-        "worker_selection": ["P2", "one to each worker in turn, by worker-id-desc (P1)"],
+        "placement": ["P9", "last: all on the last worker, workers ordered by cores-free-desc (P1)"],
+        "worker_selection": ["P2", "one to each worker in turn, workers ordered by worker-id-desc (P1)"],
     }[setting]
     assert [text for text in words if text not in told] == []
 

@@ -14,7 +14,7 @@ from tests.property.given import Cluster
 from tests.unit.recorded import facts
 from witness.audit.audit import audit
 from witness.explain import explain
-from witness.statement import Usages
+from witness.usage import Accounts
 
 
 def submit(app: str, company: str, cores: int) -> SubmitApp:
@@ -78,7 +78,7 @@ def test_the_audit_works_out_every_receipt_again() -> None:
 
 def test_a_statement_counts_what_was_lost_and_what_it_had_run() -> None:
     cluster = reclaimed(ended("x.3"))
-    usages = Usages()
+    usages = Accounts()
     usages.begin(0)
     told = list(facts(cluster))
     state = ClusterState()

@@ -53,7 +53,7 @@ def other(taken: list[LoggedTurn], rules: Rules, *, check: bool = False) -> Othe
 
 
 def ended_at(world: World) -> dict[str, int | None]:
-    return {account.app: account.ended_at for account in world.meter.accounts.all}
+    return {account.app: account.ended_at for account in world.meter.all}
 
 
 @settings(max_examples=25)
@@ -170,7 +170,7 @@ def test_jobs_of_a_trace_run_as_long_as_they_did_on_what_they_asked_for() -> Non
 def test_users_of_a_trace_are_dealt_by_processor_seconds_in_a_snake() -> None:
     """User 1 has most, then 2 … 6; two companies: 1 and 4 and 5 to c1, 2 and 3 and 6 to c2."""
     world = run_trace(HEADER + "".join(job(user, 0, 100 - user, 2, user) for user in range(1, 7)), Rules())
-    dealt = {account.user: account.company for account in world.meter.accounts.all}
+    dealt = {account.user: account.company for account in world.meter.all}
     assert dealt == {"u1": "c1", "u2": "c2", "u3": "c2", "u4": "c1", "u5": "c1", "u6": "c2"}
 
 

@@ -13,8 +13,10 @@ import pytest
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
+from scheduler.store.task_queue import Begun
 from tests.waiting import wait_until
 from workers import memory, tasks
+from workers.agent import _kill_tasks
 from workers.executor import ExecutorSpec
 from workers.forkserver import _Server
 from workers.launchers import LAUNCHERS
@@ -193,9 +195,29 @@ def test_variables_of_the_submitter_override_the_machines_and_fairlogs_override_
     monkeypatch.setenv("LANG", "C")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("PRIVATE", "x")
-    environment = tasks.task_environment(GRANT, {"LANG": "de_DE", "FAIRLOG_APP_ID": "forged"})
+    environment = tasks.task_environment(GRANT, Path("a.0.lock"), {"LANG": "de_DE", "FAIRLOG_APP_ID": "forged"})
     assert (environment["LANG"], environment["LC_ALL"], environment["FAIRLOG_APP_ID"]) == ("de_DE", "C.UTF-8", "a")
     assert "PRIVATE" not in environment
+
+
+def test_tasks_of_an_equal_executor_of_another_cluster_are_not_killed(tmp_path: Path) -> None:
+    """The links lead to the same folder: an agent may name its folder differently after a restart."""
+    grant = GRANT.model_copy(update={"command": ("sleep", "60")})
+    (tmp_path / "link").symlink_to(tmp_path)
+    running = []
+    for root in (tmp_path / "ours", tmp_path / "others"):
+        started = tasks.TaskStarter(grant, "w1", RunDir(root, "w1"), {}).start(Begun(0, 1))
+        assert isinstance(started, tasks.Task)
+        running.append(started)
+    ours, others = running
+    note = _kill_tasks(RunDir(tmp_path / "link" / "ours", "w1"), Holder("a.0", "a", 0))
+    assert note.reason == "failed"
+    assert ours.process.wait() == -signal.SIGKILL
+    assert others.process.poll() is None
+    others.process.kill()
+    others.process.wait()
+    for task in running:
+        task.abandon()
 
 
 def test_another_rq_worker_cannot_run_a_task() -> None:

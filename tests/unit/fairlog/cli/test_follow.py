@@ -27,7 +27,7 @@ def write(log: EventLog, *companies: str) -> None:
         seq, digest = log.head()
         event = CompanyRegistered(company=company, amounts=None, part=None)
         record = encode_turn([(event, "")], first=seq + 1, at=1, previous=digest)
-        log.commit(Position(seq, digest), record)
+        log.begin_commit(Position(seq, digest), record).finish()
 
 
 def lose(log: EventLog, entries: int) -> None:

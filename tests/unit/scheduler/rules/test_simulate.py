@@ -15,7 +15,7 @@ SUBMIT = {"op": "submit", "app": "a1", "company": "acme", "user": "ann", "cores"
 
 
 def run(*commands: object, **settings: object) -> dict[str, Any]:
-    return run_scenario({"settings": settings, "commands": list(commands)}, check=True)
+    return run_scenario({"settings": settings, "commands": list(commands)})
 
 
 def test_an_app_is_admitted_and_placed() -> None:

@@ -14,9 +14,9 @@ DRIVER = {"op": "submit", "app": "d1", "company": "acme", "user": "ann", "driver
 
 
 def run(*commands: object, **settings: object) -> list[dict[str, Any]]:
-    decisions: list[dict[str, Any]] = run_scenario(
-        {"settings": settings, "commands": [COMPANY, *commands]}, check=True
-    )["decisions"]
+    decisions: list[dict[str, Any]] = run_scenario({"settings": settings, "commands": [COMPANY, *commands]})[
+        "decisions"
+    ]
     return [decision for decision in decisions if "admitted" not in decision]
 
 
@@ -66,7 +66,7 @@ def test_a_driver_is_placed_and_its_app_ends_with_it() -> None:
     assert run(WORKER, DRIVER) == [placed]
     ended = {"op": "driver_ended", "driver": "d1.driver-0"}
     for end in (ended, {"op": "finish", "app": "d1"}):
-        outcome = run_scenario({"commands": [COMPANY, WORKER, DRIVER, end]}, check=True)
+        outcome = run_scenario({"commands": [COMPANY, WORKER, DRIVER, end]})
         assert outcome["final"]["waitingApps"] == []
         assert outcome["final"]["free"] == {"w1": 4}
     failing = {**ended, "reason": "failed", "exit_code": 1}

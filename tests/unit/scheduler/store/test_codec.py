@@ -373,7 +373,7 @@ def test_no_part_of_the_private_part_can_be_changed() -> None:
     ):
         private = record.private.replace(part.encode(), instead.encode(), 1)
         assert private != record.private
-        assert "was altered: it is not what the chain commits to" in refused(record._replace(private=private))
+        assert "was altered: it does not match its commitment" in refused(record._replace(private=private))
     for private in (b"{}", b"[", record.private.replace(b",", b", ", 1), b'[[0,"",{}]]'):
         assert "was altered" in refused(record._replace(private=private))
 
@@ -394,9 +394,9 @@ def test_an_event_stored_before_its_type_got_more_fields_is_read_with_their_defa
 @pytest.mark.parametrize(
     ("events", "why"),
     [
-        ('["Surprise"]', "an event of the unknown type 'Surprise'"),
-        ("[]", "an event of the unknown type ''"),
-        ("[7]", "an event of the unknown type 7"),
+        ('["Surprise"]', "the event type 'Surprise' is unknown"),
+        ("[]", "the event type '' is unknown"),
+        ("[7]", "the event type 7 is unknown"),
         ('["CompanyRemoved","c",1]', "CompanyRemoved holds data that cannot be read"),
         ('["CompanyRemoved"]', "CompanyRemoved holds data that cannot be read"),
         ('["CompanyRemoved",1]', "CompanyRemoved holds data that cannot be read"),
@@ -434,12 +434,12 @@ def test_commands_that_do_not_fit_their_turn_are_refused(commands: bytes) -> Non
 
 
 def test_a_turn_without_events_is_refused() -> None:
-    assert "the turn holds 0 events" in refused(forged(turn(FIRST, first=7), events=b"[]", last=6))
+    assert "the turn has 0 events" in refused(forged(turn(FIRST, first=7), events=b"[]", last=6))
 
 
 def test_a_turn_of_more_or_fewer_events_than_positions_is_refused() -> None:
     for last in (6, 8):
-        assert "the turn holds 1 events" in refused(forged(turn(FIRST, first=7), last=last))
+        assert "the turn has 1 events" in refused(forged(turn(FIRST, first=7), last=last))
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_a_turn_of_more_or_fewer_events_than_positions_is_refused() -> None:
 def test_an_altered_turn_is_named_with_its_positions(field: str, value: Any) -> None:
     record = turn(FIRST)
     check(record, 0, GENESIS_DIGEST)
-    with pytest.raises(UnreadableRecord, match=r"^log position 1: entr.* altered: the digest is .* where the chain"):
+    with pytest.raises(UnreadableRecord, match=r"^log position 1: entr.* altered: the digest is .*, but the chain"):
         check(record._replace(**{field: value}), 0, GENESIS_DIGEST)
     altered = chain()[0]._replace(at=7)
     with pytest.raises(UnreadableRecord, match=f"^log position 1: entries 1 to {len(EVENTS)} were altered"):
@@ -466,7 +466,7 @@ def test_a_turn_in_a_wrong_place_is_named_with_the_position_that_it_should_have(
     one, two = chain()
     with pytest.raises(UnreadableRecord, match=f"^log position 1: the entry is missing; the next one .* {two.first}$"):
         check(two, 0, GENESIS_DIGEST)
-    with pytest.raises(UnreadableRecord, match=f"^log position {two.first}: entry 1 stands here once more"):
+    with pytest.raises(UnreadableRecord, match=f"^log position {two.first}: entry 1 is repeated here"):
         check(one, one.last, one.digest)
 
 
@@ -492,7 +492,7 @@ def test_a_stream_entry_is_read_as_the_record_that_it_stores() -> None:
 def test_a_stream_entry_with_an_invalid_number_or_text_is_named_with_its_position(
     changes: dict[str, bytes],
 ) -> None:
-    with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry has a number or text that is none"):
+    with pytest.raises(UnreadableRecord, match=r"^log position 1: the entry has an invalid number or text"):
         record_of(raw(turn(FIRST), **changes))
 
 
@@ -529,7 +529,7 @@ def test_a_log_of_schema_1_is_refused_by_the_name_of_the_version_that_reads_it()
 
 
 def test_a_line_that_is_no_whole_entry_is_named_with_the_position_it_should_have() -> None:
-    with pytest.raises(UnreadableRecord, match=r"^log position 4: a line that is no entry of the log"):
+    with pytest.raises(UnreadableRecord, match=r"^log position 4: the line is not a log entry"):
         read_entry(b'{"first":4}', 4)
 
 

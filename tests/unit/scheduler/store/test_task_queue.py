@@ -13,7 +13,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import as_text
 
 from scheduler.store.keys import Keys
-from scheduler.store.task_queue import OUTPUT_BYTES, Completion, Outcome, Progress, Step, Worklist, job_id
+from scheduler.store.task_queue import OUTPUT_BYTES, Completion, Outcome, Progress, Step, Worklist
 
 APP, CLUSTER, WORKER = "app.1", "test", "w1"
 KEYS = Keys(CLUSTER)
@@ -35,7 +35,11 @@ def fill(work: Worklist, tasks: int, executor: str = "e", **options: int) -> boo
 
 
 def take(work: Worklist, n: int, executor: str = "e") -> list[int]:
-    return work.take(APP, n, worker=WORKER, executor=executor)
+    return [begun.task for begun in work.step(APP, worker=WORKER, executor=executor, want=n).taken]
+
+
+def job_id(cluster: str, app: str, task: int) -> str:
+    return Worklist(fakeredis.FakeRedis(), cluster)._id(app) + str(task)
 
 
 def end(

@@ -187,7 +187,7 @@ def test_an_edited_entry_whose_digest_was_left_is_found_as_its_turn(seq: int) ->
     ("lines", "seq", "said"),
     [
         ([*LINES[:4], *LINES[5:]], 5, "the entry is missing; the next one in the log is 6"),
-        ([*LINES[:6], LINES[5], *LINES[6:]], 7, "entry 6 stands here once more"),
+        ([*LINES[:6], LINES[5], *LINES[6:]], 7, "entry 6 is repeated here"),
         ([*LINES[:4], LINES[5], LINES[4], *LINES[6:]], 5, "the entry is missing; the next one in the log is 6"),
         (LINES[:-1], len(LOG), "the file ends within the turn"),
     ],
@@ -296,8 +296,8 @@ def test_recorded_histories_are_audited_one_by_one(tmp_path: Path) -> None:
     ("lines", "said"),
     [
         ("", "log.jsonl has no entry"),
-        ("[]\n", "a line that is no entry: Expected `object`, got `array`"),
-        ("no JSON\n", "a line that is no entry: JSON is malformed"),
+        ("[]\n", "the line is not a log entry: Expected `object`, got `array`"),
+        ("no JSON\n", "the line is not a log entry: JSON is malformed"),
     ],
 )
 def test_a_file_that_is_no_log_is_told_so(tmp_path: Path, lines: str, said: str) -> None:

@@ -57,8 +57,8 @@ def test_a_ledger_that_goes_wrong_is_named_where_it_does(spoil: Spoil, monkeypat
     at = [written.seq for written in log if written.type == "ExecutorAllocated"][5]
     sound = ClusterState.apply
 
-    def apply(state: ClusterState, event: ExecutorAllocated, *, at: int, **given: Any) -> None:
-        sound(state, event, at=at, **given)
+    def apply(state: ClusterState, event: ExecutorAllocated, *given: Any) -> None:
+        sound(state, event, *given)
         if state.head == spoiled_at:
             spoil(state, event)
 
@@ -76,7 +76,7 @@ def test_an_admission_that_the_caps_let_through_passes_what_the_events_make_of_t
     ledger, state = ShadowLedger(), ClusterState()
     for event, at, cause, _ in played(history, {"admission": "fair", "quota_patience_s": cores}).log:
         if isinstance(event, AppAdmitted) and state.settings.admission == "fair":
-            assert ledger.passes_cap(event)
+            assert ledger.within_quota(event)
         state.apply(event, at=at, cause=cause)
         ledger.post(event, state)
 
@@ -92,4 +92,4 @@ def test_an_admission_beyond_the_cap_does_not_pass() -> None:
         state.apply(event, at=at, cause=cause)
         ledger.post(event, state)
     assert state.apps["a2"].state == "pending"
-    assert not ledger.passes_cap(AppAdmitted(app="a2", company="acme", user=state.apps["a2"].spec.user, share="3/4"))
+    assert not ledger.within_quota(AppAdmitted(app="a2", company="acme", user=state.apps["a2"].spec.user, share="3/4"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from scheduler.model.resources import Resources
 from scheduler.rules.fleet import Fleet, Shape
-from scheduler.rules.placement.executors import pack, room_for, spread
+from scheduler.rules.placement.executors import pack, spread
 
 ONE = Resources(1, 1024)
 FIVE: dict[str, Shape] = {
@@ -63,7 +63,7 @@ def test_memory_limits_the_room_as_cores_do() -> None:
     """Semantics P2, P3."""
     free: list[tuple[str, Shape]] = [("a", Resources(16, 4096)), ("b", Resources(16, 65536))]
     size = Resources(4, 2048)
-    assert [room_for(shape, size) for _, shape in free] == [2, 4]
+    assert [shape.holds(size) for _, shape in free] == [2, 4]
     assert spread(iter(free), size, 9) == [("a", 2), ("b", 4)]
     assert pack(iter(free), size, 3) == [("a", 2), ("b", 1)]
 

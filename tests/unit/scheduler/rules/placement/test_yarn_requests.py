@@ -9,7 +9,7 @@ from scheduler.model.events import ClusterConfigured, Locations, Wanted
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Worker
 from scheduler.rules.placement.delay import served_by
-from scheduler.rules.placement.yarn import ANYWHERE, Preferences, rethought, without_one
+from scheduler.rules.placement.yarn import ANYWHERE, Preferences, rethought, without
 from scheduler.rules.topology import Topology
 
 RACKS = {"h1": "/r1", "h2": "/r1", "h3": "/r2"}
@@ -77,8 +77,8 @@ def test_an_executor_serves_the_oldest_request_that_it_is_near_enough_to() -> No
     assert serves(pending, "h1", "/r1", 40) == 1
     assert serves(pending, "h9", "/r1", 110) == 0
     assert serves(pending, "h9", "/r9", 40) == 2
-    assert without_one(pending, 1) == [pending[0], Wanted(H12, 1, 20), pending[2]]
-    assert without_one(pending, 0) == pending[1:]
+    assert without(pending, 1, [1]) == [pending[0], Wanted(H12, 1, 20), pending[2]]
+    assert without(pending, 1, [0]) == pending[1:]
 
 
 def test_an_executor_elsewhere_does_not_serve_a_request_that_insists_on_its_host() -> None:

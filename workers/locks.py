@@ -1,0 +1,31 @@
+"""Lock files: a process holds one while it lives, so that a reused process id is never mistaken for it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+def try_lock(path: Path) -> int | None:
+    """Lock the file, made if need be. Returns the descriptor that holds the lock, None if another process holds it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock. Raises: OSError if the file cannot be opened."""
+    lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
