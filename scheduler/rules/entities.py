@@ -5,8 +5,9 @@ They are changed by `ClusterState.apply` alone; what is asked of one here follow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from scheduler.model.commands import Private
 from scheduler.model.events import (
@@ -26,8 +27,7 @@ from scheduler.rules.ledger import Accounts, Balance, Usage
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
 
 
-@dataclass(slots=True)
-class Allocation:
+class Allocation(Struct):
     """A part of one worker, granted to an executor of one app or to its driver.
 
     `stopping`: the worker has not confirmed the end yet (semantics A5).
@@ -45,8 +45,7 @@ class Allocation:
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
 
 
-@dataclass(slots=True)
-class Worker:
+class Worker(Struct):
     """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
 
     id: str
@@ -58,12 +57,11 @@ class Worker:
     """What of its offer is not granted."""
     status: WorkerStatus = "alive"
     decommissioned: bool = False
-    executors: dict[str, Allocation] = field(default_factory=dict)
-    drivers: dict[str, Allocation] = field(default_factory=dict)
+    executors: dict[str, Allocation] = {}
+    drivers: dict[str, Allocation] = {}
 
 
-@dataclass(slots=True)
-class App:
+class App(Struct):
     """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
 
     spec: AppRegistered
@@ -79,7 +77,7 @@ class App:
     sizing: Sizing
     """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
     preferring_tasks: int = 0
-    preferred_hosts: dict[str, int] = field(default_factory=dict)
+    preferred_hosts: dict[str, int] = {}
     wanted: tuple[Wanted, ...] = ()
     """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
     backlog_executors: int | None = None
@@ -102,7 +100,7 @@ class App:
     """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
-    executors: dict[str, Allocation] = field(default_factory=dict)
+    executors: dict[str, Allocation] = {}
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
 
@@ -160,8 +158,7 @@ class App:
         return self.requested.memory_mb - self.granted.memory_mb
 
 
-@dataclass(slots=True)
-class User:
+class User(Struct):
     """Somebody who submits apps on behalf of one company."""
 
     balance: Balance = field(default_factory=Balance)
@@ -169,8 +166,7 @@ class User:
     last_selected_at: int = 0
 
 
-@dataclass(slots=True)
-class Company:
+class Company(Struct):
     """A tenant, the quota it bought, and its users."""
 
     spec: CompanyRegistered | CompanyChanged
@@ -179,4 +175,4 @@ class Company:
     last_selected: int = 0
     apps: int = 0
     """How many apps it has that have not ended."""
-    users: dict[str, User] = field(default_factory=dict)
+    users: dict[str, User] = {}
