@@ -20,7 +20,6 @@ from scheduler.model.resources import Resources, kinds
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
-from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
@@ -183,17 +182,6 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
     return (candidate for candidate in candidates if candidate[0] not in own)
-
-
-def placements(state: ClusterState, at: int) -> Iterator[list[facts.ExecutorAllocated]]:
-    """The executors to grant at time `at` (ms), in batches (semantics P6); the caller folds each before the next."""
-    if PLACEMENTS[state.settings.placement].across_apps:
-        while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
-            yield granted
-        return
-    for app in unsatisfied(state):
-        while granted := place(state, app, at):
-            yield granted
 
 
 def unsatisfied(state: ClusterState) -> Iterator[App]:

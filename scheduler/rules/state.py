@@ -163,7 +163,7 @@ class ClusterState:
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
-        return [self.apps[name] for name in self.timers.due(at, "growth", "idle")]
+        return [self.apps[name] for name in self._timers.due(at, "growth", "idle")]
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2).

@@ -7,6 +7,7 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -25,9 +26,11 @@ from scheduler.model.events import (
     MasterElected,
     RoomReserved,
 )
-from scheduler.rules.decide import admit, decide, placements
+from scheduler.rules.decide import admit, decide, place, unsatisfied
 from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
+from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.state import ClusterState
 
 
@@ -53,7 +56,7 @@ class Decision(NamedTuple):
 class Stage(NamedTuple):
     """A part of a turn: what it decides on a state at a time (ms), each event folded before the next is asked for."""
 
-    decide: Callable[[ClusterState, int], Iterator[Event]]
+    decide: Callable[[ClusterState, int], Iterable[Event]]
     decisions: tuple[Decision, ...]
 
 
@@ -183,19 +186,32 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     return () if requested is None else (requested,)
 
 
-def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
+def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
     while (admitted := admit(state)) is not None:
         yield admitted
+        yield from entailed(state, admitted, at)
 
 
-def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
-    return place_drivers(state)
+def _demands(state: ClusterState, at: int) -> Iterator[Event]:
+    return consequences(state, due(state, at), at)
+
+
+def _drivers(state: ClusterState, _at: int) -> Iterable[Event]:
+    return place_drivers(state) if state.waiting_drivers else ()
 
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
-    for granted in placements(state, at):
-        for event in granted:
-            yield event if type(state.apps[event.app].sizing) is Computed else with_request(state, event)
+    """The executors to grant (semantics P6). Those whose size is computed raise no request and prefer no host."""
+    if PLACEMENTS[state.settings.placement].across_apps:
+        while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
+            yield from consequences(state, (with_request(state, event) for event in granted), at)
+        return
+    for app in unsatisfied(state):
+        while granted := place(state, app, at):
+            if type(app.sizing) is Computed:
+                yield from granted
+            else:
+                yield from consequences(state, (with_request(state, event) for event in granted), at)
 
 
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
@@ -206,7 +222,7 @@ STAGES = (
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
     ),
     Stage(
-        due,
+        _demands,
         (
             Decision(
                 AppChanged,
@@ -267,5 +283,4 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
 
     The caller folds each event before it asks for the next.
     """
-    for stage in STAGES[first:]:
-        yield from consequences(state, stage.decide(state, at), at)
+    return chain.from_iterable(stage.decide(state, at) for stage in STAGES[first:])
