@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, structs, to_builtins
 
 from scheduler.model.resources import Resources, kinds
 
@@ -460,3 +460,8 @@ def outlined(event: Event) -> dict[str, Any]:
     """The event as JSON values: its type and its fields, without those that are None."""
     stated = named(dict(zip(event.__struct_fields__, to_builtins(event)[1:], strict=True)))
     return {"type": type(event).__name__, **{name: value for name, value in stated.items() if value is not None}}
+
+
+def unplaced(event: Event) -> Event:
+    """The event without the position of a hold, by which logs differ that decide alike."""
+    return structs.replace(event, hold=0) if isinstance(event, ExecutorRevoked | HoldEnded) else event
