@@ -383,7 +383,8 @@ class AppQueue:
         """Mark a user and company whose ledgers or requests have changed."""
         queue = self.companies[company]
         queue.moved[user] = None
-        queue.limit.review(self.basis.at)
+        if queue.limit.groups:
+            queue.limit.review(self.basis.at)
         self._note(company)
 
     def part(self, name: str) -> Resources:
@@ -440,14 +441,7 @@ class AppQueue:
         within = self.next_within()
         if within is not None or not self._order:
             return within
-        if has_room(NOTHING):
-            return self.next_that(lambda _: True)
-
-        def lends(company: CompanyQueue) -> bool:
-            lent = company.tenant.standing.lent
-            return bool(lent.cores) and has_room(lent)
-
-        return self.next_that(lambda _: True, among=lends)
+        return self.next_that(lambda _: True, among=lambda company: has_room(company.tenant.standing.lent))
 
     def next_that(
         self, test: Test, *, able: Test | None = None, among: Callable[[CompanyQueue], bool] = lambda _: True
