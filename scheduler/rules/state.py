@@ -422,14 +422,15 @@ class ClusterState:
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        executor = Allocation(event.executor, event.app, event.worker, event.resources, locality=event.locality)
-        self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
+        name, granted = event.executor, event.resources
+        executor = Allocation(name, event.app, event.worker, granted, locality=event.locality)
+        self.executors[name] = app.executors[name] = worker.executors[name] = executor
         app.next_executor += 1
         if event.requested is not None:
             add_request(app.accounts, event.requested - app.requested)
             app.requested = event.requested
             self.queue.touch(app.spec.company, app.spec.user)
-        self._grant(app, worker, event.resources)
+        self._grant(app, worker, granted)
 
     def _executor_changed(self, event: events.ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
@@ -496,9 +497,9 @@ class ClusterState:
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
         before = worker.free
-        worker.free -= grant
+        worker.free = free = before - grant
         if worker.status == "alive":
-            self.fleet.move(worker.id, before, worker.free)
+            self.fleet.move(worker.id, before, free)
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
