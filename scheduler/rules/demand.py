@@ -6,7 +6,7 @@ Like `decide`, these functions read the state and return events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -185,14 +185,14 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
-def due(state: ClusterState, at: int) -> Iterator[Event]:
-    """The growth and the idle executors of elastic apps at time `at` (ms), in order of admission (semantics L6, T1).
+def due(state: ClusterState, apps: Iterable[App], at: int) -> Iterator[Event]:
+    """The growth and the idle executors of these elastic apps at time `at` (ms) (semantics L6, T1).
 
     While the backlog needs more executors, the app asks for 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as the
     cluster has room (A3) and the company may hold it (C4). An executor that was idle for `executor_idle_timeout_s` is
     stopped unless the demand includes it.
     """
-    for app in state.elastic_due(at):
+    for app in apps:
         yield from _growth(state, app, at)
         yield from _given_back(state, app, at)
 

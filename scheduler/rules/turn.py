@@ -192,8 +192,9 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
         yield from entailed(state, admitted, at)
 
 
-def _demands(state: ClusterState, at: int) -> Iterator[Event]:
-    return consequences(state, due(state, at), at)
+def _demands(state: ClusterState, at: int) -> Iterable[Event]:
+    apps = state.elastic_due(at)
+    return consequences(state, due(state, apps, at), at) if apps else ()
 
 
 def _drivers(state: ClusterState, _at: int) -> Iterable[Event]:
