@@ -197,7 +197,7 @@ class ClusterState:
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
-        due = self.timers.due(at, "reservation")
+        due = self.timers.due(at, "reservation") if self.queue.arrivals else ()
         return [app for company in due for app in self.queue.to_reserve(company, at)]
 
     def to_lapse(self, at: int) -> list[str]:
