@@ -18,6 +18,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
@@ -177,7 +179,7 @@ class AppQueue:
 
     def restate(self, app: Pending, request: Resources) -> Pending:
         """The app with its new request, in the same place; its time held back starts again (semantics C7)."""
-        restated = app._replace(request=request)
+        restated = replace(app, request=request)
         company = self.companies[app.company]
         queue = company.users[app.user]
         key = self._app_key(app.kind, app.submitted)
