@@ -301,7 +301,7 @@ class ClusterState:
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
             if not app.admitted and app.ended is None:
-                app.queued = app.queued._replace(need=app.need)
+                app.queued = structs.replace(app.queued, need=app.need)
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
         for executor in self.executors.values():
@@ -532,7 +532,7 @@ class ClusterState:
         company.apps += 1
         self.apps[event.app] = app
         app.need = self.claims.need_of(app)
-        app.queued = app.queued._replace(need=app.need)
+        app.queued = structs.replace(app.queued, need=app.need)
         self.queue.push(app.queued, user.balance, app.standings[2])
 
     def _room_reserved(self, event: events.RoomReserved) -> None:

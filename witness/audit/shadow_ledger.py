@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import Struct
+
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Resources
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 
-@dataclass(slots=True)
-class _App:
+class _App(Struct):
     name: str
     company: str
     user: str
