@@ -32,7 +32,7 @@ class Standing:
     held: Resources = NOTHING
     """What they are granted on live workers; kept for companies only."""
     lent: Resources = NOTHING
-    """What of it elastic apps claim beyond their least number; kept for companies only (semantics E7)."""
+    """What of it elastic apps claim beyond their least number; not kept for users (semantics E7)."""
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
 
@@ -211,9 +211,9 @@ class Claims:
         usable, need = usable_executors(app), app.need
         more = app.more
         if held is not None and not moved and need.hostable and need.simple and app.ended is None:
-            number = min(usable, need.most) - min(app.usable, need.most)
-            each = need.executor
-            if held.cores + number * each.cores == 0 == held.memory_mb + number * each.memory_mb and not held.others:
+            most, before, each = need.most, app.usable, need.executor
+            given = (min(most, before)) - (min(most, usable))
+            if held.cores == given * each.cores and held.memory_mb == given * each.memory_mb and not held.others:
                 self._replace(app, usable)  # what it is granted, or gives back, it could use before, or can again
                 app.more = more - held
                 app.standings[1].held += held
@@ -246,7 +246,8 @@ class Claims:
         """Count anew what the elastic app claims beyond its least number of executors (semantics E7)."""
         lent = app.beyond_least
         if lent != app.lent:
-            app.standings[1].lent += lent - app.lent
+            for standing in app.standings[:2]:
+                standing.lent += lent - app.lent
             app.lent = lent
 
     def move(self, app: App, need: Need) -> bool:

@@ -159,20 +159,31 @@ class ClusterState:
     @property
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1), brought up to date with the last event."""
+        timers = self._timers_but_shortage()
         if self._timed != self.head:
             self._timed = self.head
-            self._set_all_timers()
+            if self.owed.lists or timers.short:
+                self._set_short()
+        return timers
+
+    def _timers_but_shortage(self) -> Timers:
+        """Those of companies with held-back apps and of apps: all that a stage before placement asks for."""
+        if self.queue.changed:
+            for company in self.queue.changed:
+                self._timers.set(company, 0, self.queue.moments(company))
+            self.queue.changed.clear()
+        if self._timers.changed:
+            for app in self._timers.changed.values():
+                self._set_timers(app)
+            self._timers.changed.clear()
         return self._timers
 
-    def _set_all_timers(self) -> None:
-        for company in self.queue.changed:
-            self._timers.set(company, 0, self.queue.moments(company))
-        self.queue.changed.clear()
-        for app in self._timers.changed.values():
-            self._set_timers(app)
-        self._timers.changed.clear()
-        if not self.owed.lists and not self._timers.short:
-            return
+    def any_due(self, at: int) -> bool:
+        """Whether anything that waits for a time is due by `at` (ms)."""
+        return self._timers_but_shortage().any_due(at)
+
+    def _set_short(self) -> None:
+        """When the companies that have not reached their parts will have been short for too long (semantics P8)."""
         short = {name: self.short_since(name) for name in self.owed.companies()}
         patience_ms = self.settings.hold_patience_s * 1000
         for name in {**self._timers.short, **short}:
@@ -197,16 +208,18 @@ class ClusterState:
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
-        due = self.timers.due(at, "reservation")
+        due = self._timers_but_shortage().due(at, "reservation") if self.queue.arrivals else ()
         return [app for company in due for app in self.queue.to_reserve(company, at)]
 
     def to_lapse(self, at: int) -> list[str]:
         """The apps whose reservation has lasted too long by `at` (ms), company by company (semantics C7)."""
-        return [app for company in self.timers.due(at, "lapse") for app in self.queue.to_lapse(company, at)]
+        return [
+            app for company in self._timers_but_shortage().due(at, "lapse") for app in self.queue.to_lapse(company, at)
+        ]
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
-        return [self.apps[name] for name in self.timers.due(at, "growth", "idle")]
+        return [self.apps[name] for name in self._timers_but_shortage().due(at, "growth", "idle")]
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2).
@@ -288,7 +301,7 @@ class ClusterState:
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
             if not app.admitted and app.ended is None:
-                app.queued = app.queued._replace(need=app.need)
+                app.queued = structs.replace(app.queued, need=app.need)
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
         for executor in self.executors.values():
@@ -519,7 +532,7 @@ class ClusterState:
         company.apps += 1
         self.apps[event.app] = app
         app.need = self.claims.need_of(app)
-        app.queued = app.queued._replace(need=app.need)
+        app.queued = structs.replace(app.queued, need=app.need)
         self.queue.push(app.queued, user.balance, app.standings[2])
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
@@ -551,7 +564,7 @@ class ClusterState:
         self.queue.admit(app.queued, self.head)
         if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
-        self._reconsider(app)
+        self._set_owed(app)
 
     def _app_changed(self, event: events.AppChanged) -> None:
         app, request = self.apps[event.app], event.requested
@@ -810,6 +823,10 @@ class ClusterState:
         """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
         if self.claims.update(app, held):
             self.queue.touch(app.spec.company, app.spec.user)
+        self._set_owed(app)
+
+    def _set_owed(self, app: App) -> None:
+        """Whether placement owes the app an executor, and the times that it waits for."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
             owed = app.requested.cores > app.granted.cores + app.done_cores and app.ended is None and app.admitted > 0
@@ -832,7 +849,8 @@ class ClusterState:
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        living = app.admitted and app.ended is None
+        waits = app.owed or app.wanted or app.holds or app.spec.elastic is not None
+        living = waits and app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
     def fits_where_held(self, app: App) -> bool:

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
@@ -348,7 +350,7 @@ class AppQueue:
 
     def restate(self, app: Pending, request: Resources, need: Need | None) -> Pending:
         """The app with what it asks now, in its old place; it has waited behind the quota for nothing (C7)."""
-        restated = app._replace(request=request, need=need)
+        restated = replace(app, request=request, need=need)
         company = self.companies[app.company]
         queue = company.users[app.user]
         self._take_out(company, queue, app)
@@ -383,7 +385,8 @@ class AppQueue:
         """Mark a user and company whose ledgers or requests have changed."""
         queue = self.companies[company]
         queue.moved[user] = None
-        queue.limit.review(self.basis.at)
+        if queue.limit.groups:
+            queue.limit.review(self.basis.at)
         self._note(company)
 
     def part(self, name: str) -> Resources:
@@ -440,14 +443,7 @@ class AppQueue:
         within = self.next_within()
         if within is not None or not self._order:
             return within
-        if has_room(NOTHING):
-            return self.next_that(lambda _: True)
-
-        def lends(company: CompanyQueue) -> bool:
-            lent = company.tenant.standing.lent
-            return bool(lent.cores) and has_room(lent)
-
-        return self.next_that(lambda _: True, among=lends)
+        return self.next_that(lambda _: True, among=lambda company: has_room(company.tenant.standing.lent))
 
     def next_that(
         self, test: Test, *, able: Test | None = None, among: Callable[[CompanyQueue], bool] = lambda _: True
