@@ -13,10 +13,9 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.queue import CompanyQueue
-from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full, place
-from scheduler.rules.entities import App
+from scheduler.rules.entities import App, Pending
 from scheduler.rules.fleet import Shape
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes

@@ -15,10 +15,9 @@ from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
-from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
-from scheduler.rules.entities import App, Worker
+from scheduler.rules.entities import App, Pending, Worker
 from scheduler.rules.placement.sizing import executor_memory_mb
 from scheduler.rules.state import ClusterState
 

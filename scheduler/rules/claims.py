@@ -7,81 +7,21 @@ app. Everything here is an index: it follows from the apps, the workers and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.entities import Need
+from scheduler.rules.ledger import Standing, Standings
 from scheduler.rules.placement.sizing import memory_for
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App
     from scheduler.rules.fleet import Fleet
-    from scheduler.rules.ledger import Balance
 
 COMPUTED_MB_PER_CORE = 512
 """The most memory a core that S3 gives an executor of an app that stated none."""
 LEAST_MB_PER_CORE = 256
-
-
-@dataclass(slots=True)
-class Standing:
-    """What the cluster's, a company's or a user's apps count for."""
-
-    claimed: Resources = NOTHING
-    held: Resources = NOTHING
-    """What they are granted on live workers; kept for companies only."""
-    lent: Resources = NOTHING
-    """What of it elastic apps claim beyond their least number; not kept for users (semantics E7)."""
-    unserved: Resources = NOTHING
-    """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
-
-    def occupied(self, balance: Balance, occupancy: str) -> Resources:
-        """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""
-        if occupancy == "requested":
-            return balance.requested
-        return self.claimed if occupancy == "claimed" else balance.granted + self.unserved
-
-
-Standings = tuple[Standing, Standing, Standing]
-"""Those of the cluster, of an app's company and of its user."""
-
-
-@dataclass(slots=True, eq=False)
-class Need:
-    """What an app needs of a worker; apps with equal needs share one of these."""
-
-    executor: Resources
-    """Its smallest executor; nothing if it asks for none."""
-    driver: Resources
-    """Its driver until that is placed, nothing afterwards or without one."""
-    least: Resources
-    """The least room into which an executor of it can be placed."""
-    growing: bool = False
-    """Whether its executors grow a core at a time, so that only the first core of each needs the memory (S5)."""
-    hostable: bool = False
-    """Whether a live worker could host an executor, and one the driver, if they were empty."""
-    most: int = 0
-    """How many of the smallest executors the live cluster offers room for."""
-    simple: bool = field(init=False)
-    """Whether all that counts are executors of one size, of cores and memory alone."""
-    owed: dict[int, dict[int, App]] = field(default_factory=dict)
-    """How many smallest executors an app can still use -> position of admission -> app."""
-
-    def __post_init__(self) -> None:
-        self.simple = not (self.growing or self.driver.cores or self.executor.others)
-
-    def more(self, app: App, fleet: Fleet) -> Resources:
-        """What the app can still use, at most the live cluster (semantics A8)."""
-        if not self.hostable or not app.admitted or app.ended is not None:
-            return NOTHING
-        if self.growing:
-            left = Resources(app.usable, app.left_executor_memory_mb) if app.usable else NOTHING
-            more = left.combined(fleet.total, min)
-        else:
-            number = min(app.usable, self.most)
-            more = self.executor * number if number else NOTHING
-        return more + self.driver if self.driver.cores else more
 
 
 def usable_executors(app: App) -> int:
@@ -100,10 +40,6 @@ def usable_executors(app: App) -> int:
         return cores if app.left_executors > 0 else 0
     number = min(cores // size.cores, memory_mb // size.memory_mb)
     return number if app.executor_limit is None else max(0, min(number, app.left_executors))
-
-
-NO_NEED = Need(NOTHING, NOTHING, NOTHING)
-"""That of an app whose need was not worked out yet."""
 
 
 class Claims:

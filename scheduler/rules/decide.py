@@ -16,9 +16,8 @@ from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, kinds
-from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
-from scheduler.rules.entities import Allocation, App, Company, Worker
+from scheduler.rules.entities import Allocation, App, Company, Pending, Worker
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near

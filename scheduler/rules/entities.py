@@ -1,10 +1,12 @@
-"""What the state holds, each of them until it leaves: executors, workers, apps, users, companies.
+"""What the state holds, each of them until it leaves: executors, workers, apps and their needs, users, companies.
 
 They are changed by `ClusterState.apply` alone; what is asked of one here follows from its own facts.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from dataclasses import field as attribute
 from typing import Literal
 
 from msgspec import Struct, field
@@ -21,9 +23,8 @@ from scheduler.model.events import (
     WorkerStatus,
 )
 from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
-from scheduler.rules.admission.quota import Pending
-from scheduler.rules.claims import NO_NEED, Need, Standings
-from scheduler.rules.ledger import Accounts, Balance, Usage
+from scheduler.rules.fleet import Fleet
+from scheduler.rules.ledger import Accounts, Balance, Standings, Usage
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
 
@@ -100,6 +101,66 @@ class LostWorker(Struct):
     id: str
     offer: Resources
     at: int
+
+
+@dataclass(slots=True, eq=False)
+class Need:
+    """What an app needs of a worker; apps with equal needs share one of these."""
+
+    executor: Resources
+    """Its smallest executor; nothing if it asks for none."""
+    driver: Resources
+    """Its driver until that is placed, nothing afterwards or without one."""
+    least: Resources
+    """The least room into which an executor of it can be placed."""
+    growing: bool = False
+    """Whether its executors grow a core at a time, so that only the first core of each needs the memory (S5)."""
+    hostable: bool = False
+    """Whether a live worker could host an executor, and one the driver, if they were empty."""
+    most: int = 0
+    """How many of the smallest executors the live cluster offers room for."""
+    simple: bool = attribute(init=False)
+    """Whether all that counts are executors of one size, of cores and memory alone."""
+    owed: dict[int, dict[int, App]] = attribute(default_factory=dict)
+    """How many smallest executors an app can still use -> position of admission -> app."""
+
+    def __post_init__(self) -> None:
+        self.simple = not (self.growing or self.driver.cores or self.executor.others)
+
+    def more(self, app: App, fleet: Fleet) -> Resources:
+        """What the app can still use, at most the live cluster (semantics A8)."""
+        if not self.hostable or not app.admitted or app.ended is not None:
+            return NOTHING
+        if self.growing:
+            left = Resources(app.usable, app.left_executor_memory_mb) if app.usable else NOTHING
+            more = left.combined(fleet.total, min)
+        else:
+            number = min(app.usable, self.most)
+            more = self.executor * number if number else NOTHING
+        return more + self.driver if self.driver.cores else more
+
+
+NO_NEED = Need(NOTHING, NOTHING, NOTHING)
+"""That of an app whose need was not worked out yet."""
+
+
+class Pending(Struct, frozen=True, order=True, gc=False):
+    """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
+
+    app: str
+    company: str
+    user: str
+    kind: str
+    request: Resources
+    submitted: int
+    submitted_at: int = 0
+    need: Need | None = None
+    """What it needs of a worker; None = nothing in particular."""
+
+    @property
+    def hostable(self) -> bool:
+        """Whether a live worker is large enough for it (semantics N3)."""
+        return self.need is None or self.need.hostable
 
 
 class App(Struct):

@@ -17,9 +17,8 @@ from scheduler.rules.timers import Timer
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.admission.quota import Pending
-    from scheduler.rules.claims import Need, Standing
-    from scheduler.rules.entities import Allocation, App, Worker
+    from scheduler.rules.entities import Allocation, App, Need, Pending, Worker
+    from scheduler.rules.ledger import Standing
     from scheduler.rules.state import ClusterState
 
 

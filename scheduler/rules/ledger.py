@@ -83,3 +83,26 @@ def add_grant(accounts: Accounts, grant: Resources) -> None:
             balance.granted = held + grant
         else:
             balance.granted = Resources(held.cores + cores, held.memory_mb + memory_mb)
+
+
+@dataclass(slots=True)
+class Standing:
+    """What the cluster's, a company's or a user's apps count for."""
+
+    claimed: Resources = NOTHING
+    held: Resources = NOTHING
+    """What they are granted on live workers; kept for companies only."""
+    lent: Resources = NOTHING
+    """What of it elastic apps claim beyond their least number; not kept for users (semantics E7)."""
+    unserved: Resources = NOTHING
+    """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
+
+    def occupied(self, balance: Balance, occupancy: str) -> Resources:
+        """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""
+        if occupancy == "requested":
+            return balance.requested
+        return self.claimed if occupancy == "claimed" else balance.granted + self.unserved
+
+
+Standings = tuple[Standing, Standing, Standing]
+"""Those of the cluster, of an app's company and of its user."""

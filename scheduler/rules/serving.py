@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from scheduler.model.events import Event, ExecutorAllocated
     from scheduler.model.resources import Resources
     from scheduler.rules.admission.queue import Ask
-    from scheduler.rules.claims import Need
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities import App, Need
     from scheduler.rules.state import ClusterState
 
 Grants = Iterator["list[ExecutorAllocated]"]

@@ -17,10 +17,8 @@ from msgspec import NODEFAULT, Struct, defstruct
 from msgspec.structs import asdict, astuple, fields
 
 from scheduler.model.events import ClusterConfigured
-from scheduler.rules.admission.quota import Pending
-from scheduler.rules.claims import Standing
-from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
-from scheduler.rules.ledger import Balance, Usage
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Pending, User, Worker
+from scheduler.rules.ledger import Balance, Standing, Usage
 from scheduler.rules.state import ClusterState
 
 RECORDS_PER_LINE = 500

@@ -38,10 +38,9 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
-from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Pending, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from scheduler.model.resources import NOTHING, Quota, Share
 from scheduler.rules.admission.policy import Basis
-from scheduler.rules.claims import Standing
-from scheduler.rules.ledger import Balance, Usage
+from scheduler.rules.ledger import Balance, Standing, Usage
 
 CompanyKey = tuple[float, Share, int, str]
 """The rounded share decides most comparisons; equal floats are compared by the exact share."""

@@ -32,13 +32,13 @@ from scheduler.rules.admission.app import APP_POLICIES, AppKey
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
 from scheduler.rules.admission.parts import Parts
 from scheduler.rules.admission.policy import Basis
-from scheduler.rules.admission.quota import Pending, QuotaLimit, Reservation
+from scheduler.rules.admission.quota import QuotaLimit, Reservation
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
-from scheduler.rules.claims import Standing
-from scheduler.rules.ledger import Balance, Usage
+from scheduler.rules.entities import Pending
+from scheduler.rules.ledger import Balance, Standing, Usage
 
 if TYPE_CHECKING:
-    from scheduler.rules.claims import Need
+    from scheduler.rules.entities import Need
     from scheduler.rules.timers import What
 
 LAPSES_AFTER = 10

@@ -15,35 +15,12 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
-
-if TYPE_CHECKING:
-    from scheduler.rules.claims import Need
-
-
-class Pending(Struct, frozen=True, order=True, gc=False):
-    """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
-
-    app: str
-    company: str
-    user: str
-    kind: str
-    request: Resources
-    submitted: int
-    submitted_at: int = 0
-    need: Need | None = None
-    """What it needs of a worker; None = nothing in particular."""
-
-    @property
-    def hostable(self) -> bool:
-        """Whether a live worker is large enough for it (semantics N3)."""
-        return self.need is None or self.need.hostable
-
+from scheduler.rules.entities import Pending
 
 Reservation = tuple[int, int, Pending]
 """(held back since in ms, position of its submission, app)."""

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from scheduler.model.resources import Quota, Resources, Share
 from scheduler.rules.admission.policy import Basis
-from scheduler.rules.claims import Standing
-from scheduler.rules.ledger import Balance
+from scheduler.rules.ledger import Balance, Standing
 
 UserKey = tuple[float, Share, int, int, str]
 """As for companies, the rounded share decides most comparisons."""

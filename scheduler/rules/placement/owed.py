@@ -8,8 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.rules.claims import Need
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities import App, Need
 
 
 def key_of(app: App) -> tuple[str, Need, str]:

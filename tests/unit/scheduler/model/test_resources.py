@@ -11,9 +11,8 @@ from scheduler.model import resources
 from scheduler.model.resources import Quota, Resources, Share, round_up
 from scheduler.rules.admission.company import Tenant
 from scheduler.rules.admission.quota import QuotaLimit
-from scheduler.rules.claims import Standing
 from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
-from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
+from scheduler.rules.ledger import Balance, Standing, Usage, add_grant, add_request
 
 
 @pytest.mark.parametrize(

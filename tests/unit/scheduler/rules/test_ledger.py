@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scheduler.model.resources import Resources
-from scheduler.rules.claims import Standing
-from scheduler.rules.ledger import Balance, add_grant, add_request
+from scheduler.rules.ledger import Balance, Standing, add_grant, add_request
 
 
 def test_a_request_counts_in_waiting_apps_company_and_user_until_it_is_taken_back() -> None:

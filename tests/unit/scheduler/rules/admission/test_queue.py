@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.admission.quota import Pending
+from scheduler.rules.entities import Pending
 from scheduler.rules.ledger import Balance, Usage
 
 SMALL, LARGE = Resources(4, 2048), Resources(16, 8192)
