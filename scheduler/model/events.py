@@ -75,6 +75,17 @@ class Locations(NamedTuple):
     racks: tuple[str, ...] | None = None
 
 
+Condition = Literal["ok", "any", "not-ok"]
+"""How an app must have ended: finished, in any way, or in any other way than finished (semantics J1)."""
+
+
+class Dependency(NamedTuple):
+    """An app that must have ended in a certain way before another one is ready (semantics J1)."""
+
+    app: str
+    condition: Condition
+
+
 class Wanted(NamedTuple):
     """`number` pending requests for executors at the same locations, created at `since` (ms) (semantics L1)."""
 
@@ -127,6 +138,7 @@ class ClusterConfigured(_Fact, frozen=True):
     archive_url: str = ""
     archive_after_events: int = 0
     archive_retain_events: int = 1_000_000
+    priority_step_s: int = 3600
 
 
 class CompanyRegistered(_Fact, frozen=True):
@@ -183,7 +195,7 @@ class AppRegistered(_Fact, frozen=True):
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
-    (L6).
+    (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J).
     """
 
     app: str
@@ -200,6 +212,9 @@ class AppRegistered(_Fact, frozen=True):
     driver: Resources | None = None
     supervise: bool = False
     elastic: Elastic | None = None
+    priority: int = 0
+    after: tuple[Dependency, ...] = ()
+    on_hold: bool = False
 
 
 class RoomReserved(_Fact, frozen=True):
@@ -305,11 +320,30 @@ class ExecutorsRequested(_Fact, frozen=True):
     pending: tuple[Wanted, ...]
 
 
-class AppRemoved(_Fact, frozen=True):
-    """The app ended; its request leaves all three ledgers (semantics A5)."""
+class AppReprioritized(_Fact, frozen=True):
+    """The app's new priority among its user's apps, from -1000 to 1000 (semantics Q1)."""
 
     app: str
-    reason: Literal["finished", "failed", "killed"]
+    priority: int
+
+
+class AppHeld(_Fact, frozen=True):
+    """The pending app is not ready until it is released (semantics J3)."""
+
+    app: str
+
+
+class AppReleased(_Fact, frozen=True):
+    """The app is no longer on hold (semantics J3)."""
+
+    app: str
+
+
+class AppRemoved(_Fact, frozen=True):
+    """The app ended; its request leaves all three ledgers (semantics A5). `unmet`: a dependency cannot be met (J2)."""
+
+    app: str
+    reason: Literal["finished", "failed", "killed", "unmet"]
     detail: str = ""
 
 
@@ -331,10 +365,11 @@ ClusterEvent = MasterElected | ClusterConfigured
 CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
 WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved
 AppEvent = AppRegistered | RoomReserved | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
+OrderEvent = AppReprioritized | AppHeld | AppReleased
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | ExecutorRemoved
 RefusalEvent = CommandRefused | RefusalsOmitted
-Event = ClusterEvent | CompanyEvent | WorkerEvent | AppEvent | DriverEvent | ExecutorEvent | RefusalEvent
+Event = ClusterEvent | CompanyEvent | WorkerEvent | AppEvent | OrderEvent | DriverEvent | ExecutorEvent | RefusalEvent
 
 EVENT_TYPES: dict[str, type[Event]] = {model.__name__: model for model in get_args(Event)}
 

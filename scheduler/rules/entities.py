@@ -13,6 +13,7 @@ from scheduler.model.events import (
     AppRegistered,
     CompanyChanged,
     CompanyRegistered,
+    Condition,
     Fixed,
     Locality,
     Sizing,
@@ -23,7 +24,12 @@ from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.ledger import Accounts, Balance, Usage
 
-AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
+AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet"]
+
+
+def is_met(condition: Condition, ended: str) -> bool:
+    """Whether an app that ended in that way meets the condition (semantics J1)."""
+    return condition == "any" or (condition == "ok") == (ended == "finished")
 
 
 @dataclass(slots=True)
@@ -89,7 +95,7 @@ class App:
     asked_at: int = 0
     admitted: int = 0
     admitted_at: int = 0
-    ended: Literal["finished", "failed", "killed"] | None = None
+    ended: Literal["finished", "failed", "killed", "unmet"] | None = None
     ended_at: int = 0
     detail: str = ""
     granted: Resources = NOTHING
@@ -102,6 +108,17 @@ class App:
     """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
+    priority: int = 0
+    """Orders its user's apps (semantics Q1)."""
+    awaits: dict[str, Condition] = field(default_factory=dict)
+    """The apps that it still waits for, and how they must end (semantics J1)."""
+    unmet: str = ""
+    """The one of them that ended otherwise, "" if none did (semantics J2)."""
+    on_hold: bool = False
+    """Whether it waits for a release (semantics J3)."""
+    readied: int = 0
+    """The log position at which it became ready, and the time (ms); 0 if that was its submission."""
+    readied_at: int = 0
     executors: dict[str, Allocation] = field(default_factory=dict)
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
@@ -119,6 +136,11 @@ class App:
         if not self.admitted:
             return "pending"
         return "running" if self.running or self.driver is not None else "waiting"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all its dependencies are met and it is not on hold (semantics J2, J3)."""
+        return not self.awaits and not self.on_hold
 
     @property
     def left_cores(self) -> int:

@@ -5,7 +5,7 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`. `invariants` recomputes all of them.
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`, `unmet`. `invariants` recomputes all of them.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
@@ -40,7 +40,7 @@ from scheduler.model.resources import Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
-from scheduler.rules.entities import Allocation, App, Company, User, Worker
+from scheduler.rules.entities import Allocation, App, Company, User, Worker, is_met
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
@@ -95,6 +95,10 @@ class ClusterState:
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
+        self.dependents: dict[str, dict[str, None]] = {}
+        """App that has not ended -> the apps that wait for its end, in the order of submission (semantics J1)."""
+        self.unmet: list[tuple[int, str]] = []
+        """(position of its submission, app) of each app that waits for what can no longer come, in order (J2)."""
 
     def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -229,9 +233,12 @@ class ClusterState:
                 known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at)
                 self.queue.add_user(name, known)
         self._set_quotas()
-        for app in self.apps.values():
-            if not app.admitted and app.ended is None:
+        pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
+        for app in sorted(pending, key=lambda app: (app.queued.ready, app.submitted)):
+            if app.is_ready:
                 self.queue.push(app.queued, app.accounts[2])
+        for app in sorted(pending, key=lambda app: app.submitted):
+            self._await(app)
         self.queue.hold_back(held_back)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
@@ -342,9 +349,10 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
+        ready = self.head, self.head, self.at, event.priority
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready),
             (self.balance, company.balance, user.balance),
             company.usage,
             submitted=self.head,
@@ -357,7 +365,76 @@ class ClusterState:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
         company.apps += 1
         self.apps[event.app] = app
-        self.queue.push(app.queued, user.balance)
+        app.priority, app.on_hold = event.priority, event.on_hold
+        if event.after:
+            self._wait_for(app)
+        if app.is_ready:
+            self.queue.push(app.queued, user.balance)
+
+    def _wait_for(self, app: App) -> None:
+        """The app waits for the ends of others; what has ended already is judged now (semantics J1)."""
+        for name, condition in app.spec.after:
+            ended = self.apps[name].ended
+            if ended is None or not is_met(condition, ended):
+                app.awaits[name] = condition
+            if ended is not None and name in app.awaits:
+                app.unmet = app.unmet or name
+        self._await(app)
+
+    def _await(self, app: App) -> None:
+        """Index what the pending app waits for."""
+        for name in app.awaits:
+            if name in self.apps and self.apps[name].ended is None:
+                self.dependents.setdefault(name, {})[app.spec.app] = None
+        if app.unmet:
+            insort(self.unmet, (app.submitted, app.spec.app))
+
+    def _await_no_more(self, app: App) -> None:
+        """The pending app ends before it was ready."""
+        for name in app.awaits:
+            if name in self.dependents:
+                del self.dependents[name][app.spec.app]
+                if not self.dependents[name]:
+                    del self.dependents[name]
+        if app.unmet:
+            self.unmet.remove((app.submitted, app.spec.app))
+
+    def _tell_dependents(self, event: events.AppRemoved) -> None:
+        """The end of an app meets a condition of those that wait for it, or makes it impossible (semantics J2)."""
+        for name in self.dependents.pop(event.app, ()):
+            app = self.apps[name]
+            if is_met(app.awaits[event.app], event.reason):
+                del app.awaits[event.app]
+                self._let_in(app)
+            elif not app.unmet:
+                app.unmet = event.app
+                insort(self.unmet, (app.submitted, name))
+
+    def _let_in(self, app: App) -> None:
+        """The app joins its user's queue if it is ready now; its time counts from here (semantics J2, Q2)."""
+        if app.is_ready:
+            app.readied, app.readied_at = self.head, self.at
+            app.queued = app.queued._replace(ready=self.head, ready_at=self.at)
+            self.queue.push(app.queued, app.accounts[2])
+
+    def _app_held(self, event: events.AppHeld) -> None:
+        app = self.apps[event.app]
+        if app.is_ready:
+            self.queue.remove(app.queued)
+        app.on_hold = True
+
+    def _app_released(self, event: events.AppReleased) -> None:
+        app = self.apps[event.app]
+        app.on_hold = False
+        self._let_in(app)
+
+    def _app_reprioritized(self, event: events.AppReprioritized) -> None:
+        app = self.apps[event.app]
+        app.priority = event.priority
+        if not app.admitted and app.is_ready:
+            app.queued = self.queue.reprioritize(app.queued, event.priority)
+        else:
+            app.queued = app.queued._replace(priority=event.priority)
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
         self.queue.reserve(self.apps[event.app].queued)
@@ -383,7 +460,8 @@ class ClusterState:
         if app.admitted:
             add_request(app.accounts, request - app.requested)
         elif request != app.queued.request:
-            app.queued = self.queue.restate(app.queued, request)
+            restated = app.queued._replace(request=request)
+            app.queued = self.queue.restate(app.queued, request) if app.is_ready else restated
         app.requested = request
         if (event.executor_limit or 0) > (app.executor_limit or 0):
             app.asked_at = self.at
@@ -394,7 +472,8 @@ class ClusterState:
                 insort(self.unsatisfied_as_asked, app.admitted)
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
-        self.queue.touch(app.spec.company, app.spec.user)
+        if app.is_ready:
+            self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
     def _executors_requested(self, event: events.ExecutorsRequested) -> None:
@@ -417,8 +496,12 @@ class ClusterState:
             add_request(app.accounts, -app.requested)
             self.queue.touch(app.spec.company, app.spec.user)
             self._reconsider(app)
-        else:
+        elif app.is_ready:
             self.queue.remove(app.queued)
+        else:
+            self._await_no_more(app)
+        if event.app in self.dependents:
+            self._tell_dependents(event)
         self._forget_if_over(app)
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
@@ -579,6 +662,9 @@ class ClusterState:
         events.ExecutorRemoved: _executor_removed,
         events.AppChanged: _app_changed,
         events.ExecutorsRequested: _executors_requested,
+        events.AppReprioritized: _app_reprioritized,
+        events.AppHeld: _app_held,
+        events.AppReleased: _app_released,
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,

@@ -15,6 +15,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppRemoved,
     ClusterConfigured,
     CommandRefused,
     Computed,
@@ -28,6 +29,7 @@ from scheduler.model.events import (
 from scheduler.rules.decide import admit, decide, placements
 from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.readiness import removals
 from scheduler.rules.state import ClusterState
 
 
@@ -115,7 +117,7 @@ class Turn:
         return True
 
     def settle(self, *, due: bool = False) -> bool:
-        """Admit until nobody may enter, let elastic apps grow and shrink, place drivers and executors (semantics T2).
+        """Decide stage by stage: dependencies, admission, growth of elastic apps, drivers, executors (semantics T2).
 
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
@@ -201,6 +203,18 @@ def _executors(state: ClusterState, at: int) -> Iterator[Event]:
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
 
 STAGES = (
+    Stage(
+        removals,
+        (
+            Decision(
+                AppRemoved,
+                "J2",
+                "{0.app} removed: {0.detail}",
+                {"removed": "app", "reason": "reason"},
+                lambda event: event.reason == "unmet",
+            ),
+        ),
+    ),
     Stage(
         _admissions,
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),

@@ -24,6 +24,8 @@ MAX_CORES = 1_000_000
 MAX_MEMORY_MB = 1 << 30
 MAX_TASKS = 100_000
 MAX_EXECUTORS = 1_000_000
+MAX_PRIORITY = 1_000
+MAX_DEPENDENCIES = 1_000
 MAX_NAME = 128
 MAX_COMMAND_BYTES = 128 * 1024
 
@@ -58,6 +60,7 @@ _AT_LEAST = {
     "locality_wait_rack_ms": 0,
     "archive_after_events": 0,
     "archive_retain_events": 0,
+    "priority_step_s": 0,
 }
 
 

@@ -30,11 +30,12 @@ from scheduler.rules.ledger import Balance, Usage
 
 @dataclass(slots=True)
 class UserQueue:
-    """One user's pending apps, by the app policy and by submission."""
+    """One user's pending apps that are ready, by the app policy and by the time since when they are."""
 
     contender: Contender
     by_policy: list[tuple[AppKey, Pending]] = field(default_factory=list)
-    by_submission: list[tuple[int, int]] = field(default_factory=list)
+    by_readiness: list[tuple[int, int]] = field(default_factory=list)
+    """When they became ready: log position, time in ms."""
     head: Pending | None = None
     placed: tuple[Resources, UserKey] | None = None
 
@@ -67,7 +68,7 @@ class AppQueue:
         self.changed: dict[str, None] = {}
         """The companies whose held-back apps may have changed since their reservation times were last read."""
         self.arrivals: OrderedDict[str, Pending] = OrderedDict()
-        """Every pending app by id, in the order of submission."""
+        """Every pending app that is ready, by id, in the order in which they became ready."""
         self.configure(ClusterConfigured())
 
     def configure(self, settings: ClusterConfigured) -> None:
@@ -75,12 +76,12 @@ class AppQueue:
         companies, users = COMPANY_POLICIES[settings.company_policy], USER_POLICIES[settings.user_policy]
         self._company_key, self._companies_drift = companies.rank, companies.drifts
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
-        self._app_key = APP_POLICIES[settings.app_policy].rank
+        self._rank, self._step_ms = APP_POLICIES[settings.app_policy].rank, settings.priority_step_s * 1000
         self._delay_ms = settings.quota_patience_s * 1000
         self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
         for name, company in self.companies.items():
             for user, queue in company.users.items():
-                queue.by_policy = sorted((self._app_key(app.kind, app.submitted), app) for _, app in queue.by_policy)
+                queue.by_policy = sorted((self._rank(app, self._step_ms), app) for _, app in queue.by_policy)
                 self._set_head(company, queue)
                 self.touch(name, user)
         self.changed |= dict.fromkeys(self.companies)
@@ -155,8 +156,8 @@ class AppQueue:
         queue = company.users.get(app.user)
         if queue is None:
             queue = company.users[app.user] = UserQueue(Contender(app.user, balance))
-        insort(queue.by_policy, (self._app_key(app.kind, app.submitted), app))
-        insort(queue.by_submission, (app.submitted, app.submitted_at))
+        insort(queue.by_policy, (self._rank(app, self._step_ms), app))
+        insort(queue.by_readiness, (app.ready, app.ready_at))
         self.arrivals[app.app] = app
         self._set_head(company, queue)
         company.moved[app.user] = None
@@ -166,8 +167,8 @@ class AppQueue:
         """Take an app out of its user's queue."""
         company = self.companies[app.company]
         queue = company.users[app.user]
-        del queue.by_policy[bisect_left(queue.by_policy, (self._app_key(app.kind, app.submitted), app))]
-        del queue.by_submission[bisect_left(queue.by_submission, (app.submitted, app.submitted_at))]
+        del queue.by_policy[bisect_left(queue.by_policy, (self._rank(app, self._step_ms), app))]
+        del queue.by_readiness[bisect_left(queue.by_readiness, (app.ready, app.ready_at))]
         del self.arrivals[app.app]
         self._set_head(company, queue)
         if company.limit.reservations:
@@ -180,13 +181,29 @@ class AppQueue:
         restated = app._replace(request=request)
         company = self.companies[app.company]
         queue = company.users[app.user]
-        key = self._app_key(app.kind, app.submitted)
+        key = self._rank(app, self._step_ms)
         company.limit.release(app.app)
         queue.by_policy[bisect_left(queue.by_policy, (key, app))] = key, restated
         self.arrivals[app.app] = restated
         self._set_head(company, queue)
         self.touch(app.company, app.user)
         return restated
+
+    def reprioritize(self, app: Pending, priority: int) -> Pending:
+        """The app with its new priority, in its new place (semantics Q1)."""
+        moved = app._replace(priority=priority)
+        company = self.companies[app.company]
+        queue = company.users[app.user]
+        del queue.by_policy[bisect_left(queue.by_policy, (self._rank(app, self._step_ms), app))]
+        insort(queue.by_policy, (self._rank(moved, self._step_ms), moved))
+        self.arrivals[app.app] = moved
+        company.limit.reprioritize(app, moved)
+        if queue.head is app:
+            queue.head = moved
+        self._set_head(company, queue)
+        company.moved[app.user] = None
+        self._note(app.company)
+        return moved
 
     def admit(self, app: Pending, position: int) -> None:
         """Remove an app that is admitted at this log position; its company and user had their turn (C3, U1)."""
@@ -261,7 +278,7 @@ class AppQueue:
         self.changed[company] = None
 
     def oldest(self) -> Pending | None:
-        """The pending app that was submitted first (semantics A6)."""
+        """The pending app that became ready first (semantics A6)."""
         return next(iter(self.arrivals.values()), None)
 
     def _reorder(self) -> None:
@@ -281,7 +298,7 @@ class AppQueue:
         placed: tuple[Resources, UserKey] | None = None
         if queue.head is not None:
             contender, contender.request = queue.contender, queue.head.request
-            contender.oldest, contender.oldest_at = queue.by_submission[0]
+            contender.oldest, contender.oldest_at = queue.by_readiness[0]
             placed = contender.request, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return

@@ -22,7 +22,10 @@ from scheduler.rules.admission.company import Tenant
 
 
 class Pending(NamedTuple):
-    """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
+    """A pending app that is ready (semantics J).
+
+    `submitted` is the log position of its submission; `ready` that at which it became ready, `ready_at` its time in ms.
+    """
 
     app: str
     company: str
@@ -30,7 +33,9 @@ class Pending(NamedTuple):
     kind: str
     request: Resources
     submitted: int
-    submitted_at: int = 0
+    ready: int = 0
+    ready_at: int = 0
+    priority: int = 0
 
 
 Reservation = tuple[int, int, Pending]
@@ -136,6 +141,15 @@ class QuotaLimit:
         group.reserving += 1
         self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
         insort(self.reservations, self.reserved[app.app])
+
+    def reprioritize(self, old: Pending, new: Pending) -> None:
+        """Replace an app by itself with another priority; what holds it back, or is reserved for it, stays."""
+        if old.app in self.reserved:
+            since, submitted, _ = self.reserved[old.app]
+            place = bisect_left(self.reservations, self.reserved[old.app])
+            self.reservations[place] = self.reserved[old.app] = since, submitted, new
+        elif (group := self.groups.get(old.request)) is not None and old.app in group.heads:
+            group.heads[old.app] = group.heads[old.app][0], new
 
     def hold_back(self, heads: Iterable[Pending], since: Mapping[str, int], reserved: Iterable[Reservation]) -> None:
         """Restore the times (ms) since which these heads are held back, by app, and the reservations."""
