@@ -320,6 +320,12 @@ class ExecutorsRequested(_Fact, frozen=True):
     pending: tuple[Wanted, ...]
 
 
+class AppReady(_Fact, frozen=True):
+    """The pending app joined its user's queue: its dependencies are met and it is not on hold (semantics J2, J3)."""
+
+    app: str
+
+
 class AppReprioritized(_Fact, frozen=True):
     """The app's new priority among its user's apps, from -1000 to 1000 (semantics Q1)."""
 
@@ -365,7 +371,7 @@ ClusterEvent = MasterElected | ClusterConfigured
 CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
 WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved
 AppEvent = AppRegistered | RoomReserved | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
-OrderEvent = AppReprioritized | AppHeld | AppReleased
+OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | ExecutorRemoved
 RefusalEvent = CommandRefused | RefusalsOmitted

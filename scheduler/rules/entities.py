@@ -116,6 +116,8 @@ class App:
     """The one of them that ended otherwise, "" if none did (semantics J2)."""
     on_hold: bool = False
     """Whether it waits for a release (semantics J3)."""
+    ready: bool = True
+    """Whether it is in its user's queue, while it is pending (semantics J2)."""
     readied: int = 0
     """The log position at which it became ready, and the time (ms); 0 if that was its submission."""
     readied_at: int = 0
@@ -138,9 +140,9 @@ class App:
         return "running" if self.running or self.driver is not None else "waiting"
 
     @property
-    def is_ready(self) -> bool:
-        """Whether all its dependencies are met and it is not on hold (semantics J2, J3)."""
-        return not self.awaits and not self.on_hold
+    def judged(self) -> bool:
+        """Whether it is not ready and a turn lets it be ready, or removes it as unmet (semantics J2)."""
+        return not self.ready and (bool(self.unmet) or not (self.awaits or self.on_hold))
 
     @property
     def left_cores(self) -> int:

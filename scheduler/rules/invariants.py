@@ -109,11 +109,11 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
 
 def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
     pending = [app for app in state.apps.values() if not app.admitted and app.ended is None]
-    ready = sorted((app.queued.ready, app.submitted, app.spec.app) for app in pending if app.is_ready)
+    ready = sorted((app.queued.ready, app.spec.app) for app in pending if app.ready)
     users = [user for company in state.queue.companies.values() for user in company.users.values()]
-    if ready != sorted((item.ready, item.submitted, item.app) for user in users for _, item in user.by_policy):
+    if ready != sorted((item.ready, item.app) for user in users for _, item in user.by_policy):
         yield "the queue differs from the pending apps that are ready"
-    if list(state.queue.arrivals) != [name for *_, name in ready]:
+    if list(state.queue.arrivals) != [name for _, name in ready]:
         yield "the arrivals are not the pending apps in the order in which they became ready"
     if any(state.queue.arrivals[name] != state.apps[name].queued for name in state.queue.arrivals):
         yield "the queue has other pending apps than the facts"
@@ -136,8 +136,8 @@ def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:
                 dependents[name].append(app.spec.app)
     if {name: list(apps) for name, apps in state.dependents.items()} != dependents:
         yield f"the apps {state.dependents} wait for others, but by the facts {dict(dependents)} do"
-    if state.unmet != [(app.submitted, app.spec.app) for app in pending if app.unmet]:
-        yield f"the apps {state.unmet} wait in vain, but by the facts others do"
+    if state.judged != [(app.submitted, app.spec.app) for app in pending if app.judged]:
+        yield f"a turn judges the apps {state.judged}, but by the facts others"
 
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:

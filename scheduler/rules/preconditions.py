@@ -194,7 +194,7 @@ def _app_admitted(state: Facts, event: events.AppAdmitted) -> Broken:
         return "A3", f"app {event.app!r} is not pending"
     if app.spec.company != event.company or app.spec.user != event.user:
         return "A3", f"app {event.app!r} is of user {app.spec.user!r} of company {app.spec.company!r}"
-    if not app.is_ready:
+    if not app.ready:
         return "J2", f"app {event.app!r} is not ready"
     return None
 
@@ -326,6 +326,13 @@ def _executors_requested(state: Facts, event: events.ExecutorsRequested) -> Brok
     return None
 
 
+def _app_ready(state: Facts, event: events.AppReady) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None:
+        return "J2", f"app {event.app!r} is not known or has ended"
+    return None if app.judged and not app.unmet else ("J2", f"app {event.app!r} is ready, waits, or is on hold")
+
+
 def _app_reprioritized(state: Facts, event: events.AppReprioritized) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
@@ -377,6 +384,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.ExecutorRemoved: _executor_removed,
     events.AppChanged: _app_changed,
     events.ExecutorsRequested: _executors_requested,
+    events.AppReady: _app_ready,
     events.AppReprioritized: _app_reprioritized,
     events.AppHeld: _app_held,
     events.AppReleased: _app_held,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from scheduler.model.errors import InvalidCommand, NotPending, UnknownDependency
 from scheduler.model.events import (
     AppHeld,
+    AppReady,
     AppReleased,
     AppRemoved,
     AppReprioritized,
@@ -70,10 +71,13 @@ def put_on_hold(app: App, *, hold: bool) -> list[Event]:
     return [AppHeld(app=app.spec.app) if hold else AppReleased(app=app.spec.app)]
 
 
-def removals(state: ClusterState, _at: int) -> Iterator[Event]:
-    """The ends of the apps that wait in vain, in the order of submission, and so on down the chain (semantics J2)."""
-    while state.unmet:
-        _, name = state.unmet[0]
+def judgements(state: ClusterState, _at: int) -> Iterator[Event]:
+    """Apps that are ready now, and ends of apps that wait in vain, down the chain, by submission (semantics J2)."""
+    while state.judged:
+        _, name = state.judged[0]
         app = state.apps[name]
+        if not app.unmet:
+            yield AppReady(app=name)
+            continue
         detail = f"it waited for {app.unmet}:{app.awaits[app.unmet]}, which can no longer come"
         yield AppRemoved(app=name, reason="unmet", detail=detail)

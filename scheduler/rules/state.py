@@ -5,7 +5,7 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`, `unmet`. `invariants` recomputes all of them.
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`, `judged`. `invariants` recomputes all of them.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
@@ -97,8 +97,8 @@ class ClusterState:
         self._by_submission: dict[int, App] = {}
         self.dependents: dict[str, dict[str, None]] = {}
         """App that has not ended -> the apps that wait for its end, in the order of submission (semantics J1)."""
-        self.unmet: list[tuple[int, str]] = []
-        """(position of its submission, app) of each app that waits for what can no longer come, in order (J2)."""
+        self.judged: list[tuple[int, str]] = []
+        """(position of its submission, app) of each app that a turn lets be ready, or removes, in order (J2)."""
 
     def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -234,8 +234,8 @@ class ClusterState:
                 self.queue.add_user(name, known)
         self._set_quotas()
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
-        for app in sorted(pending, key=lambda app: (app.queued.ready, app.submitted)):
-            if app.is_ready:
+        for app in sorted(pending, key=lambda app: app.queued.ready):
+            if app.ready:
                 self.queue.push(app.queued, app.accounts[2])
         for app in sorted(pending, key=lambda app: app.submitted):
             self._await(app)
@@ -365,10 +365,11 @@ class ClusterState:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
         company.apps += 1
         self.apps[event.app] = app
-        app.priority, app.on_hold = event.priority, event.on_hold
-        if event.after:
+        app.priority = event.priority
+        if event.after or event.on_hold:
+            app.ready, app.on_hold = False, event.on_hold
             self._wait_for(app)
-        if app.is_ready:
+        else:
             self.queue.push(app.queued, user.balance)
 
     def _wait_for(self, app: App) -> None:
@@ -386,8 +387,8 @@ class ClusterState:
         for name in app.awaits:
             if name in self.apps and self.apps[name].ended is None:
                 self.dependents.setdefault(name, {})[app.spec.app] = None
-        if app.unmet:
-            insort(self.unmet, (app.submitted, app.spec.app))
+        if app.judged:
+            insort(self.judged, (app.submitted, app.spec.app))
 
     def _await_no_more(self, app: App) -> None:
         """The pending app ends before it was ready."""
@@ -396,42 +397,50 @@ class ClusterState:
                 del self.dependents[name][app.spec.app]
                 if not self.dependents[name]:
                     del self.dependents[name]
-        if app.unmet:
-            self.unmet.remove((app.submitted, app.spec.app))
+        if app.judged:
+            self._not_judged(app)
 
     def _tell_dependents(self, event: events.AppRemoved) -> None:
         """The end of an app meets a condition of those that wait for it, or makes it impossible (semantics J2)."""
         for name in self.dependents.pop(event.app, ()):
             app = self.apps[name]
+            before = app.judged
             if is_met(app.awaits[event.app], event.reason):
                 del app.awaits[event.app]
-                self._let_in(app)
-            elif not app.unmet:
-                app.unmet = event.app
-                insort(self.unmet, (app.submitted, name))
+            else:
+                app.unmet = app.unmet or event.app
+            if app.judged and not before:
+                insort(self.judged, (app.submitted, name))
 
-    def _let_in(self, app: App) -> None:
-        """The app joins its user's queue if it is ready now; its time counts from here (semantics J2, Q2)."""
-        if app.is_ready:
-            app.readied, app.readied_at = self.head, self.at
-            app.queued = app.queued._replace(ready=self.head, ready_at=self.at)
-            self.queue.push(app.queued, app.accounts[2])
+    def _not_judged(self, app: App) -> None:
+        self.judged.remove((app.submitted, app.spec.app))
+
+    def _app_ready(self, event: events.AppReady) -> None:
+        """The app joins its user's queue; its time counts from here (semantics J2, Q2)."""
+        app = self.apps[event.app]
+        self._not_judged(app)
+        app.ready, app.readied, app.readied_at = True, self.head, self.at
+        app.queued = app.queued._replace(ready=self.head, ready_at=self.at)
+        self.queue.push(app.queued, app.accounts[2])
 
     def _app_held(self, event: events.AppHeld) -> None:
         app = self.apps[event.app]
-        if app.is_ready:
+        if app.ready:
             self.queue.remove(app.queued)
-        app.on_hold = True
+        elif app.judged and not app.unmet:
+            self._not_judged(app)
+        app.ready, app.on_hold = False, True
 
     def _app_released(self, event: events.AppReleased) -> None:
         app = self.apps[event.app]
         app.on_hold = False
-        self._let_in(app)
+        if app.judged and not app.unmet:
+            insort(self.judged, (app.submitted, event.app))
 
     def _app_reprioritized(self, event: events.AppReprioritized) -> None:
         app = self.apps[event.app]
         app.priority = event.priority
-        if not app.admitted and app.is_ready:
+        if not app.admitted and app.ready:
             app.queued = self.queue.reprioritize(app.queued, event.priority)
         else:
             app.queued = app.queued._replace(priority=event.priority)
@@ -461,7 +470,7 @@ class ClusterState:
             add_request(app.accounts, request - app.requested)
         elif request != app.queued.request:
             restated = app.queued._replace(request=request)
-            app.queued = self.queue.restate(app.queued, request) if app.is_ready else restated
+            app.queued = self.queue.restate(app.queued, request) if app.ready else restated
         app.requested = request
         if (event.executor_limit or 0) > (app.executor_limit or 0):
             app.asked_at = self.at
@@ -472,7 +481,7 @@ class ClusterState:
                 insort(self.unsatisfied_as_asked, app.admitted)
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
-        if app.is_ready:
+        if app.ready:
             self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
@@ -496,7 +505,7 @@ class ClusterState:
             add_request(app.accounts, -app.requested)
             self.queue.touch(app.spec.company, app.spec.user)
             self._reconsider(app)
-        elif app.is_ready:
+        elif app.ready:
             self.queue.remove(app.queued)
         else:
             self._await_no_more(app)
@@ -662,6 +671,7 @@ class ClusterState:
         events.ExecutorRemoved: _executor_removed,
         events.AppChanged: _app_changed,
         events.ExecutorsRequested: _executors_requested,
+        events.AppReady: _app_ready,
         events.AppReprioritized: _app_reprioritized,
         events.AppHeld: _app_held,
         events.AppReleased: _app_released,

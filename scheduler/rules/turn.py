@@ -15,6 +15,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppReady,
     AppRemoved,
     ClusterConfigured,
     CommandRefused,
@@ -29,7 +30,7 @@ from scheduler.model.events import (
 from scheduler.rules.decide import admit, decide, placements
 from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
 from scheduler.rules.placement.drivers import place_drivers
-from scheduler.rules.readiness import removals
+from scheduler.rules.readiness import judgements
 from scheduler.rules.state import ClusterState
 
 
@@ -204,8 +205,9 @@ _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resource
 
 STAGES = (
     Stage(
-        removals,
+        judgements,
         (
+            Decision(AppReady, "J2", "{0.app} is ready", {"ready": "app"}),
             Decision(
                 AppRemoved,
                 "J2",
