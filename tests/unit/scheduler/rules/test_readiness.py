@@ -341,7 +341,8 @@ def test_a_snapshot_keeps_priorities_holds_and_dependencies() -> None:
     state = restored(lines(cluster.state))
     assert state.digest() == cluster.state.digest()
     assert (state.dependents, state.judged) == (cluster.state.dependents, cluster.state.judged)
-    assert list(state.queue.arrivals.values()) == list(cluster.state.queue.arrivals.values())
+    waiting = [(app.app, app.ready, app.ready_at, app.priority) for app in cluster.state.queue.arrivals.values()]
+    assert [(app.app, app.ready, app.ready_at, app.priority) for app in state.queue.arrivals.values()] == waiting
     assert list(state.queue.arrivals) == ["a1", "a5", "a6"]
 
 
