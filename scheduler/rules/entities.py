@@ -210,7 +210,7 @@ class App(Struct):
     @property
     def judged(self) -> bool:
         """Whether it is not ready and a turn lets it be ready, or removes it as unmet (semantics J2)."""
-        return not self.ready and (bool(self.unmet) or not (self.awaits or self.on_hold))
+        return self.ended is None and not self.ready and (bool(self.unmet) or not (self.awaits or self.on_hold))
 
     @property
     def left_cores(self) -> int:

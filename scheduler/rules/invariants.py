@@ -189,10 +189,10 @@ def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:
         for name in app.awaits:
             if name in state.apps and state.apps[name].ended is None:
                 dependents[name].append(app.spec.app)
-    if {name: list(apps) for name, apps in state.dependents.items()} != dependents:
-        yield f"the apps {state.dependents} wait for others, but by the facts {dict(dependents)} do"
-    if state.judged != [(app.submitted, app.spec.app) for app in pending if app.judged]:
-        yield f"a turn judges the apps {state.judged}, but by the facts others"
+    if {name: list(apps) for name, apps in state.dependents.of.items()} != dependents:
+        yield f"the apps that wait for others are not {dict(dependents)}"
+    if state.dependents.judged != [(app.submitted, app.spec.app) for app in pending if app.judged]:
+        yield f"a turn judges the apps {state.dependents.judged}, but by the facts others"
 
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:

@@ -6,7 +6,7 @@ take part. The fold notes what each end means for the apps that wait for it; a t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvalidCommand, NotPending, UnknownDependency
@@ -71,10 +71,14 @@ def put_on_hold(app: App, *, hold: bool) -> list[Event]:
     return [AppHeld(app=app.spec.app) if hold else AppReleased(app=app.spec.app)]
 
 
-def judgements(state: ClusterState, _at: int) -> Iterator[Event]:
+def judgements(state: ClusterState, _at: int) -> Iterable[Event]:
     """Apps that are ready now, and ends of apps that wait in vain, down the chain, by submission (semantics J2)."""
-    while state.judged:
-        _, name = state.judged[0]
+    return _judgements(state) if state.dependents.judged else ()  # most turns: save the generator
+
+
+def _judgements(state: ClusterState) -> Iterator[Event]:
+    while state.dependents.judged:
+        _, name = state.dependents.judged[0]
         app = state.apps[name]
         if not app.unmet:
             yield AppReady(app=name)

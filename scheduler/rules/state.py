@@ -5,7 +5,7 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`, `judged`. `invariants` recomputes all of them.
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`. `invariants` recomputes all of them.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
@@ -40,7 +40,8 @@ from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
-from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker, is_met
+from scheduler.rules.dependents import Dependents
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
@@ -109,10 +110,7 @@ class ClusterState:
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
-        self.dependents: dict[str, dict[str, None]] = {}
-        """App that has not ended -> the apps that wait for its end, in the order of submission (semantics J1)."""
-        self.judged: list[tuple[int, str]] = []
-        """(position of its submission, app) of each app that a turn lets be ready, or removes, in order (J2)."""
+        self.dependents = Dependents()
 
     def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -296,7 +294,7 @@ class ClusterState:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
         for app in sorted(pending, key=lambda app: app.submitted):
-            self._await(app)
+            self.dependents.add(app, self.apps)
         for executor in self.executors.values():
             self._set_takeable(executor)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
@@ -537,58 +535,15 @@ class ClusterState:
         app.priority = event.priority
         if event.after or event.on_hold:
             app.ready, app.on_hold = False, event.on_hold
-            self._wait_for(app)
+            self.dependents.begin(app, self.apps)
         else:
             self.queue.push(app.queued, user.balance, app.standings[2])
-
-    def _wait_for(self, app: App) -> None:
-        """The app waits for the ends of others; what has ended already is judged now (semantics J1)."""
-        for name, condition in app.spec.after:
-            ended = self.apps[name].ended
-            if ended is None or not is_met(condition, ended):
-                app.awaits[name] = condition
-            if ended is not None and name in app.awaits:
-                app.unmet = app.unmet or name
-        self._await(app)
-
-    def _await(self, app: App) -> None:
-        """Index what the pending app waits for."""
-        for name in app.awaits:
-            if name in self.apps and self.apps[name].ended is None:
-                self.dependents.setdefault(name, {})[app.spec.app] = None
-        if app.judged:
-            insort(self.judged, (app.submitted, app.spec.app))
-
-    def _await_no_more(self, app: App) -> None:
-        """The pending app ends before it was ready."""
-        for name in app.awaits:
-            if name in self.dependents:
-                del self.dependents[name][app.spec.app]
-                if not self.dependents[name]:
-                    del self.dependents[name]
-        if app.judged:
-            self._not_judged(app)
-
-    def _tell_dependents(self, event: events.AppRemoved) -> None:
-        """The end of an app meets a condition of those that wait for it, or makes it impossible (semantics J2)."""
-        for name in self.dependents.pop(event.app, ()):
-            app = self.apps[name]
-            before = app.judged
-            if is_met(app.awaits[event.app], event.reason):
-                del app.awaits[event.app]
-            else:
-                app.unmet = app.unmet or event.app
-            if app.judged and not before:
-                insort(self.judged, (app.submitted, name))
-
-    def _not_judged(self, app: App) -> None:
-        self.judged.remove((app.submitted, app.spec.app))
 
     def _app_ready(self, event: events.AppReady) -> None:
         """The app joins its user's queue; its time counts from here (semantics J2, Q2)."""
         app = self.apps[event.app]
-        self._not_judged(app)
         app.ready, app.readied, app.readied_at = True, self.head, self.at
+        self.dependents.judge(app)
         app.queued = app.queued._replace(ready=self.head, ready_at=self.at)
         self.queue.push(app.queued, app.accounts[2], app.standings[2])
 
@@ -597,15 +552,13 @@ class ClusterState:
         if app.ready:
             self.queue.remove(app.queued)
             app.reserved_at = app.lapsed = 0
-        elif app.judged and not app.unmet:
-            self._not_judged(app)
         app.ready, app.on_hold = False, True
+        self.dependents.judge(app)
 
     def _app_released(self, event: events.AppReleased) -> None:
         app = self.apps[event.app]
         app.on_hold = False
-        if app.judged and not app.unmet:
-            insort(self.judged, (app.submitted, event.app))
+        self.dependents.judge(app)
 
     def _app_reprioritized(self, event: events.AppReprioritized) -> None:
         app = self.apps[event.app]
@@ -716,9 +669,9 @@ class ClusterState:
         elif app.ready:
             self.queue.remove(app.queued)
         else:
-            self._await_no_more(app)
-        if event.app in self.dependents:
-            self._tell_dependents(event)
+            self.dependents.drop(app)
+        if event.app in self.dependents.of:
+            self.dependents.tell(event.app, event.reason)
         self._forget_if_over(app)
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
