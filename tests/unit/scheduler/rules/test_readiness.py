@@ -27,6 +27,7 @@ from scheduler.model.events import (
     Condition,
     Dependency,
     Event,
+    ExecutorRevoked,
     RoomReserved,
 )
 from scheduler.rules.entities import is_met
@@ -140,6 +141,21 @@ class TestPriority:
         assert [reserved for _, _, reserved in since()] == [True]
         cluster.turn(app("small", 8, priority=9))
         assert emptied(cluster) == ["big"]
+
+    @pytest.mark.parametrize(("low", "loser"), [("x", "x"), ("x2", "x2"), (None, "x2")])
+    def test_reclaiming_takes_from_the_lowest_priority_first(self, low: str | None, loser: str) -> None:
+        """Semantics E4: among equals from the app admitted last."""
+        cluster = Cluster({"reclaim": "gentle"})
+        cluster.company("a", 8, 32768, borrow=True)
+        cluster.company("b", 8, 32768)
+        cluster.worker("w1", 16)
+        sized: dict[str, Any] = {"executor_cores": 4, "executor_memory_mb": 1024}
+        cluster.turn(app("x", company="a", **sized))
+        cluster.turn(app("x2", company="a", **sized))
+        if low is not None:
+            cluster.turn(ReprioritizeApp(app=low, priority=-1))
+        events = cluster.turn(app("y", 4, company="b", **sized))
+        assert [event.app for event in events if isinstance(event, ExecutorRevoked)] == [loser]
 
 
 class TestDependencies:
