@@ -492,6 +492,8 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
                 found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in by_kind(each).items()}
             case "requested" | "driver", [_, _, *_] | {}:
                 found |= {f"{name}_{kind}": amount for kind, amount in by_kind(value).items()}
+            case "after", [[_, _], *_]:
+                found["after"] = [f"{app}:{condition}" for app, condition in value]
             case "offer" | "amounts" | "resources", [_, _, *_] | {}:
                 found |= by_kind(value)
             case _:
