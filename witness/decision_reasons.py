@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
+from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
@@ -72,11 +73,14 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
     users, apps = USER_POLICIES[settings.user_policy], APP_POLICIES[settings.app_policy]
     alone = f"no other user of {app.company} had an app within the quota"
     user = f"of {app.company}'s users {app.user} {users.reason}, before {_names(others)}" if others else alone
-    queued = len(company.users[app.user].by_policy)
+    queued = [one for _, one in company.users[app.user].by_policy]
+    first = apps.reason
+    if any(one.priority != app.priority or one.ready != one.submitted for one in queued):
+        first = f"the first, with priority {app.priority} and ready since {moment(app.ready_at)} (Q2)"
     return [
         *reasons,
         _reason(users.rule, user),
-        _reason(apps.rule, f"of {queued} apps in {app.user}'s queue it was {apps.reason}"),
+        _reason(apps.rule, f"of {len(queued)} apps in {app.user}'s queue it was {first}"),
     ]
 
 

@@ -16,6 +16,7 @@ from scheduler.model.events import (
     AppRegistered,
     CompanyChanged,
     CompanyRegistered,
+    Condition,
     Fixed,
     Locality,
     Sizing,
@@ -26,7 +27,12 @@ from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Accounts, Balance, Standings, Usage
 
-AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
+AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet"]
+
+
+def is_met(condition: Condition, ended: str) -> bool:
+    """Whether an app that ended in that way meets the condition (semantics J1)."""
+    return condition == "any" or (condition == "ok") == (ended == "finished")
 
 
 class Allocation(Struct):
@@ -145,7 +151,10 @@ NO_NEED = Need(NOTHING, NOTHING, NOTHING)
 
 
 class Pending(Struct, frozen=True, order=True, gc=False):
-    """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
+    """A pending app that is ready (semantics J).
+
+    `submitted` is the log position of its submission; `ready` that at which it became ready, `ready_at` its time in ms.
+    """
 
     app: str
     company: str
@@ -153,7 +162,9 @@ class Pending(Struct, frozen=True, order=True, gc=False):
     kind: str
     request: Resources
     submitted: int
-    submitted_at: int = 0
+    ready: int = 0
+    ready_at: int = 0
+    priority: int = 0
     need: Need | None = None
     """What it needs of a worker; None = nothing in particular."""
 
@@ -198,7 +209,7 @@ class App(Struct):
     """Log position at which its last reservation lapsed, 0 = none did."""
     admitted: int = 0
     admitted_at: int = 0
-    ended: Literal["finished", "failed", "killed"] | None = None
+    ended: Literal["finished", "failed", "killed", "unmet"] | None = None
     ended_at: int = 0
     detail: str = ""
     granted: Resources = NOTHING
@@ -222,6 +233,19 @@ class App(Struct):
     lent: Resources = NOTHING
     unserved: bool = False
     """Whether it was admitted and never granted anything (semantics O3)."""
+    priority: int = 0
+    """Orders its user's apps (semantics Q1)."""
+    awaits: dict[str, Condition] = {}
+    """The apps that it still waits for, and how they must end (semantics J1)."""
+    unmet: str = ""
+    """The one of them that ended otherwise, "" if none did (semantics J2)."""
+    on_hold: bool = False
+    """Whether it waits for a release (semantics J3)."""
+    ready: bool = True
+    """Whether it is in its user's queue, while it is pending (semantics J2)."""
+    readied: int = 0
+    """The log position at which it became ready, and the time (ms); 0 if that was its submission."""
+    readied_at: int = 0
     executors: dict[str, Allocation] = {}
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
@@ -248,6 +272,11 @@ class App(Struct):
         if not self.admitted:
             return "pending"
         return "running" if self.running or self.driver is not None else "waiting"
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is not ready and a turn lets it be ready, or removes it as unmet (semantics J2)."""
+        return self.ended is None and not self.ready and (bool(self.unmet) or not (self.awaits or self.on_hold))
 
     @property
     def left_cores(self) -> int:

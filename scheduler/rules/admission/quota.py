@@ -128,6 +128,15 @@ class QuotaLimit:
         self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
         insort(self.reservations, self.reserved[app.app])
 
+    def reprioritize(self, old: Pending, new: Pending) -> None:
+        """Replace an app by itself with another priority; what holds it back, or is reserved for it, stays."""
+        if old.app in self.reserved:
+            since, submitted, _ = self.reserved[old.app]
+            place = bisect_left(self.reservations, self.reserved[old.app])
+            self.reservations[place] = self.reserved[old.app] = since, submitted, new
+        elif (group := self.groups.get(old.request)) is not None and old.app in group.heads:
+            group.heads[old.app] = group.heads[old.app][0], new
+
     def lapse(self, app: Pending, at: int) -> None:
         """Reserve for the app no longer; if it is a head, it is one from `at` (ms) on (semantics C7)."""
         self.release(app.app)

@@ -15,11 +15,14 @@ from scheduler.model.commands import (
     DecommissionWorker,
     EndedDriver,
     EndedExecutor,
+    HoldApp,
     LoseWorker,
     Private,
     RegisterCompany,
+    ReleaseApp,
     RemoveCompany,
     RemoveWorker,
+    ReprioritizeApp,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
@@ -27,7 +30,7 @@ from scheduler.model.commands import (
 from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered, CompanyRemoved, Event
 from scheduler.model.resources import Resources
 from scheduler.store.codec import Fact, lines_of, read_export
-from tests.property.given import Cluster
+from tests.property.given import Cluster, submission
 from tests.unit.recorded import edited, facts, rechained, stored, without
 from tests.unit.recorded import said as stated
 from witness.audit.audit import Audit, audit
@@ -71,6 +74,9 @@ def lively() -> list[Fact]:
     cluster.ended(last)
     cluster.company("bolt")
     cluster.turn(RemoveCompany(company="bolt"))
+    cluster.turn(replace(submission("h1", 4), hold=True), ReprioritizeApp(app="h1", priority=3))
+    cluster.turn(replace(submission("h2", 4), after={"any": ("h1",)}))
+    cluster.turn(ReleaseApp(app="h1"), HoldApp(app="h2"))
     return facts(cluster)
 
 
