@@ -116,7 +116,10 @@ def settings(state: ClusterState) -> dict[str, Any]:
 
 
 def cluster(state: ClusterState) -> dict[str, Any]:
-    """The head of the log, the capacity, the number of apps in each state, and the workers."""
+    """The head of the log, the capacity, the number of apps in each state, and the workers.
+
+    `tooLarge`: the number of apps that no live worker is large enough for, 0 while none is live (semantics N3).
+    """
     counts = dict.fromkeys(get_args(AppState), 0)
     for found in state.apps.values():
         counts[found.state] += 1
@@ -126,7 +129,9 @@ def cluster(state: ClusterState) -> dict[str, Any]:
         "cores": state.fleet.total.cores,
         "memory": state.fleet.total.memory_mb,
         "apps": counts,
-        "tooLarge": sum(not found.need.hostable for found in state.apps.values() if found.ended is None),
+        "tooLarge": sum(
+            not found.need.hostable for found in state.apps.values() if found.ended is None and state.fleet.live
+        ),
         "workers": [{"worker": worker.id, "status": worker.status} for _, worker in sorted(state.workers.items())],
     }
 

@@ -13,7 +13,9 @@ from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.verbs.apps import send_each
 from scheduler.model import commands
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
+from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
+from scheduler.rules.views import look
 from scheduler.service.program_log import masked
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
         "master": serving and serving._asdict(),
         "standbys": [member._asdict() for member in standbys],
         "workers": workers,
+        "tooLarge": seen.get("tooLarge", 0),
         "store": {"url": masked(session.url), "pid": session.up.store_pid if session.up else None},
     }
     if as_json:
@@ -90,16 +93,25 @@ def _past_status(session: Session, *, as_json: bool) -> int:
         {"worker": name, "pid": None, "host": worker.host, "status": worker.status}
         for name, worker in sorted(state.workers.items())
     ]
+    too_large = look(state, "cluster", {})["tooLarge"]
     if as_json:
         master = state.master and {"id": state.master, "pid": None, "host": None}
         head = {"cluster": session.cluster, "head": state.head, "at": state.at}
-        render.print_json({**head, "master": master, "standbys": [], "workers": workers})
+        render.print_json({**head, "master": master, "standbys": [], "workers": workers, "tooLarge": too_large})
         return 0
     click.echo(f"cluster   {session.cluster}, log at {state.head}, {render.moment(state.at)}")
     click.echo(f"master    {state.master or 'none elected yet'}")
     for worker in workers:
         click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
+    _print_too_large(too_large)
     return 0
+
+
+def _print_too_large(number: int) -> None:
+    """Tell of the apps that no live worker is large enough for (semantics N3)."""
+    if number:
+        needs = "app needs" if number == 1 else "apps need"
+        click.echo(f"apps      {number} {needs} a larger worker than is live; `fairlog explain APP` names the nearest")
 
 
 def _print_health(session: Session, check: str, *, as_json: bool) -> int:
@@ -131,6 +143,7 @@ def _print_status(said: dict[str, Any]) -> None:
     for worker in said["workers"]:
         where = f", process {worker['pid']} on {worker['host']}" if worker["pid"] else ""
         click.echo(f"worker    {worker['worker']} {worker['status']}{where}")
+    _print_too_large(said["tooLarge"])
 
 
 def _member(member: dict[str, Any]) -> str:
@@ -251,7 +264,7 @@ def read_value(name: str, text: str) -> int | str | None:
     """The value of a setting, typed by its look and the setting's name; the rules check it."""
     if name.endswith("_url") and text == "none":
         return ""
-    if text in _WORDS:
+    if text in _WORDS and not isinstance(getattr(ClusterConfigured(), name, None), str):
         return _WORDS[text]
     if name.endswith("_mb"):
         return params.read_size(text)

@@ -152,9 +152,22 @@ def test_status_warns_of_a_log_that_fills_the_store_and_not_before(shell: Shell)
     assert warned.err.startswith("Warning: the log takes ")
 
 
+def test_status_counts_the_apps_that_no_live_worker_is_large_enough_for(shell: Shell) -> None:
+    """Semantics N3: they wait under `never_fits=wait`."""
+    assert "apps " not in shell.ok("status")
+    shell.ok("settings", "set", "never_fits=wait")
+    app = submit(shell, "--cores", "64", "--executor-cores", "64", "--", "true")
+    said = "apps      1 app needs a larger worker than is live; `fairlog explain APP` names the nearest\n"
+    assert said in shell.ok("status")
+    assert said in shell.ok("status", "--at", f"{shell.status()['head']}")
+    shell.ok("kill", app)
+    shell.ok("settings", "set", "never_fits=refuse")
+    assert "apps " not in shell.ok("status")
+
+
 def test_status_has_the_fields_that_programs_rely_on(shell: Shell) -> None:
     status = shell.status()
-    assert list(status) == ["cluster", "head", "master", "standbys", "workers", "store"]
+    assert list(status) == ["cluster", "head", "master", "standbys", "workers", "tooLarge", "store"]
     assert set(status["master"]) == {"id", "pid", "host"}
     assert [set(standby) for standby in status["standbys"]] == [{"id", "pid", "host"}]
     assert [worker["worker"] for worker in status["workers"]] == ["worker-1", "worker-2"]
@@ -382,6 +395,7 @@ def test_without_a_master_what_can_be_read_is_read_from_the_log(lone: EmbeddedSt
         "master": None,
         "standbys": [],
         "workers": [],
+        "tooLarge": 0,
         "store": {"url": lone.url, "pid": None},
     }
     assert shell.ok("apps", "--json", "--store", lone.url) == "[]\n"

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from scheduler.model.commands import DrainWorker, EndApp, KillApp, StartedExecutor
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.rules.views import VIEWS, look
-from tests.property.given import Cluster
+from tests.property.given import Cluster, shared, submission
 
 
 def busy() -> Cluster:
@@ -158,6 +158,20 @@ def test_the_cluster_is_shown_in_a_few_numbers() -> None:
     none = dict.fromkeys(("finished", "failed", "killed", "unmet"), 0)
     assert cluster["apps"] == {"pending": 1, "waiting": 1, "running": 1, **none}
     assert cluster["workers"] == [{"worker": "w1", "status": "alive"}]
+
+
+def test_apps_that_no_live_worker_is_large_enough_for_are_counted() -> None:
+    """Semantics N3."""
+    cluster = shared({"never_fits": "wait"}, w1=4)
+    for app, cores in (("small", 4), ("large", 8)):
+        asked = {"executor_cores": cores, "executor_memory_mb": 1024, "memory_per_task_mb": None}
+        cluster.turn(replace(submission(app, cores), **asked))
+    assert seen(cluster, "cluster")["tooLarge"] == 1
+    cluster.worker("w2", 8)
+    assert seen(cluster, "cluster")["tooLarge"] == 0
+    for worker in ("w1", "w2"):
+        cluster.turn(DrainWorker(worker=worker))
+    assert seen(cluster, "cluster")["tooLarge"] == 0
 
 
 def test_a_view_that_does_not_exist_or_is_asked_wrongly_is_refused() -> None:
