@@ -54,6 +54,7 @@ def task_environment(grant: Grant, lock: Path, secrets: Mapping[str, str]) -> di
         "FAIRLOG_EXECUTOR_ID": grant.executor,
         LOCK_VARIABLE: str(lock),
         "FAIRLOG_CORES": str(grant.cores),
+        "FAIRLOG_TASK_CORES": str(grant.cores_per_task),
         "FAIRLOG_MEMORY_MB": str(grant.memory_mb),
         **({DRIVER_VARIABLE: grant.executor} if grant.role == "driver" else {}),
     }

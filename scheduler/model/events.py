@@ -183,7 +183,7 @@ class AppRegistered(_Fact, frozen=True):
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
-    (L6).
+    (L6). An executor of c cores runs c // `cores_per_task` tasks at once (A7).
     """
 
     app: str
@@ -200,6 +200,7 @@ class AppRegistered(_Fact, frozen=True):
     driver: Resources | None = None
     supervise: bool = False
     elastic: Elastic | None = None
+    cores_per_task: int = 1
 
 
 class RoomReserved(_Fact, frozen=True):

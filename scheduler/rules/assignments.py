@@ -20,7 +20,7 @@ _to_json = Encoder().encode
 _WITHHELD = Private()
 
 
-def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:
+def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901 - one case a field
     """The grant of an executor or driver: the JSON text of a `Grant` without its defaults."""
     app = state.apps[held.app]
     spec, private = app.spec, app.private or _WITHHELD
@@ -51,6 +51,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:
         grant["stays"] = True
     if spec.elastic is not None:
         grant["elastic"] = True
+    if spec.cores_per_task > 1:
+        grant["cores_per_task"] = spec.cores_per_task
     if settled_at:
         grant["settled_at"] = settled_at
     return _to_json(grant).decode()

@@ -90,7 +90,7 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
                 f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
             )
     elif isinstance(sizing, Computed) and executors is not None:
-        each = requested_resources(settings, settings.min_executor_cores, sizing.memory_per_task_mb)
+        each = requested_resources(settings, 1, sizing.memory_per_task_mb, spec.cores_per_task)
         return Fixed(each, counted=True)
     elif isinstance(sizing, Fixed) and sizing.counted and executors is None:
         raise InvalidCommand(
@@ -126,7 +126,7 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
     events: list[Event] = []
     if command.idle != (executor.idle_since is not None):
         events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
-    needed = -(-(command.waiting + command.running) // sizing.each.cores)
+    needed = -(-(command.waiting + command.running) // (sizing.each.cores // app.spec.cores_per_task))
     wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.backlog_executors:
         return events
@@ -159,7 +159,7 @@ def requests(
         pending = rethought(
             pending,
             app.lacking,
-            Preferences(app.preferring_tasks, app.preferred_hosts, app.sizing.each.cores),
+            Preferences(app.preferring_tasks, app.preferred_hosts, app.sizing.each.cores // app.spec.cores_per_task),
             _by_host(state, app),
             racks=state.places.racks_of(app.preferred_hosts),
             at=at,

@@ -143,10 +143,12 @@ class ClusterState:
             return False
         if app.spec.driver is not None and not app.driver_runs:
             return False
-        sizing = app.sizing
-        if type(sizing) is not Fixed or PLACEMENTS[self.settings.placement].one_a_worker:
-            return app.left_cores > 0
-        return app.left_cores >= sizing.each.cores
+        sizing, least = app.sizing, 1
+        if type(sizing) is not Computed:
+            least = app.spec.cores_per_task
+        if type(sizing) is Fixed and not PLACEMENTS[self.settings.placement].one_a_worker:
+            least = sizing.each.cores
+        return app.left_cores >= least
 
     @property
     def timers(self) -> Timers:
