@@ -87,7 +87,7 @@ def test_an_app_gets_executors_only_once_its_driver_is_placed() -> None:
 
 
 @pytest.mark.parametrize("alone", [{"cores": 0}, {"tasks": 0}])
-def test_an_app_that_is_its_driver_asks_for_no_executor(alone: dict[str, int]) -> None:
+def test_an_app_that_is_its_driver_asks_for_no_executor(alone: dict[str, Any]) -> None:
     cluster = shared(w1=16)
     event = cluster.turn(with_driver(**alone))[0]
     assert isinstance(event, AppRegistered)
