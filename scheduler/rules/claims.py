@@ -228,6 +228,16 @@ class Claims:
         self._count(app, change)
         return True
 
+    def rise(self, app: App, memory_mb: int) -> Resources:
+        """How much more an app of growing executors would claim if it requested that much more memory (A8, S5)."""
+        need, left_mb = app.need, app.left_executor_memory_mb + memory_mb
+        each = need.executor
+        if not need.hostable or not each.cores or left_mb < each.memory_mb or app.left_executors <= 0:
+            return NOTHING
+        cores = app.left_cores // each.cores * each.cores
+        more = Resources(cores, left_mb).combined(self._fleet.total, min) if cores else NOTHING
+        return more + need.driver - app.more
+
     def _count(self, app: App, change: Resources) -> None:
         """The app claims that much more."""
         for standing in app.standings:

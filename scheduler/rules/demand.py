@@ -30,6 +30,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Allocation, App
+from scheduler.rules.followers import workers_asked
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
@@ -202,9 +203,12 @@ def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
 
 
 def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
-    """The requests that rise: of demands stated, in the order of the statements, then of elastic apps (L1, L6)."""
+    """The requests that rise: of demands stated, of apps of one executor a worker, of elastic ones (L1, S5, L6)."""
     for app in state.wishing():
         yield from _wish(state, app)
+    if state.settings.admission == "fair":
+        for app in state.followers.behind(state.fleet.live):
+            yield from _follow(state, app)
     for app in state.elastic_due(at):
         yield from _growth(state, app, at)
 
@@ -229,6 +233,21 @@ def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
         step = 2 * app.next_step if more == app.next_step else 1
         request = _request(app, sizing, limit + more)
         yield demand(app, executor_limit=limit + more, next_step=step, requested=request)
+
+
+def _follow(state: ClusterState, app: App) -> Iterator[AppChanged]:
+    """The memory of one executor for each live worker, as far as C4 or C6 lets the company claim it (semantics S5)."""
+    asked, memory_mb, company = workers_asked(app), app.sizing.memory_mb, app.spec.company  # type: ignore[union-attr]
+    quota = state.queue.companies[company].limit
+    beyond = state.queue.may_borrow(company)
+    more = 0
+    while asked + more < state.fleet.live:
+        rise = state.claims.rise(app, (more + 1) * memory_mb)
+        if not (beyond or quota.admits(rise, lent=False)):
+            break
+        more += 1
+    if more:
+        yield demand(app, requested=app.requested + Resources(0, more * memory_mb))
 
 
 def withdrawn(state: ClusterState, admitted: AppAdmitted) -> Iterator[AppChanged]:

@@ -34,6 +34,7 @@ from scheduler.model.events import (
     CompanyRegistered,
     Event,
     Fixed,
+    OnePerWorker,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
@@ -42,6 +43,7 @@ from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
+from scheduler.rules.followers import Followers
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -106,6 +108,8 @@ class ClusterState:
         """The apps that placement still owes executors (semantics P6)."""
         self.wishes: dict[str, App] = {}
         """The apps whose stated demand is not met yet (semantics L1)."""
+        self.followers = Followers()
+        """The apps whose request follows the live workers (semantics S5)."""
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
@@ -804,8 +808,11 @@ class ClusterState:
 
     def _reconsider(self, app: App, held: Resources | None = None) -> None:
         """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
-        if type(app.sizing) is Fixed:
+        sizing = type(app.sizing)
+        if sizing is Fixed:
             self._set_timers(app)
+        elif sizing is OnePerWorker:
+            self.followers.update(app)
         if self.claims.update(app, held):
             self.queue.touch(app.spec.company, app.spec.user)
         owed = self.wants_executors(app)

@@ -26,6 +26,7 @@ from scheduler.model.events import (
     HoldEnded,
     LostWorkersForgotten,
     MasterElected,
+    OnePerWorker,
     ReservationLapsed,
     RevocationWithdrawn,
     RoomHeld,
@@ -265,6 +266,13 @@ STAGES = (
     Stage(
         _demands,
         (
+            Decision(
+                AppChanged,
+                "S5",
+                "{0.app} asks for {0.requested.memory_mb} MiB",
+                {"requested": "app", "cores": "requested.cores"},
+                lambda event: isinstance(event.sizing, OnePerWorker),
+            ),
             Decision(
                 AppChanged,
                 "L6",
