@@ -447,6 +447,7 @@ def _submit(world: World) -> None:
             about |= {"sizing": "one-per-worker", "executor_memory_mb": 1024, "memory_per_task_mb": None}
         case _:
             pass
+    about["cores_per_task"] = Random(f"{world.seed} {name}").choice((None, None, 1, 1, 2, 3))
     command = SubmitApp(
         app=name,
         name=POISON if random.random() < 0.04 else "",
