@@ -32,7 +32,7 @@ class Standing:
     held: Resources = NOTHING
     """What they are granted on live workers; kept for companies only."""
     lent: Resources = NOTHING
-    """What of it elastic apps claim beyond their least number; kept for companies only (semantics E7)."""
+    """What of it elastic apps claim beyond their least number; not kept for users (semantics E7)."""
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
 
@@ -86,11 +86,14 @@ class Need:
 
 def usable_executors(app: App) -> int:
     """How many smallest executors the app can still use, its bounds regarded; of growing ones, how many cores."""
-    need = app.need
-    if not app.admitted or app.ended is not None or not need.executor.cores:
+    need, size, spec = app.need, app.need.executor, app.spec
+    if not app.admitted or app.ended is not None or not size.cores:
         return 0
-    cores, memory_mb = app.left_cores, app.left_executor_memory_mb
-    size = need.executor
+    if spec.driver is None and spec.cores is not None:  # most apps: save the calls
+        requested, granted = app.requested, app.granted
+        cores, memory_mb = requested.cores - granted.cores - app.done_cores, requested.memory_mb - granted.memory_mb
+    else:
+        cores, memory_mb = app.left_cores, app.left_executor_memory_mb
     if cores < size.cores or memory_mb < size.memory_mb:
         return 0
     if need.growing:
@@ -113,10 +116,13 @@ class Claims:
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._fleet = fleet
         self._settings = ClusterConfigured()
+        self._computed: dict[tuple[int | None, int], tuple[Resources, Resources]] = {}
+        """Memory per task in MiB -> the smallest computed executor, and the least room for it."""
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
         self._settings = settings
+        self._computed.clear()
 
     def standings(self, company: str, user: str) -> Standings:
         """Those that an app of that user counts for."""
@@ -154,13 +160,19 @@ class Claims:
             return sizing.each, sizing.each
         if isinstance(sizing, OnePerWorker):
             return (each := Resources(cores_per_task, sizing.memory_mb)), each
-        settings, cores = self._settings, smallest_cores(self._settings, cores_per_task)
         per_task = sizing.memory_per_task_mb
-        if per_task is None:
-            executor = Resources(cores, memory_for(settings, cores, COMPUTED_MB_PER_CORE))
-            return executor, Resources(cores, memory_for(settings, cores, LEAST_MB_PER_CORE))
-        executor = Resources(cores, memory_for(settings, cores // cores_per_task, per_task))
-        return executor, executor
+        known = self._computed.get((per_task, cores_per_task))
+        if known is None:
+            settings, cores = self._settings, smallest_cores(self._settings, cores_per_task)
+            if per_task is None:
+                amounts = [
+                    memory_for(settings, cores, each_mb) for each_mb in (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE)
+                ]
+            else:
+                amounts = [memory_for(settings, cores // cores_per_task, per_task)] * 2
+            known = Resources(cores, amounts[0]), Resources(cores, amounts[1])
+            self._computed[per_task, cores_per_task] = known
+        return known
 
     def intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
         """The one `Need` of these amounts."""
@@ -250,7 +262,8 @@ class Claims:
         """Count anew what the elastic app claims beyond its least number of executors (semantics E7)."""
         lent = app.beyond_least
         if lent != app.lent:
-            app.standings[1].lent += lent - app.lent
+            for standing in app.standings[:2]:
+                standing.lent += lent - app.lent
             app.lent = lent
 
     def move(self, app: App, need: Need) -> bool:
@@ -298,6 +311,8 @@ class Claims:
 
     def _replace(self, app: App, usable: int) -> None:
         """Keep the app among those that can use so many executors."""
+        if usable == app.usable and usable and app.admitted in app.need.owed.get(usable, ()):
+            return
         owed, position = app.need.owed, app.admitted
         before = owed.get(app.usable)
         if before is not None and before.pop(position, None) is not None and not before:

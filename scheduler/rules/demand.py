@@ -6,7 +6,7 @@ Like `decide`, these functions read the state and return events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -202,14 +202,15 @@ def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
         yield from _given_back(state, app, at)
 
 
-def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
+def grown(
+    state: ClusterState, wishing: Iterable[App], following: Iterable[App], growing: Iterable[App], at: int
+) -> Iterator[AppChanged]:
     """The requests that rise: of demands stated, of apps of one executor a worker, of elastic ones (L1, S5, L6)."""
-    for app in state.wishing():
+    for app in wishing:
         yield from _wish(state, app)
-    if state.settings.admission == "fair":
-        for app in state.followers.behind(state.fleet.live):
-            yield from _follow(state, app)
-    for app in state.elastic_due(at):
+    for app in following:
+        yield from _follow(state, app)
+    for app in growing:
         yield from _growth(state, app, at)
 
 

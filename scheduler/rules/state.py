@@ -32,6 +32,7 @@ from scheduler.model.events import (
     ClusterConfigured,
     CommandRefused,
     CompanyRegistered,
+    Computed,
     Event,
     Fixed,
     OnePerWorker,
@@ -129,7 +130,8 @@ class ClusterState:
             raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
-            self._note_shortage()
+            if self.owed.lists:
+                self._note_shortage()
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
@@ -153,10 +155,12 @@ class ClusterState:
             return False
         if app.spec.driver is not None and not app.driver_runs:
             return False
-        sizing = app.sizing
-        if type(sizing) is not Fixed or PLACEMENTS[self.settings.placement].one_a_worker:
-            return app.left_cores >= app.spec.cores_per_task
-        return app.left_cores >= sizing.each.cores
+        sizing, least = app.sizing, 1
+        if type(sizing) is not Computed:
+            least = app.spec.cores_per_task
+        if type(sizing) is Fixed and not PLACEMENTS[self.settings.placement].one_a_worker:
+            least = sizing.each.cores
+        return app.left_cores >= least
 
     @property
     def timers(self) -> Timers:
@@ -199,7 +203,7 @@ class ClusterState:
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
-        due = self.timers.due(at, "reservation")
+        due = self.timers.due(at, "reservation") if self.queue.arrivals else ()
         return [app for company in due for app in self.queue.to_reserve(company, at)]
 
     def to_lapse(self, at: int) -> list[str]:
@@ -553,7 +557,7 @@ class ClusterState:
         self.queue.admit(app.queued, self.head)
         if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
-        self._reconsider(app)
+        self._set_owed(app)
 
     def _app_changed(self, event: events.AppChanged) -> None:
         app, request = self.apps[event.app], event.requested
@@ -593,6 +597,12 @@ class ClusterState:
         if not self.wishes:
             return []
         return sorted((app for app in self.wishes.values() if app.admitted), key=lambda app: app.stated)
+
+    def following(self) -> list[App]:
+        """The apps whose memory request is behind the live workers, in the order of admission (semantics S5)."""
+        if not self.followers.by_workers or self.settings.admission == "open":
+            return []
+        return self.followers.behind(self.fleet.live)
 
     def _executors_requested(self, event: events.ExecutorsRequested) -> None:
         app = self.apps[event.app]
@@ -635,7 +645,8 @@ class ClusterState:
         if not app.executors:
             self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
-        self._set_takeable(executor)
+        if self.settings.reclaim == "firm":
+            self._set_takeable(executor)
         app.next_executor += 1
         if event.requested is not None:
             before = app.requested
@@ -729,7 +740,8 @@ class ClusterState:
     def _executor_removed(self, event: events.ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
-        self._timers.set(executor.id, -2, ())
+        if self.settings.reclaim == "firm":
+            self._timers.set(executor.id, -2, ())
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
         if not app.executors:
@@ -790,11 +802,11 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        before = worker.open_to(None)
+        held, live = worker.holds, worker.status == "alive"
+        before = worker.open_to(None) if held else worker.free
         worker.free -= grant
-        live = worker.status == "alive"
         if live:
-            self.fleet.move(worker.id, before, worker.open_to(None))
+            self.fleet.move(worker.id, before, worker.open_to(None) if held else worker.free)
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
@@ -808,30 +820,38 @@ class ClusterState:
 
     def _reconsider(self, app: App, held: Resources | None = None) -> None:
         """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
-        sizing = type(app.sizing)
-        if sizing is Fixed:
-            self._set_timers(app)
-        elif sizing is OnePerWorker:
-            self.followers.update(app)
         if self.claims.update(app, held):
             self.queue.touch(app.spec.company, app.spec.user)
-        owed = self.wants_executors(app)
-        if owed != app.owed:
-            app.owed = owed
-            if owed:
-                app.owed_since = self.at
-            self._timers.changed[app.submitted] = app
-            if owed:
-                self.owed.add(app)
-            else:
-                self.owed.remove(app)
+        self._set_owed(app)
+
+    def _set_owed(self, app: App) -> None:
+        """Whether placement owes the app an executor, and the times that it waits for."""
+        sizing = type(app.sizing)
+        if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
+            owed = app.requested.cores > app.granted.cores + app.done_cores and app.ended is None and app.admitted > 0
+        else:
+            if sizing is Fixed:
+                self._set_timers(app)
+            elif sizing is OnePerWorker:
+                self.followers.update(app)
+            owed = self.wants_executors(app)
+        if owed == app.owed:
+            return
+        app.owed = owed
+        self._timers.changed[app.submitted] = app
+        if owed:
+            app.owed_since = self.at
+            self.owed.add(app)
+        else:
+            self.owed.remove(app)
 
     def _set_takeable(self, executor: Allocation) -> None:
         """From when on the executor may be taken, where that is not at once (semantics E2)."""
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        living = app.admitted and app.ended is None
+        waits = app.owed or app.wanted or app.holds or app.spec.elastic is not None
+        living = waits and app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
     def fits_where_held(self, app: App) -> bool:

@@ -193,8 +193,8 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     return () if requested is None else (requested,)
 
 
-def _moments(state: ClusterState, at: int) -> Iterator[Event]:
-    return consequences(state, _due(state, at), at)
+def _moments(state: ClusterState, at: int) -> Iterable[Event]:
+    return consequences(state, _due(state, at), at) if state.holds or state.timers.any_due(at) else ()
 
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
@@ -202,7 +202,8 @@ def _due(state: ClusterState, at: int) -> Iterator[Event]:
         yield LostWorkersForgotten(workers=tuple(forgotten))
     for app in state.to_lapse(at):
         yield ReservationLapsed(app=app)
-    yield from void(state, at)
+    if state.holds:
+        yield from void(state, at)
     yield from given_back(state, at)
 
 
@@ -214,8 +215,11 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
             yield from consequences(state, withdrawn(state, admitted), at)
 
 
-def _demands(state: ClusterState, at: int) -> Iterator[Event]:
-    return consequences(state, grown(state, at), at)
+def _demands(state: ClusterState, at: int) -> Iterable[Event]:
+    wishing, following, growing = state.wishing(), state.following(), state.elastic_due(at)
+    if wishing or following or growing:
+        return consequences(state, grown(state, wishing, following, growing, at), at)
+    return ()
 
 
 def _drivers(state: ClusterState, _at: int) -> Iterable[Event]:

@@ -74,9 +74,10 @@ class QuotaLimit:
 
     def admits(self, request: Resources, *, lent: bool = True) -> bool:
         """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
-        claimed = self.tenant.standing.claimed
-        if lent:
-            claimed -= self.tenant.standing.lent
+        standing = self.tenant.standing
+        claimed = standing.claimed
+        if lent and standing.lent.cores:
+            claimed -= standing.lent
         if not self.stops_idle and claimed == NOTHING:
             return True
         return self.tenant.quota.covers(claimed, request)
@@ -125,10 +126,12 @@ class QuotaLimit:
 
     def held_longest(self) -> int | None:
         """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
-        groups = [group for group in self.groups.values() if group.held_since is not None and group.heads]
-        if not groups:
-            return None
-        return min((max(next(iter(one.heads.values()))[0], one.held_since or 0) for one in groups), default=None)
+        longest: int | None = None
+        for group in self.groups.values():
+            if group.held_since is not None and group.heads:
+                since = max(next(iter(group.heads.values()))[0], group.held_since)
+                longest = since if longest is None else min(longest, since)
+        return longest
 
     def is_held(self, app: Pending) -> bool:
         """Whether the app is held back without a reservation."""
