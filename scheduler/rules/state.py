@@ -422,6 +422,10 @@ class ClusterState:
         )
         self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_cluster()
+        for allocation in (*worker.executors.values(), *worker.drivers.values()):
+            spec = self.apps[allocation.app].spec
+            if spec.company in self.queue.companies:
+                self.queue.touch(spec.company, spec.user)
 
     def known_workers(self) -> list[Worker | LostWorker]:
         """The workers that are registered, or lost and still remembered (semantics N3)."""
@@ -466,10 +470,7 @@ class ClusterState:
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
-            app = self.apps[allocation.app]
-            self.claims.stay(allocation, app, live=now)
-            if app.spec.company in self.queue.companies:  # none is, while indexes are worked out
-                self.queue.touch(app.spec.company, app.spec.user)
+            self.claims.stay(allocation, self.apps[allocation.app], live=now)
 
     def _set_quotas(self) -> None:
         """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""
