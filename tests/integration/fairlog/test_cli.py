@@ -211,7 +211,8 @@ def test_shares_has_the_ledgers_at_all_three_levels(shell: Shell) -> None:
     shares = json.loads(shell.ok("shares", "--json"))
     balance = {"occupiedCores", "occupiedMemory", "grantedCores", "grantedMemory"}
     assert set(shares["waitingApps"]) == balance
-    assert set(shares["companies"][0]) == balance | {"company", "quotaCores", "quotaMemory", "share"}
+    numbers = {f"{what}{kind}" for what in ("quota", "part", "claim", "beyond") for kind in ("Cores", "Memory")}
+    assert set(shares["companies"][0]) == balance | numbers | {"company", "share"}
     assert all(re.fullmatch(r"\d+/\d+", company["share"]) for company in shares["companies"])
     assert balance | {"company", "user"} == set(shares["users"][0])
     assert "acme" in shell.ok("shares")
@@ -331,7 +332,7 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("submit", "--company", "acme", "--user", "\x1b[31m", "--", "true"), "control characters"),
         (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "16 cores, but the quota"),
         (("company", "add", "acme"), "registered already"),
-        (("company", "add", "tiny", "--cores", "2", "--memory", "4G"), "quota"),
+        (("company", "add", "tiny", "--cores", "-1", "--memory", "4G"), "quota's cores must be between 0"),
         (("company", "add", "tiny", "--cores", "8"), "both --cores and --memory"),
         (("company", "add", "tiny", "--part", "101%"), "at most 100%"),
         (("company", "add", LONG), "at most 128 characters"),
