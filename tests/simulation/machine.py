@@ -203,7 +203,8 @@ class TaskGroup:
     def add(self, started: Underway) -> None:
         """Take charge of a task."""
         self._tasks[started.index] = started
-        if len(self._tasks) * self._grant.cores_per_task > self._grant.cores:
+        tasks = 0 if self._grant.role == "driver" else len(self._tasks)  # a driver runs one program
+        if tasks * self._grant.cores_per_task > self._grant.cores:
             raise PromiseBroken(5, f"{self._grant.executor} runs {len(self._tasks)} tasks on {self._grant.cores} cores")
 
     def reap(self) -> None:
