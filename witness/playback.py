@@ -36,7 +36,7 @@ class Frame(NamedTuple):
             "seq": self.seq,
             "at": self.at,
             "companies": [{**each, "pending": pending[each["company"]]} for each in shares(state)["companies"]],
-            "queue": {"pending": len(state.queue.arrivals), "waiting": len(state.waiting)},
+            "queue": {"pending": sum(pending.values()), "waiting": len(state.waiting)},
             "workers": workers(state),
             "decisions": [
                 {"seq": fact.seq, **events.outlined(fact.event)}
@@ -79,11 +79,11 @@ class Playback:
 
 
 def pending_apps(state: ClusterState) -> dict[str, int]:
-    """Company -> the number of its pending apps."""
-    return {
-        name: sum(len(user.by_policy) for user in company.users.values())
-        for name, company in state.queue.companies.items()
-    }
+    """Company -> the number of its pending apps, ready or not."""
+    pending = dict.fromkeys(state.companies, 0)
+    for app in state.apps.values():
+        pending[app.spec.company] = pending.get(app.spec.company, 0) + (app.state == "pending")
+    return pending
 
 
 _WORDS: dict[type[events.Event], str] = {

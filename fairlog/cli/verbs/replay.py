@@ -110,7 +110,7 @@ def _line(frame: Frame) -> str:
 
 def _queue(state: ClusterState) -> str:
     granted = f"{state.balance.granted.cores} of {state.fleet.total.cores} cores granted"
-    return f"{len(state.queue.arrivals)} pending, {len(state.waiting)} admitted, {granted}"
+    return f"{sum(pending_apps(state).values())} pending, {len(state.waiting)} admitted, {granted}"
 
 
 def _shares(state: ClusterState) -> list[tuple[str, str]]:
