@@ -173,7 +173,7 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
             "size": _reason("S5", f"the app requested {asked}; {app.left_cores} cores were left to grant"),
             "memory": _reason("S5", f"the app requested {event.resources.memory_mb} MiB per executor"),
         }
-    least = Resources(1, event.resources.memory_mb) if grows else event.resources
+    least = Resources(app.spec.cores_per_task, event.resources.memory_mb) if grows else event.resources
     found = list(state.fleet.candidates(least, settings.worker_selection))
     if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
@@ -198,9 +198,12 @@ def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAl
         else:
             larger.append(f"{cores} cores exceed the cores left, the largest memory, or every worker (S4)")
     chosen = f"{size.cores} cores: {left} cores were left to grant on {fleet.usable} usable workers"
-    per_task = sizing.memory_per_task_mb
+    per_task, each = sizing.memory_per_task_mb, app.spec.cores_per_task
+    at_once = f"{size.cores // each} tasks of {each} cores at once (A7)"
+    if each > 1:
+        larger.append(f"it runs {at_once}")
     basis = (
-        f"{per_task} MiB per task"
+        f"{per_task} MiB per task{f', and {at_once}' if each > 1 else ''}"
         if per_task is not None
         else f"the app gave none per task, and every worker with {size.cores} cores free has "
         f"{fleet.least_memory_mb(size.cores)} MiB free"

@@ -19,7 +19,7 @@ from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
 from scheduler.rules.entities import App, Worker
-from scheduler.rules.placement.sizing import executor_memory_mb
+from scheduler.rules.placement.sizing import executor_memory_mb, smallest_cores
 from scheduler.rules.state import ClusterState
 
 CAUSES = (
@@ -311,15 +311,16 @@ def _too_little_left(app: App, size: Resources) -> Told:
 
 def _for_placement(state: ClusterState, app: App) -> Wait:
     """A preferred host (L5), a worker that is large enough, or room on one (P1)."""
-    settings = state.settings
+    settings, each = state.settings, app.spec.cores_per_task
     match app.sizing:
         case Fixed(each=size):
             pass
         case OnePerWorker(memory_mb=memory_mb):
-            size = Resources(1, memory_mb)
+            size = Resources(each, memory_mb)
         case Computed(memory_per_task_mb=per_task):
-            computed_mb = executor_memory_mb(state.fleet, settings, settings.min_executor_cores, per_task)
-            size = Resources(settings.min_executor_cores, computed_mb or settings.min_executor_memory_mb)
+            cores = smallest_cores(settings, each)
+            computed_mb = executor_memory_mb(state.fleet, settings, cores, per_task, each)
+            size = Resources(cores, computed_mb or settings.min_executor_memory_mb)
     if next(state.fleet.candidates(size, settings.worker_selection), None) is not None:
         if app.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))

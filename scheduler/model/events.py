@@ -231,7 +231,8 @@ class AppRegistered(_Fact, frozen=True):
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
-    (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J).
+    (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J). An executor of c cores runs
+    c // `cores_per_task` tasks at once (A7).
     """
 
     app: str
@@ -251,6 +252,7 @@ class AppRegistered(_Fact, frozen=True):
     priority: int = 0
     after: tuple[Dependency, ...] = ()
     on_hold: bool = False
+    cores_per_task: int = 1
 
 
 class RoomReserved(_Fact, frozen=True):

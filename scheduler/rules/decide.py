@@ -147,8 +147,9 @@ def _place_computed(
         left = min(left, most.holds(smallest) * smallest.cores)
     if left < settings.min_executor_cores:
         return []
-    for cores in sizes_to_try(state.fleet, left):
-        memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb)
+    cores_per_task = app.spec.cores_per_task
+    for cores in sizes_to_try(state.fleet, settings, left, cores_per_task):
+        memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb, cores_per_task)
         if memory_mb is None:
             continue
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
@@ -176,17 +177,19 @@ def _place_fixed(
 def _place_growing(
     state: ClusterState, app: App, memory_mb: int, most: Resources | None
 ) -> list[facts.ExecutorAllocated]:
-    """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
-    limit, left = _affordable(state, app, memory_mb), app.left_cores
+    """One executor a worker, of as many cores as the worker can give to whole tasks (semantics S5, P4, P5, P7, A7)."""
+    limit, left, each = _affordable(state, app, memory_mb), app.left_cores, app.spec.cores_per_task
     if most is not None:
         limit, left = min(limit, most.memory_mb // memory_mb), min(left, most.cores)
     if limit <= 0:
         return []
-    candidates = _candidates(state, app, Resources(1, memory_mb))
-    grown = PLACEMENTS[state.settings.placement].growing(candidates, left, limit)
+    candidates = _candidates(state, app, Resources(each, memory_mb))
+    if each > 1:
+        candidates = ((worker, Resources(free.cores // each)) for worker, free in candidates)
+    grown = PLACEMENTS[state.settings.placement].growing(candidates, left // each, limit)
     return [
-        allocation(app, number, worker, Resources(cores, memory_mb))
-        for number, (worker, cores) in enumerate(grown, start=app.next_executor)
+        allocation(app, number, worker, Resources(units * each, memory_mb))
+        for number, (worker, units) in enumerate(grown, start=app.next_executor)
     ]
 
 
