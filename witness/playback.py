@@ -29,7 +29,10 @@ class Frame(NamedTuple):
     next_at: int | None
 
     def as_json(self) -> dict[str, Any]:
-        """The frame as JSON values: companies as in `shares`, the queue, workers as in `workers`, and decisions."""
+        """The frame as JSON values: companies as in `shares`, the queue, workers as in `workers`, and decisions.
+
+        Pending apps that are not ready are in no queue and not counted (semantics J2).
+        """
         state = self.state
         pending = pending_apps(state)
         return {

@@ -52,7 +52,7 @@ def test_each_frame_of_any_history_is_the_cluster_of_that_moment(history: Histor
         assert (frame.at, said["workers"]) == (log[folded - 1].at, workers(state))
         there = [{key: value for key, value in each.items() if key != "pending"} for each in said["companies"]]
         assert there == shares(state)["companies"]
-        pending = sum(app.state == "pending" for app in state.apps.values())
+        pending = sum(app.state == "pending" and app.ready for app in state.apps.values())
         assert said["queue"] == {"pending": pending, "waiting": len(state.waiting)}
         assert sum(each["pending"] for each in said["companies"]) == pending
     assert folded == len(log)
