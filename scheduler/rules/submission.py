@@ -11,7 +11,7 @@ from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules import validate
+from scheduler.rules import readiness, validate
 from scheduler.rules.entities import Company
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.request import Asked, asked
@@ -42,6 +42,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    readiness.check_priority(command.priority)
+    after = readiness.dependencies(state, command.company, command.after) if command.after else ()
     request = _request(state, ask, sizing, command.executor_limit)
     if driver is not None:
         request += driver
@@ -60,6 +62,9 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         driver=driver,
         supervise=command.supervise,
         elastic=_bounds(command, ask),
+        priority=command.priority,
+        after=after,
+        on_hold=command.hold,
         cores_per_task=ask.cores_per_task,
     )
     if state.settings.admission == "fair":
