@@ -64,7 +64,7 @@ KNOWN_COMMANDS = 10_000
 class ClusterState:
     """The fold of the log up to position `head`, at time `at` (ms)."""
 
-    def __init__(self) -> None:  # noqa: PLR0915 - a line for each part
+    def __init__(self) -> None:  # noqa: PLR0915 - one a fact or index
         self.head = 0
         self.at = 0
         self.master: str | None = None

@@ -110,12 +110,12 @@ def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", ""))
 
 
-def an_executor_runs_a_task_on_each_core(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Grant, "tasks_at_once", property(lambda grant: grant.cores))
-
-
 def every_end_meets_every_condition(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scheduler.rules.dependents.is_met", lambda _condition, _ended: True)
+
+
+def an_executor_runs_a_task_on_each_core(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Grant, "tasks_at_once", property(lambda grant: grant.cores))
 
 
 class Found(NamedTuple):
