@@ -82,11 +82,11 @@ class Playback:
 
 
 def pending_apps(state: ClusterState) -> dict[str, int]:
-    """Company -> the number of its pending apps, ready or not."""
-    pending = dict.fromkeys(state.companies, 0)
-    for app in state.apps.values():
-        pending[app.spec.company] = pending.get(app.spec.company, 0) + (app.state == "pending")
-    return pending
+    """Company -> the number of its pending apps that are ready (semantics J2)."""
+    return {
+        name: sum(len(user.by_policy) for user in company.users.values())
+        for name, company in state.queue.companies.items()
+    }
 
 
 _WORDS: dict[type[events.Event], str] = {
