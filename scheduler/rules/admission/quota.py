@@ -72,6 +72,8 @@ class QuotaLimit:
     """The one that counts first."""
     reserved: dict[str, Reservation] = field(default_factory=dict)
     """The same by app."""
+    holding: int = 0
+    """How many groups are held back."""
 
     def admits(self, request: Resources, *, lent: bool = True) -> bool:
         """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
@@ -105,6 +107,7 @@ class QuotaLimit:
             group.reserving -= 1
         if not group.heads and not group.reserving:
             del self.groups[head.request]
+            self.holding -= group.held_since is not None
 
     def review(self, at: int) -> None:
         """What the company claims or its quota is another one since `at` (ms)."""
@@ -114,9 +117,12 @@ class QuotaLimit:
     def _judge(self, request: Resources, group: Group, at: int) -> None:
         group.passes = self.admits(request)
         if group.passes or not self.fits_alone(request):
-            group.held_since = None
+            if group.held_since is not None:
+                group.held_since = None
+                self.holding -= 1
         elif group.held_since is None:
             group.held_since = at
+            self.holding += 1
 
     def held(self) -> Iterator[tuple[int, Pending]]:
         """(held back since in ms, app) without reservations, the longest of each group first."""
@@ -127,6 +133,8 @@ class QuotaLimit:
 
     def held_longest(self) -> int | None:
         """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
+        if not self.holding:
+            return None
         longest: int | None = None
         for group in self.groups.values():
             if group.held_since is not None and group.heads:
@@ -189,4 +197,7 @@ class QuotaLimit:
         """Whether the company takes part (semantics C1): some head passes, or the reserving app if there is one."""
         if self.reservations and (reserver := self.reserver()) is not None:
             return self.admits(reserver.request)
-        return bool(self.groups) and any(group.passes for group in self.groups.values())
+        for group in self.groups.values():
+            if group.passes:
+                return True
+        return False
