@@ -16,6 +16,8 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppReady,
+    AppRemoved,
     ClusterConfigured,
     CommandRefused,
     Computed,
@@ -26,6 +28,7 @@ from scheduler.model.events import (
     HoldEnded,
     LostWorkersForgotten,
     MasterElected,
+    OnePerWorker,
     ReservationLapsed,
     RevocationWithdrawn,
     RoomHeld,
@@ -35,6 +38,7 @@ from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
 from scheduler.rules.holds import new_holds, void
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.readiness import judgements
 from scheduler.rules.reclaim import reclaim
 from scheduler.rules.serving import served
 from scheduler.rules.state import ClusterState
@@ -124,7 +128,7 @@ class Turn:
         return True
 
     def settle(self, *, due: bool = False) -> bool:
-        """Decide what time has brought, admit, let demands grow, place drivers and executors (semantics T2).
+        """Decide stage by stage what follows from the inputs and the time (semantics T2).
 
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
@@ -215,8 +219,10 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
 
 
 def _demands(state: ClusterState, at: int) -> Iterable[Event]:
-    wishing, growing = state.wishing(), state.elastic_due(at)
-    return consequences(state, grown(state, wishing, growing, at), at) if wishing or growing else ()
+    wishing, following, growing = state.wishing(), state.following(), state.elastic_due(at)
+    if wishing or following or growing:
+        return consequences(state, grown(state, wishing, following, growing, at), at)
+    return ()
 
 
 def _drivers(state: ClusterState, _at: int) -> Iterable[Event]:
@@ -261,12 +267,32 @@ STAGES = (
         ),
     ),
     Stage(
+        judgements,
+        (
+            Decision(AppReady, "J2", "{0.app} is ready", {"ready": "app"}),
+            Decision(
+                AppRemoved,
+                "J2",
+                "{0.app} removed: {0.detail}",
+                {"removed": "app", "reason": "reason"},
+                lambda event: event.reason == "unmet",
+            ),
+        ),
+    ),
+    Stage(
         _admissions,
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
     ),
     Stage(
         _demands,
         (
+            Decision(
+                AppChanged,
+                "S5",
+                "{0.app} asks for {0.requested.memory_mb} MiB",
+                {"requested": "app", "cores": "requested.cores"},
+                lambda event: isinstance(event.sizing, OnePerWorker),
+            ),
             Decision(
                 AppChanged,
                 "L6",

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Pending(Struct, frozen=True, order=True, gc=False):
-    """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
+    """A pending app that is ready (semantics J).
+
+    `submitted` is the log position of its submission; `ready` that at which it became ready, `ready_at` its time in ms.
+    """
 
     app: str
     company: str
@@ -35,7 +38,9 @@ class Pending(Struct, frozen=True, order=True, gc=False):
     kind: str
     request: Resources
     submitted: int
-    submitted_at: int = 0
+    ready: int = 0
+    ready_at: int = 0
+    priority: int = 0
     need: Need | None = None
     """What it needs of a worker; None = nothing in particular."""
 
@@ -109,6 +114,17 @@ class QuotaLimit:
             del self.groups[head.request]
             self.holding -= group.held_since is not None
 
+    def exchange(self, app: Pending, restated: Pending) -> None:
+        """Take an app that needs something else of a worker for the one it was: it has waited as long (C7)."""
+        group = self.groups.get(app.request)
+        if group is not None and app.app in group.heads:
+            group.heads[app.app] = group.heads[app.app][0], restated
+        reservation = self.reserved.get(app.app)
+        if reservation is not None:
+            del self.reservations[bisect_left(self.reservations, reservation)]
+            self.reserved[app.app] = (*reservation[:2], restated)
+            insort(self.reservations, self.reserved[app.app])
+
     def review(self, at: int) -> None:
         """What the company claims or its quota is another one since `at` (ms)."""
         for request, group in self.groups.items():
@@ -159,6 +175,15 @@ class QuotaLimit:
         self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
         insort(self.reservations, self.reserved[app.app])
 
+    def reprioritize(self, old: Pending, new: Pending) -> None:
+        """Replace an app by itself with another priority; what holds it back, or is reserved for it, stays."""
+        if old.app in self.reserved:
+            since, submitted, _ = self.reserved[old.app]
+            place = bisect_left(self.reservations, self.reserved[old.app])
+            self.reservations[place] = self.reserved[old.app] = since, submitted, new
+        elif (group := self.groups.get(old.request)) is not None and old.app in group.heads:
+            group.heads[old.app] = group.heads[old.app][0], new
+
     def lapse(self, app: Pending, at: int) -> None:
         """Reserve for the app no longer; if it is a head, it is one from `at` (ms) on (semantics C7)."""
         self.release(app.app)
@@ -197,7 +222,4 @@ class QuotaLimit:
         """Whether the company takes part (semantics C1): some head passes, or the reserving app if there is one."""
         if self.reservations and (reserver := self.reserver()) is not None:
             return self.admits(reserver.request)
-        for group in self.groups.values():
-            if group.passes:
-                return True
-        return False
+        return bool(self.groups) and any(group.passes for group in self.groups.values())
