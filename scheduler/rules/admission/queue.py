@@ -686,7 +686,7 @@ class AppQueue:
                 company.active = active
 
     def _settle_company(self, name: str, company: CompanyQueue) -> bool:
-        """Bring the company's place, and whether it takes part or may borrow, up to date. Whether it takes part anew."""
+        """Bring the company's place, and whether it takes part or may borrow, up to date. Whether `_taking` changed."""
         for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
             self._settle_user(company, company.users[user])
         company.moved.clear()
