@@ -698,7 +698,7 @@ class ClusterState:
             if app.spec.elastic is not None:
                 self.claims.lend(app)
                 del self.elastics[app.spec.company][event.app]
-            self.queue.leave(app.queued)
+            self.queue.leave(app.queued, lower=app.spec.elastic is None)
         elif app.ready:
             self.queue.remove(app.queued)
         else:
@@ -889,8 +889,10 @@ class ClusterState:
                 self.queue.touch(app.spec.company, app.spec.user)
         elif self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
+        claimed = app.standings[1].claimed
         if self.claims.update(app, grant if live else None):
-            self.queue.touch(app.spec.company, app.spec.user)
+            lower = app.spec.elastic is None and claimed.covers(app.standings[1].claimed)
+            self.queue.touch(app.spec.company, app.spec.user, lower=lower)
         self._set_owed(app)
 
     def _reconsider(self, app: App) -> None:

@@ -413,16 +413,16 @@ class AppQueue:
         if company.limit.groups:
             self.to_review[app.company] = company
 
-    def leave(self, app: Pending) -> None:
-        """An admitted app has ended."""
+    def leave(self, app: Pending, *, lower: bool = False) -> None:
+        """An admitted app has ended; `lower` as for `touch`."""
         self.companies[app.company].admitted -= 1
-        self.touch(app.company, app.user)
+        self.touch(app.company, app.user, lower=lower)
 
-    def touch(self, company: str, user: str) -> None:
-        """Mark a user and company whose ledgers or requests have changed."""
+    def touch(self, company: str, user: str, *, lower: bool = False) -> None:
+        """Mark a user and company whose ledgers or requests have changed; `lower`: its claim can only have fallen."""
         queue = self.companies[company]
         queue.moved[user] = None
-        if queue.limit.groups:
+        if queue.limit.groups and (queue.limit.holding or not lower):
             self.to_review[company] = queue
         self._note(company)
 
@@ -624,6 +624,11 @@ class AppQueue:
 
     def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:
         limit = company.limit
+        if not queue.by_ask:
+            if queue.head is not None:
+                limit.leave(queue.head)
+            queue.head, queue.first, queue.heads = None, None, (None, None)
+            return
         head: tuple[AppKey, Pending] | None = None
         first: tuple[AppKey, Pending] | None = None
         of_head: Ask | None = None
