@@ -16,6 +16,8 @@ from scheduler.rules.ledger import Standing, Standings
 from scheduler.rules.placement.sizing import memory_for, smallest_cores
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from scheduler.rules.entities import Allocation, App
     from scheduler.rules.fleet import Fleet
 
@@ -52,12 +54,15 @@ class Claims:
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._fleet = fleet
         self._settings = ClusterConfigured()
+        self.counts_unserved = False
+        """Whether what is unserved is counted, because the order of companies or of users regards it."""
         self._computed: dict[tuple[int | None, int], tuple[Resources, Resources]] = {}
         """Memory per task in MiB -> the smallest computed executor, and the least room for it."""
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
         self._settings = settings
+        self.counts_unserved = settings.occupancy == "granted" or settings.company_policy == "pay-as-you-go"
         self._computed.clear()
 
     def standings(self, company: str, user: str) -> Standings:
@@ -129,19 +134,30 @@ class Claims:
     def admit(self, app: App) -> None:
         """Count an app that was admitted and granted nothing yet."""
         app.unserved = True
-        for standing in app.standings[1:]:
-            standing.unserved += app.requested
+        if self.counts_unserved:
+            for standing in app.standings[1:]:
+                standing.unserved += app.requested
         self.update(app)
 
     def serve(self, app: App) -> None:
         """The app is granted something for the first time, or ended before (semantics O3)."""
         app.unserved = False
-        for standing in app.standings[1:]:
-            standing.unserved -= app.requested
+        if self.counts_unserved:
+            for standing in app.standings[1:]:
+                standing.unserved -= app.requested
+
+    def recount_unserved(self, apps: Iterable[App]) -> None:
+        """Count what is unserved anew under other settings; these are all admitted apps."""
+        for standing in (*self.companies.values(), *self.users.values()):
+            standing.unserved = NOTHING
+        for app in apps if self.counts_unserved else ():
+            if app.unserved:
+                for standing in app.standings[1:]:
+                    standing.unserved += app.requested
 
     def restate(self, app: App, before: Resources) -> None:
         """The app, which requested `before`, requests something else."""
-        if app.unserved and before != app.requested:
+        if app.unserved and self.counts_unserved and before != app.requested:
             for standing in app.standings[1:]:
                 standing.unserved += app.requested - before
 
@@ -150,26 +166,29 @@ class Claims:
 
         `moved`: it needs something else of a worker than before.
         """
-        usable, need = usable_executors(app), app.need
-        more = app.more
-        if held is not None and not moved and need.hostable and need.simple and app.ended is None:
-            most, before, each = need.most, app.usable, need.executor
-            given = (min(most, before)) - (min(most, usable))
-            if held.cores == given * each.cores and held.memory_mb == given * each.memory_mb and not held.others:
-                self._replace(app, usable)  # what it is granted, or gives back, it could use before, or can again
-                app.more = more - held
+        need, before, more = app.need, app.usable, app.more
+        if held is not None and before and need.simple and app.executor_limit is None and not moved:
+            each, cores, memory_mb = need.executor, held.cores, held.memory_mb
+            given = cores // each.cores
+            if (
+                0 < given <= before <= need.most
+                and memory_mb == given * each.memory_mb
+                and cores == given * each.cores
+                and need.hostable
+                and not held.others
+            ):  # most grants: what it is granted it could use before
+                self._replace(app, before - given)
+                app.more = Resources(more.cores - cores, more.memory_mb - memory_mb)
                 app.standings[1].held += held
                 return False
-        if usable != app.usable or moved or not need.simple or app.ended is not None:
+        usable = usable_executors(app)
+        if usable != before or moved or not need.simple:
             self._replace(app, usable)
-            more = app.need.more(app, self._fleet)
-        if held is None:
-            if more == app.more:
-                return False
-            change = more - app.more
-        else:
+            more = need.more(app, self._fleet)
+        change = NOTHING if more is app.more else more - app.more
+        if held is not None:
             app.standings[1].held += held
-            change = held + more - app.more
+            change = held if change is NOTHING else held + change
         app.more = more
         if change == NOTHING:
             return False
@@ -188,8 +207,13 @@ class Claims:
 
     def _count(self, app: App, change: Resources) -> None:
         """The app claims that much more."""
+        cores, memory_mb, others = change.cores, change.memory_mb, change.others
         for standing in app.standings:
-            standing.claimed += change
+            claimed = standing.claimed
+            if others or claimed.others:
+                standing.claimed = claimed + change
+            else:
+                standing.claimed = Resources(claimed.cores + cores, claimed.memory_mb + memory_mb)
         if app.spec.elastic is not None:
             app.claim += change
             self.lend(app)
@@ -247,12 +271,20 @@ class Claims:
 
     def _replace(self, app: App, usable: int) -> None:
         """Keep the app among those that can use so many executors."""
-        if usable == app.usable and usable and app.admitted in app.need.owed.get(usable, ()):
+        if usable and usable == app.usable and app.admitted in app.need.owed.get(usable, ()):
             return
-        owed, position = app.need.owed, app.admitted
-        before = owed.get(app.usable)
-        if before is not None and before.pop(position, None) is not None and not before:
-            del owed[app.usable]
+        need, position = app.need, app.admitted
+        owed = need.owed
+        peers = owed.get(app.usable)
+        if peers is not None and position in peers:
+            if len(peers) == 1:
+                del owed[app.usable]
+            else:
+                del peers[position]
         app.usable = usable
-        if usable or (app.need.driver.cores and app.admitted and app.ended is None):
-            owed.setdefault(usable, {})[position] = app
+        if usable or (need.driver.cores and position and app.ended is None):
+            peers = owed.get(usable)
+            if peers is None:
+                owed[usable] = {position: app}
+            else:
+                peers[position] = app

@@ -115,7 +115,8 @@ def admit(state: ClusterState) -> facts.AppAdmitted | None:
 def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> facts.AppAdmitted:
     """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
     share = state.queue.share(app.company)
-    lent = state.settings.admission == "fair" and state.queue.on_lent(app, full=is_full(state), filling=filling)
+    lends = state.claims.total.lent != NOTHING and state.settings.admission == "fair"
+    lent = lends and state.queue.on_lent(app, full=is_full(state), filling=filling)
     return facts.AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share), lent=lent)
 
 
@@ -210,7 +211,8 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
 
 def is_full(state: ClusterState, but: Resources = NOTHING) -> bool:
     """Whether all claims together, without that much, are all that the live cluster has of some kind (semantics A3)."""
-    return (state.claims.total.claimed - but).reaches(state.fleet.total)
+    claimed = state.claims.total.claimed
+    return (claimed if but is NOTHING else claimed - but).reaches(state.fleet.total)
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:

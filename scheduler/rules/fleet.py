@@ -140,6 +140,8 @@ class Fleet:
         if self._moved:
             self._sync()
         by_cores = self._by_cores
+        if by_cores and by_cores[-1].covers(size):
+            return True
         for index in range(bisect_left(by_cores, Resources(size.cores)), len(by_cores)):
             if by_cores[index].covers(size):
                 return True
@@ -198,9 +200,22 @@ class Fleet:
 
     def _sync(self) -> None:
         """Move every changed worker to its current shape."""
+        shapes, by_rank = self._workers, self._by_rank
         for worker, (kept, free) in self._moved.items():
-            if kept != free:
+            if kept == free:
+                continue
+            rank, workers = shapes[kept]
+            if len(workers) > 1:
+                del workers[bisect_left(workers, worker)]
+                by_rank[rank] -= 1
+            else:
                 self._delete(worker, kept)
+            known = shapes.get(free)
+            if known is not None:
+                rank, workers = known
+                insort(workers, worker)
+                by_rank[rank] += 1
+            else:
                 self._insert(worker, free)
         self._moved.clear()
 

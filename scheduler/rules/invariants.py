@@ -88,7 +88,7 @@ def _claims(state: ClusterState) -> Iterator[str]:
         levels: tuple[tuple[str, ...], ...] = ((), (company,), (company, user))
         for level in levels:
             claimed[level] += live + app.more
-            unserved[level] += app.requested if app.unserved and level else NOTHING
+            unserved[level] += app.requested if app.unserved and level and claims.counts_unserved else NOTHING
     known: list[tuple[tuple[str, ...], Standing]] = [((), claims.total)]
     known += [((name,), each) for name, each in claims.companies.items()]
     known += [(user, each) for user, each in claims.users.items()]

@@ -95,7 +95,10 @@ class Standing:
     lent: Resources = NOTHING
     """What of it elastic apps claim beyond their least number; not kept for users (semantics E7)."""
     unserved: Resources = NOTHING
-    """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
+    """What admitted apps request that were never granted anything (semantics O3).
+
+    Not kept for the cluster, nor where no setting regards it.
+    """
 
     def occupied(self, balance: Balance, occupancy: str) -> Resources:
         """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""

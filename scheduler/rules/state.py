@@ -139,6 +139,8 @@ class ClusterState:
             if type(event) is CommandRefused:
                 self.refusals[cause] = event.error, event.message
         fold(self, event)
+        if self.queue.to_review:
+            self.queue.review()
         if private is not None and type(event) is AppRegistered:
             self.apps[event.app].private = private
 
@@ -226,6 +228,8 @@ class ClusterState:
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
+        if not self.elastics:  # most clusters: nobody asks for timers that placement changes
+            return []
         return [self.apps[name] for name in self._timers_but_shortage().due(at, "growth", "idle")]
 
     def quota(self, company: str) -> Quota:
@@ -380,6 +384,7 @@ class ClusterState:
         self.configured = True
         self.fleet.configure(executor_sizes(event), self._minimum_executor())
         self.claims.configure(event)
+        self.claims.recount_unserved(self.waiting.values())
         for app in self.apps.values():
             if app.ended is None:
                 self._set_need(app)
@@ -692,7 +697,7 @@ class ClusterState:
             if app.spec.elastic is not None:
                 self.claims.lend(app)
                 del self.elastics[app.spec.company][event.app]
-            self.queue.leave(app.queued)
+            self.queue.leave(app.queued, lower=app.spec.elastic is None)
         elif app.ready:
             self.queue.remove(app.queued)
         else:
@@ -879,14 +884,19 @@ class ClusterState:
         add_grant(app.accounts, grant)
         if app.unserved:
             self.claims.serve(app)
-            self.queue.touch(app.spec.company, app.spec.user)
+            if self.claims.counts_unserved:
+                self.queue.touch(app.spec.company, app.spec.user)
         elif self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
-        self._reconsider(app, grant if live else None)
+        claimed = app.standings[1].claimed
+        if self.claims.update(app, grant if live else None):
+            lower = app.spec.elastic is None and claimed.covers(app.standings[1].claimed)
+            self.queue.touch(app.spec.company, app.spec.user, lower=lower)
+        self._set_owed(app)
 
-    def _reconsider(self, app: App, held: Resources | None = None) -> None:
-        """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
-        if self.claims.update(app, held):
+    def _reconsider(self, app: App) -> None:
+        """Bring what follows from the app's demand and its executors up to date."""
+        if self.claims.update(app):
             self.queue.touch(app.spec.company, app.spec.user)
         self._set_owed(app)
 

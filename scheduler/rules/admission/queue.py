@@ -113,6 +113,8 @@ class CompanyQueue:
     """Its quota as it counts in the sum of the active ones; None while it is not active (semantics C8)."""
     part: Resources = NOTHING
     part_version: int = -1
+    timed: bool = False
+    """Whether any of its apps was held back or had a reservation when that was last asked."""
     keeps: bool | None = None
     """Whether one of its heads keeps it within its part, None if that was not worked out yet."""
 
@@ -131,6 +133,10 @@ class AppQueue:
         """The companies with an app that passes their quota, or with a reservation where nothing is reclaimed."""
         self._borrowers: dict[str, None] = {}
         """The companies that may borrow and have a head."""
+        self.to_review: dict[str, CompanyQueue] = {}
+        """The companies whose claims may have changed by the event that is folded now."""
+        self._uncertain = False
+        """Whether other companies may be active than when the order was last brought up to date."""
         self.basis = Basis()
         self.changed: dict[str, None] = {}
         """The companies whose held-back apps may have changed since their reservation times were last read."""
@@ -170,6 +176,7 @@ class AppQueue:
             found.append((since + self._delay_ms + 1, "reservation"))
         if company.reserved and self._delay_ms:
             found.append((min(company.reserved.values()) + LAPSES_AFTER * self._delay_ms, "lapse"))
+        company.timed = bool(found)
         return found
 
     def to_reserve(self, name: str, at: int) -> list[str]:
@@ -236,6 +243,7 @@ class AppQueue:
 
     def hold_back(self, apps: Iterable[tuple[str, int, bool]]) -> None:
         """Restore (app, held back since in ms, whether room is reserved), as `held_back` returned them."""
+        self.review()
         since: dict[str, int] = {}
         reserved: dict[str, list[Reservation]] = {}
         for name, at, reserving in apps:
@@ -258,12 +266,14 @@ class AppQueue:
         self._moved.pop(name, None)
         self._taking.pop(name, None)
         self._borrowers.pop(name, None)
+        self.to_review.pop(name, None)
         self.changed[name] = None
 
     def set_quota(self, name: str, quota: Quota, *, stops_idle: bool, borrow: bool = False) -> None:
         """Set the company's quota and whether it may borrow (semantics C2, C6)."""
         company = self.companies[name]
         tenant, limit = company.tenant, company.limit
+        self._uncertain = True
         if company.borrows != borrow:
             company.borrows = borrow
             self._note(name)
@@ -397,21 +407,35 @@ class AppQueue:
         company.tenant.last_selected = contender.last_selected = position
         contender.last_selected_at = self.basis.at
         company.admitted += 1
+        if company.active is None:
+            self._uncertain = True
         self.remove(app)
-        company.limit.review(self.basis.at)
+        if company.limit.groups:
+            self.to_review[app.company] = company
 
-    def leave(self, app: Pending) -> None:
-        """An admitted app has ended."""
+    def leave(self, app: Pending, *, lower: bool = False) -> None:
+        """An admitted app has ended; `lower` as for `touch`."""
         self.companies[app.company].admitted -= 1
-        self.touch(app.company, app.user)
+        self.touch(app.company, app.user, lower=lower)
 
-    def touch(self, company: str, user: str) -> None:
-        """Mark a user and company whose ledgers or requests have changed."""
+    def touch(self, company: str, user: str, *, lower: bool = False) -> None:
+        """Mark a user and company whose ledgers or requests have changed; `lower`: its claim can only have fallen."""
         queue = self.companies[company]
         queue.moved[user] = None
-        if queue.limit.groups:
-            queue.limit.review(self.basis.at)
+        if queue.limit.groups and (queue.limit.holding or not lower):
+            self.to_review[company] = queue
         self._note(company)
+
+    def review(self) -> None:
+        """Judge anew what passes the quotas of the companies whose claims have changed by an event, once it is folded.
+
+        Not before: a claim that an event lowers and raises again lets nothing through.
+        """
+        for name, company in self.to_review.items():
+            company.limit.review(self.basis.at)
+            if company.limit.holding or company.timed:
+                self.changed[name] = None
+        self.to_review.clear()
 
     def part(self, name: str) -> Resources:
         """What the company is assured of its quota (semantics C8)."""
@@ -448,6 +472,8 @@ class AppQueue:
 
     def next_within(self) -> Pending | None:
         """The app to admit next among those that keep their company within its part (semantics A3, C8, C, U, F)."""
+        if not self.arrivals or (found := self._lone()) is not None:
+            return found if self.arrivals else None
         self._settle()
         for _, _, _, name in self._order:
             company = self.companies[name]
@@ -459,13 +485,30 @@ class AppQueue:
                     return found
         return None
 
+    def _lone(self) -> Pending | None:
+        """The only pending app if it may enter within the part of its company, told without settling the order.
+
+        None where that takes more: where other apps are pending, room is reserved, or who is active is not known.
+        """
+        if len(self.arrivals) > 1 or self._uncertain:
+            return None
+        (app,) = self.arrivals.values()
+        company = self.companies[app.company]
+        limit, queue, borrows = company.limit, company.users[app.user], company.borrows
+        ask = queue.heads[borrows]
+        if ask is None or limit.reservations or not company.admitted:
+            return None
+        if (borrows or limit.groups[ask.request].passes) and self._keeps(company, self._part(company))(ask):
+            return app
+        return None
+
     def first(self, has_room: Callable[[Resources], bool] = lambda _: True) -> Pending | None:
         """The app to admit next: one that keeps its company within its part, else any that C4 or C6 lets pass (A3).
 
         The latter only of companies for which there is room where that much of their claims does not count (E7).
         """
         within = self.next_within()
-        if within is not None or not self._order:
+        if within is not None or not self.arrivals or not self._order:
             return within
         return self.next_that(lambda _: True, among=lambda company: has_room(company.tenant.standing.lent))
 
@@ -581,6 +624,11 @@ class AppQueue:
 
     def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:
         limit = company.limit
+        if not queue.by_ask:
+            if queue.head is not None:
+                limit.leave(queue.head)
+            queue.head, queue.first, queue.heads = None, None, (None, None)
+            return
         head: tuple[AppKey, Pending] | None = None
         first: tuple[AppKey, Pending] | None = None
         of_head: Ask | None = None
@@ -604,8 +652,12 @@ class AppQueue:
     def _note(self, company: str) -> None:
         """Mark the company: its place in the order or its next reservation may have changed."""
         self._moved[company] = None
-        self.changed[company] = None
-        self.companies[company].keeps = None
+        queue = self.companies[company]
+        queue.keeps = None
+        if not queue.admitted:
+            self._uncertain = True
+        if queue.timed or queue.limit.holding or queue.reserved:
+            self.changed[company] = None
 
     def oldest(self) -> Pending | None:
         """The pending app that became ready first (semantics A6)."""
@@ -613,31 +665,33 @@ class AppQueue:
 
     def _settle(self) -> None:
         """Bring the order, and who is active or keeps others from borrowing, up to date."""
+        if self.to_review:
+            self.review()
         if self._companies_drift and self._ordered_at != self.basis.at:
             self._moved.update((key[-1], None) for key in self._order)
             self._ordered_at = self.basis.at
         if not self._moved:
             return
-        before = [*self._taking] if len(self._taking) < 2 else None
         concerned, self._moved = self._moved, {}
+        self._uncertain = taking = False
         for name in concerned:
-            self._settle_company(name, self.companies[name])
-        if before != ([*self._taking] if len(self._taking) < 2 else None):
+            taking |= self._settle_company(name, self.companies[name])
+        if taking:
             concerned.update(self._borrowers)
         for name in concerned:
             company = self.companies[name]
             company.keeps = None
             quota = company.tenant.quota
             active = quota if company.admitted or (company.order and self._takes_part(name)) else None
-            if active != company.active:
+            if active is not company.active and active != company.active:
                 if company.active is not None:
                     self.parts.remove(company.active)
                 if active is not None:
                     self.parts.add(active)
                 company.active = active
 
-    def _settle_company(self, name: str, company: CompanyQueue) -> None:
-        """Bring the company's place, and whether it takes part or may borrow, up to date."""
+    def _settle_company(self, name: str, company: CompanyQueue) -> bool:
+        """Bring the company's place, and whether it takes part or may borrow, up to date. Whether `_taking` changed."""
         for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
             self._settle_user(company, company.users[user])
         company.moved.clear()
@@ -650,9 +704,17 @@ class AppQueue:
                 insort(self._order, placed)
             company.placed = placed
         company.passes = has_head and limit.lets_through()
-        reserving = self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
-        _mark(self._taking, name, marked=company.passes or reserving)
-        _mark(self._borrowers, name, marked=company.borrows and has_head)
+        takes = company.passes or (
+            self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
+        )
+        if company.borrows:
+            _mark(self._borrowers, name, marked=has_head)
+        elif self._borrowers:
+            self._borrowers.pop(name, None)
+        if takes == (name in self._taking):
+            return False
+        _mark(self._taking, name, marked=takes)
+        return True
 
     def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Heads, UserKey] | None = None

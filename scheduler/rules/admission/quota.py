@@ -49,6 +49,8 @@ class QuotaLimit:
     """The one that counts first."""
     reserved: dict[str, Reservation] = field(default_factory=dict)
     """The same by app."""
+    holding: int = 0
+    """How many groups are held back."""
 
     def admits(self, request: Resources, *, lent: bool = True) -> bool:
         """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
@@ -82,6 +84,7 @@ class QuotaLimit:
             group.reserving -= 1
         if not group.heads and not group.reserving:
             del self.groups[head.request]
+            self.holding -= group.held_since is not None
 
     def exchange(self, app: Pending, restated: Pending) -> None:
         """Take an app that needs something else of a worker for the one it was: it has waited as long (C7)."""
@@ -102,9 +105,12 @@ class QuotaLimit:
     def _judge(self, request: Resources, group: Group, at: int) -> None:
         group.passes = self.admits(request)
         if group.passes or not self.fits_alone(request):
-            group.held_since = None
+            if group.held_since is not None:
+                group.held_since = None
+                self.holding -= 1
         elif group.held_since is None:
             group.held_since = at
+            self.holding += 1
 
     def held(self) -> Iterator[tuple[int, Pending]]:
         """(held back since in ms, app) without reservations, the longest of each group first."""
@@ -115,6 +121,8 @@ class QuotaLimit:
 
     def held_longest(self) -> int | None:
         """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
+        if not self.holding:
+            return None
         longest: int | None = None
         for group in self.groups.values():
             if group.held_since is not None and group.heads:
