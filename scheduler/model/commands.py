@@ -31,10 +31,17 @@ class ConfigureCluster(_Request, frozen=True):
     settings: dict[str, Any]
 
 
+class RegisterKind(_Request, frozen=True):
+    """Let workers offer, and apps request, a kind of resources beside cores and memory (semantics R1)."""
+
+    kind: str
+
+
 class RegisterCompany(_Request, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
-    `borrow`: it may exceed its quota while no other company takes part (semantics C6).
+    `borrow`: it may exceed its quota while no other company takes part (semantics C6). `resources`: amounts of further
+    kinds; those not named are not limited (semantics R4).
     """
 
     company: str
@@ -42,6 +49,7 @@ class RegisterCompany(_Request, frozen=True):
     memory_mb: int | None = None
     part: str | None = None
     borrow: bool = False
+    resources: dict[str, int] = {}
 
 
 class ChangeCompany(_Request, frozen=True):
@@ -52,6 +60,7 @@ class ChangeCompany(_Request, frozen=True):
     memory_mb: int | None = None
     part: str | None = None
     borrow: bool | None = None
+    resources: dict[str, int] = {}
 
 
 class RemoveCompany(_Request, frozen=True):
@@ -61,7 +70,10 @@ class RemoveCompany(_Request, frozen=True):
 
 
 class RegisterWorker(_Request, frozen=True, kw_only=True):
-    """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1)."""
+    """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1).
+
+    `resources`: kind -> the addresses that it offers (semantics R2).
+    """
 
     worker: str
     node: str
@@ -69,6 +81,7 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
     rack: str = ""
     cores: int
     memory_mb: int
+    resources: dict[str, tuple[str, ...]] = {}
 
 
 class DrainWorker(_Request, frozen=True):
@@ -109,7 +122,8 @@ class SubmitApp(_Request, frozen=True):
     `env` holds names of variables; the client stores their values elsewhere. Executors as in Spark (semantics S5):
     `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor per worker; `cores` may
     then be "unlimited" if admission is open. With `driver`, `command` is the driver's program. `elastic` are the least
-    and the most executors of an app whose demand follows its backlog (L6).
+    and the most executors of an app whose demand follows its backlog (L6). Of further kinds, an app that sizes its
+    executors states what each executor has, another one what each task needs, such as "1" or "1/4" (R3).
     """
 
     app: str
@@ -134,6 +148,9 @@ class SubmitApp(_Request, frozen=True):
     driver_memory_mb: int | None = None
     supervise: bool = False
     elastic: tuple[int, int] | None = None
+    executor_resources: dict[str, int] = {}
+    task_resources: dict[str, str] = {}
+    driver_resources: dict[str, int] = {}
 
 
 class ScaleApp(_Request, frozen=True):
@@ -215,7 +232,7 @@ WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorke
 AppCommand = SubmitApp | ScaleApp | KillExecutors | KillApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
-Command = ConfigureCluster | CompanyCommand | WorkerCommand | AppCommand | Report
+Command = ConfigureCluster | RegisterKind | CompanyCommand | WorkerCommand | AppCommand | Report
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

@@ -16,10 +16,18 @@ from scheduler.model import events as facts
 from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
-from scheduler.model.resources import Resources, kinds
+from scheduler.model.resources import Resources, amounts_of
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
+from scheduler.rules.kinds import (
+    MAX_QUOTA,
+    amounts_named,
+    check_addresses,
+    check_kind,
+    check_still_offered,
+    for_tasks,
+)
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
@@ -72,6 +80,9 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
             return _undrain(_worker(state, command.worker))
         case commands.RemoveWorker():
             return _remove_worker(state, command)
+        case commands.RegisterKind():
+            check_kind(command.kind)
+            return [] if command.kind in state.kinds else [facts.KindRegistered(kind=command.kind)]
         case commands.RegisterCompany():
             if command.company in state.companies:
                 raise errors.DuplicateCompany(command.company)
@@ -125,8 +136,8 @@ def place(state: ClusterState, app: App, at: int) -> list[facts.ExecutorAllocate
             return _place_computed(state, app, app.sizing)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
             return place_near(state, app, size, at) if app.wanted else _place_fixed(state, app, size)
-        case Fixed() | facts.OnePerWorker():
-            return _place_growing(state, app, app.sizing.memory_mb)
+        case Fixed(each=each) | facts.OnePerWorker(each=each):
+            return _place_growing(state, app, each)
 
 
 def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[facts.ExecutorAllocated]:
@@ -138,9 +149,9 @@ def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[fac
         memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb)
         if memory_mb is None:
             continue
-        limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
+        size = Resources(cores, memory_mb, for_tasks(sizing, cores) if sizing.per_task else ())
+        limit = min(left // cores, app.affords(size), app.left_executors)
         if limit:
-            size = Resources(cores, memory_mb)
             counts = PLACEMENTS[settings.placement].of_size(_candidates(state, app, size), size, limit)
             if counts:
                 return allocations(app, counts, size)
@@ -149,36 +160,36 @@ def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[fac
 
 def _place_fixed(state: ClusterState, app: App, size: Resources) -> list[facts.ExecutorAllocated]:
     """Executors of the size that the app states (semantics S5, P5)."""
-    limit = min(_affordable(state, app, size.memory_mb), app.left_cores // size.cores)
+    limit = min(_affordable(state, app, size), app.left_cores // size.cores)
     if limit <= 0:
         return []
     candidates = _candidates(state, app, size)
     return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
 
 
-def _place_growing(state: ClusterState, app: App, memory_mb: int) -> list[facts.ExecutorAllocated]:
+def _place_growing(state: ClusterState, app: App, each: Resources) -> list[facts.ExecutorAllocated]:
     """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
-    limit = _affordable(state, app, memory_mb)
+    limit = _affordable(state, app, each)
     if limit <= 0:
         return []
-    candidates = _candidates(state, app, Resources(1, memory_mb))
+    candidates = _candidates(state, app, Resources(1, each.memory_mb, each.others))
     grown = PLACEMENTS[state.settings.placement].growing(candidates, app.left_cores, limit)
     return [
-        allocation(app, number, worker, Resources(cores, memory_mb))
+        allocation(app, number, worker, Resources(cores, each.memory_mb, each.others))
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
     ]
 
 
-def _affordable(state: ClusterState, app: App, memory_mb: int) -> int:
-    """How many more executors the app may have (P5); fair admission also keeps their memory in the request (A2)."""
+def _affordable(state: ClusterState, app: App, size: Resources) -> int:
+    """How many more executors the app may have (P5); fair admission also keeps them in the request (A2, R3)."""
     if state.settings.admission == "open":
         return app.left_executors
-    return min(app.left_executors, app.left_memory_mb // memory_mb)
+    return min(app.left_executors, app.affords(size))
 
 
 def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     """The workers with room for `size` (semantics P1); classic placements skip those with an executor of it (P7)."""
-    candidates = state.fleet.candidates(size, state.settings.worker_selection)
+    candidates = state.fleet.candidates(size, state.settings.worker_selection, sparing=state.sparing)
     if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
@@ -351,22 +362,31 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
             check_name(what, value)
     check_range("a worker's cores", command.cores, 1, MAX_CORES)
     check_range("a worker's memory, in MiB,", command.memory_mb, 1, MAX_MEMORY_MB)
-    offer, worker = Resources(command.cores, command.memory_mb), state.workers.get(command.worker)
+    check_addresses(state.kinds, command.resources)
+    addresses = {kind: found for kind, found in sorted(command.resources.items()) if found}
+    others = amounts_of({kind: len(found) for kind, found in addresses.items()})
+    offer, worker = Resources(command.cores, command.memory_mb, others), state.workers.get(command.worker)
     if worker is None:
         return [
             facts.WorkerRegistered(
-                worker=command.worker, node=command.node, host=command.host, rack=command.rack, offer=offer
+                worker=command.worker,
+                node=command.node,
+                host=command.host,
+                rack=command.rack,
+                offer=offer,
+                addresses=addresses,
             )
         ]
     if (worker.node, worker.host, worker.rack) != (command.node, command.host, command.rack):
         raise errors.DuplicateWorker(worker.id, worker.host, worker.rack)
-    if worker.offer == offer:
+    if worker.offer == offer and worker.addresses == addresses:
         return []
     held = worker.offer - worker.free
-    for what, offered, granted in zip(("cores", "MiB", *kinds()[2:]), offer, held, strict=False):
+    for what, offered, granted in (("cores", offer.cores, held.cores), ("MiB", offer.memory_mb, held.memory_mb)):
         if offered < granted:
             raise errors.OfferTooSmall(worker.id, what, offered, granted)
-    return [facts.WorkerChanged(worker=worker.id, status=worker.status, offer=offer)]
+    check_still_offered(worker, addresses)
+    return [facts.WorkerChanged(worker=worker.id, status=worker.status, offer=offer, addresses=addresses)]
 
 
 def _set_status(
@@ -379,7 +399,7 @@ def _set_status(
 
 
 def _with_status(worker: Worker, status: facts.WorkerStatus) -> facts.WorkerChanged:
-    return facts.WorkerChanged(worker=worker.id, status=status, offer=worker.offer)
+    return facts.WorkerChanged(worker=worker.id, status=status, offer=worker.offer, addresses=worker.addresses)
 
 
 def _undrain(worker: Worker) -> list[Event]:
@@ -436,15 +456,23 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
     part = read_part(command.part) if command.part is not None else None
     if (command.cores is None) != (command.memory_mb is None):
         raise InvalidCommand("a quota in amounts needs both --cores and --memory")
-    amounts = None
+    amounts, limited = None, amounts_named(state.kinds, "a quota's", command.resources, 0, MAX_QUOTA)
+    if command.resources and command.cores is None:
+        raise InvalidCommand(f"a quota of {', '.join(command.resources)} needs --cores and --memory as well")
     if command.cores is not None and command.memory_mb is not None:
         if part is not None:
             raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
         settings = state.settings
         check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
-        amounts = Resources(command.cores, command.memory_mb)
-    return facts.CompanyRegistered(company=command.company, amounts=amounts, part=part, borrow=bool(command.borrow))
+        amounts = Resources(command.cores, command.memory_mb, limited)
+    return facts.CompanyRegistered(
+        company=command.company,
+        amounts=amounts,
+        part=part,
+        borrow=bool(command.borrow),
+        kinds=tuple(sorted(command.resources)),
+    )
 
 
 def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:

@@ -30,6 +30,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Allocation, App
+from scheduler.rules.kinds import for_tasks
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
@@ -91,7 +92,7 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
             )
     elif isinstance(sizing, Computed) and executors is not None:
         each = requested_resources(settings, settings.min_executor_cores, sizing.memory_per_task_mb)
-        return Fixed(each, counted=True)
+        return Fixed(each + Resources(others=for_tasks(sizing, each.cores)), counted=True)
     elif isinstance(sizing, Fixed) and sizing.counted and executors is None:
         raise InvalidCommand(
             f"app {spec.app!r} has a stated number of executors and cannot return to no limit; give a number"
@@ -181,7 +182,7 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     app = state.apps[event.app]
     if isinstance(app.sizing, Computed):
         return event
-    held = app.granted + Resources(app.done_cores + event.resources.cores, event.resources.memory_mb)
+    held = app.granted + event.resources + Resources(app.done_cores)
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 

@@ -5,11 +5,13 @@ They are changed by `ClusterState.apply` alone; what is asked of one here follow
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler.model.commands import Private
 from scheduler.model.events import (
+    Addresses,
     AppRegistered,
     CompanyChanged,
     CompanyRegistered,
@@ -43,6 +45,8 @@ class Allocation:
     locality: Locality | None = None
     idle_since: int | None = None
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+    addresses: Addresses = field(default_factory=dict)
+    """Those of further kinds, held until it is gone (semantics R5)."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,14 @@ class Worker:
     decommissioned: bool = False
     executors: dict[str, Allocation] = field(default_factory=dict)
     drivers: dict[str, Allocation] = field(default_factory=dict)
+    addresses: Addresses = field(default_factory=dict)
+    """What it offers of further kinds (semantics R2)."""
+
+    def granted_addresses(self) -> Iterator[tuple[str, str]]:
+        """(kind, address) of each address that an executor or a driver holds."""
+        for held in (*self.executors.values(), *self.drivers.values()):
+            for kind, addresses in held.addresses.items():
+                yield from ((kind, address) for address in addresses)
 
 
 @dataclass(slots=True)
@@ -158,6 +170,15 @@ class App:
     def left_memory_mb(self) -> int:
         """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
         return self.requested.memory_mb - self.granted.memory_mb
+
+    def affords(self, size: Resources) -> int:
+        """How many executors of that memory, and of those further kinds, the rest of its request allows (A2, R3)."""
+        number = self.left_memory_mb // size.memory_mb
+        return min(number, *(self.left_of(kind) // each for kind, each in size.others)) if size.others else number
+
+    def left_of(self, kind: str) -> int:
+        """What may still be granted of a further kind."""
+        return self.requested.amount(kind) - self.granted.amount(kind)
 
 
 @dataclass(slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import Computed
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.timers import Timer
@@ -69,6 +69,20 @@ def _worker(worker: Worker) -> Iterator[str]:
         yield f"worker {worker.id!r} has {worker.free} free, but its executors and drivers hold {held}"
     if not worker.free.covers(NOTHING):
         yield f"worker {worker.id!r} is granted beyond its offer: {worker.free} free"
+    if worker.offer.others or worker.addresses:
+        yield from _addresses(worker)
+
+
+def _addresses(worker: Worker) -> Iterator[str]:
+    """Whether what is offered and granted is what the addresses amount to, none of them twice (semantics R2, R5)."""
+    if amounts_of({kind: len(set(found)) for kind, found in worker.addresses.items()}) != worker.offer.others:
+        yield f"worker {worker.id!r} offers {worker.offer}, but the addresses {worker.addresses}"
+    held = list(worker.granted_addresses())
+    offered = {(kind, address) for kind, addresses in worker.addresses.items() for address in addresses}
+    if len(set(held)) < len(held) or not offered.issuperset(held):
+        yield f"worker {worker.id!r} grants the addresses {held}, one of them twice or not offered"
+    if amounts_of(Counter(kind for kind, _ in held)) != (worker.offer - worker.free).others:
+        yield f"worker {worker.id!r} grants the addresses {held}, but counts {worker.offer - worker.free}"
 
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:

@@ -65,6 +65,8 @@ class ClusterState:
         self.master: str | None = None
         self.settings = ClusterConfigured()
         self.configured = False
+        self.kinds: list[str] = []
+        """The registered kinds of resources beside cores and memory (semantics R1)."""
         self.companies: dict[str, Company] = {}
         self.workers: dict[str, Worker] = {}
         self.apps: dict[str, App] = {}
@@ -149,6 +151,11 @@ class ClusterState:
         return app.left_cores >= sizing.each.cores
 
     @property
+    def sparing(self) -> bool:
+        """Whether workers that offer kinds which an app does not request come last for it (semantics R6)."""
+        return self.settings.spare_resources and self.settings.admission == "fair"
+
+    @property
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1)."""
         for company in self.queue.changed:
@@ -174,7 +181,7 @@ class ClusterState:
         """
         spec = self.companies[company].spec
         if spec.amounts is not None:
-            return Quota(spec.amounts)
+            return Quota(spec.amounts, named=spec.kinds)
         numerator, denominator = map(int, spec.part.split("/")) if spec.part else (1, len(self.companies))
         return Quota(self.fleet.total * numerator, denominator)
 
@@ -198,6 +205,7 @@ class ClusterState:
             "master": self.master,
             "configured": self.configured,
             "settings": structs.asdict(self.settings),
+            "kinds": self.kinds,
             "balance": _facts(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
@@ -244,7 +252,7 @@ class ClusterState:
         return {
             "spec": _stated(company.spec),
             "balance": _facts(company.balance),
-            "usage": list(self.usage(company)),
+            "usage": to_builtins(self.usage(company)),
             "last_selected": company.last_selected,
             "apps": company.apps,
             "users": {name: _facts(user) for name, user in company.users.items()},
@@ -285,6 +293,9 @@ class ClusterState:
             self._reconsider(app)
         self._forget_ended()
 
+    def _kind_registered(self, event: events.KindRegistered) -> None:
+        self.kinds.append(event.kind)
+
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         self.queue.add_company(event.company, company.balance, company.usage)
@@ -302,6 +313,7 @@ class ClusterState:
     def _worker_registered(self, event: events.WorkerRegistered) -> None:
         offer = event.offer
         worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
+        worker.addresses = event.addresses
         self._set_live(worker, was=False, now=True)
         self._set_quotas()
 
@@ -314,7 +326,7 @@ class ClusterState:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
         worker.free += event.offer - worker.offer
-        worker.offer, worker.status = event.offer, event.status
+        worker.offer, worker.status, worker.addresses = event.offer, event.status, event.addresses
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
@@ -424,7 +436,7 @@ class ClusterState:
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
         executor = Allocation(event.executor, event.app, event.worker, event.resources)
-        executor.locality = event.locality
+        executor.locality, executor.addresses = event.locality, event.addresses
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         app.next_executor += 1
         if event.requested is not None:
@@ -467,7 +479,7 @@ class ClusterState:
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        driver = Allocation(event.driver, event.app, event.worker, event.resources)
+        driver = Allocation(event.driver, event.app, event.worker, event.resources, addresses=event.addresses)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
@@ -562,6 +574,7 @@ class ClusterState:
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
         events.MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
+        events.KindRegistered: _kind_registered,
         CompanyRegistered: _company_registered,
         events.CompanyChanged: _company_changed,
         events.CompanyRemoved: _company_removed,

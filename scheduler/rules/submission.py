@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp
@@ -10,6 +12,7 @@ from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OneP
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules import validate
 from scheduler.rules.entities import Company
+from scheduler.rules.kinds import MAX_AMOUNT, amounts_named, for_tasks, per_task
 from scheduler.rules.placement.sizing import memory_for, requested_resources
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import check_range, shorten
@@ -33,7 +36,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.elastic is not None:
         command = _elastic(state, command, *command.elastic)
     check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
-    sizing, driver = _sizing(command), _driver(command)
+    sizing, driver = _sizing(command, state.kinds), _driver(command, state.kinds)
     cores, tasks = _cores_and_tasks(state, command, sizing)
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
@@ -62,13 +65,15 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
 
 
 def _request(state: ClusterState, cores: int | None, sizing: Sizing) -> Resources:
-    """The request for the app's executors (semantics A1, A2, S5); nothing yet if its cores are unlimited (A6)."""
+    """The request for the app's executors (semantics A1, A2, S5, R3); nothing yet if its cores are unlimited (A6)."""
     if cores is None:
         return NOTHING
     if isinstance(sizing, Computed):
-        return requested_resources(state.settings, cores, sizing.memory_per_task_mb)
+        settings, smallest = state.settings, state.settings.min_executor_cores
+        request = requested_resources(settings, cores, sizing.memory_per_task_mb)
+        return request + Resources(others=for_tasks(sizing, smallest)) * (request.cores // smallest)
     executors = cores // sizing.each.cores if isinstance(sizing, Fixed) else max(1, state.fleet.live)
-    return Resources(cores, executors * sizing.memory_mb)
+    return Resources(cores, executors * sizing.memory_mb, (sizing.each * executors).others)
 
 
 def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) -> tuple[int | None, int]:
@@ -94,11 +99,21 @@ def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) ->
     return cores, tasks
 
 
-def _sizing(command: SubmitApp) -> Sizing:
-    """The sizing of the app's executors: computed unless the command states a size (semantics S5)."""
+def _sizing(command: SubmitApp, kinds: Sequence[str]) -> Sizing:
+    """The sizing of the app's executors: computed unless the command states a size (semantics S5, R3)."""
     cores, memory_mb, name = command.executor_cores, command.executor_memory_mb, command.sizing
     if cores is None and memory_mb is None and name in (None, "computed"):
-        return Computed(command.memory_per_task_mb)
+        if command.executor_resources:
+            raise InvalidCommand(
+                "--executor-resource is for executors that the app sizes; add --executor-cores, or give "
+                "--task-resource instead"
+            )
+        return Computed(command.memory_per_task_mb, per_task(kinds, command.task_resources))
+    if command.task_resources:
+        raise InvalidCommand(
+            "--task-resource is for executors that the scheduler sizes; give --executor-resource instead"
+        )
+    others = amounts_named(kinds, "an executor's", command.executor_resources, 1, MAX_AMOUNT)
     check_range("an executor's cores", cores, 1, validate.MAX_CORES)
     check_range("an executor's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
     memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
@@ -106,11 +121,11 @@ def _sizing(command: SubmitApp) -> Sizing:
         case "fixed":
             if cores is None:
                 raise InvalidCommand("fixed executors need a number of cores; add --executor-cores N")
-            return Fixed(Resources(cores, memory_mb), counted=command.elastic is not None)
+            return Fixed(Resources(cores, memory_mb, others), counted=command.elastic is not None)
         case "one-per-worker":
             if cores is not None:
                 raise InvalidCommand("executors of the sizing one-per-worker grow by cores; leave out --executor-cores")
-            return OnePerWorker(memory_mb)
+            return OnePerWorker(memory_mb, others)
         case "computed":
             raise InvalidCommand(
                 "the scheduler sizes computed executors; leave out --executor-cores and --executor-memory"
@@ -154,18 +169,20 @@ def _bounds(command: SubmitApp, tasks: int) -> Elastic | None:
     return Elastic(least, most, backlog, 1 if least else 2)
 
 
-def _driver(command: SubmitApp) -> Resources | None:
-    """The request of the app's driver; None without a driver (semantics D1)."""
+def _driver(command: SubmitApp, kinds: Sequence[str]) -> Resources | None:
+    """The request of the app's driver; None without a driver (semantics D1, R3)."""
     cores, memory_mb = command.driver_cores, command.driver_memory_mb
     if not command.driver:
         if cores is not None or memory_mb is not None or command.supervise:
             raise InvalidCommand("--driver-cores, --driver-memory and --supervise need --driver; add it")
+        if command.driver_resources:
+            raise InvalidCommand("--driver-resource needs --driver; add it")
         return None
     cores = 1 if cores is None else cores
     memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
     check_range("the driver's cores", cores, 1, validate.MAX_CORES)
     check_range("the driver's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
-    return Resources(cores, memory_mb)
+    return Resources(cores, memory_mb, amounts_named(kinds, "the driver's", command.driver_resources, 1, MAX_AMOUNT))
 
 
 def check_purchase(company: Company, request: Resources) -> None:
@@ -175,3 +192,6 @@ def check_purchase(company: Company, request: Resources) -> None:
         raise QuotaExceeded(name, "cores", request.cores, quota.cores)
     if quota is not None and request.memory_mb > quota.memory_mb:
         raise QuotaExceeded(name, "MiB of memory", request.memory_mb, quota.memory_mb)
+    for kind in company.spec.kinds:
+        if quota is not None and request.amount(kind) > quota.amount(kind):
+            raise QuotaExceeded(name, kind, request.amount(kind), quota.amount(kind))

@@ -27,6 +27,7 @@ from scheduler.model.events import (
 )
 from scheduler.rules.decide import admit, decide, placements
 from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
+from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.state import ClusterState
 
@@ -195,7 +196,9 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for granted in placements(state, at):
         for event in granted:
-            yield event if type(state.apps[event.app].sizing) is Computed else with_request(state, event)
+            if type(state.apps[event.app].sizing) is not Computed:
+                event = with_request(state, event)  # noqa: PLW2901
+            yield with_addresses(state.workers[event.worker], event) if event.resources.others else event
 
 
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Computed, Fixed
-from scheduler.model.resources import Quota, Share
+from scheduler.model.resources import Quota, Resources, Share
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
@@ -86,7 +86,7 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
             "quota": "amounts" if company.spec.amounts is not None else company.spec.part or "default",
             **_quota(state.quota(name)),
             "borrow": company.spec.borrow,
-            **dict(zip(("usedCoreMs", "usedMemoryMs"), state.usage(company), strict=True)),
+            **_used(state.usage(company)),
             "users": len(company.users),
             "apps": company.apps,
         }
@@ -186,6 +186,11 @@ def _quota(quota: Quota) -> dict[str, int | str]:
         "quotaCores": _exact(quota.amount.cores, quota.denominator),
         "quotaMemory": _exact(quota.amount.memory_mb, quota.denominator),
     }
+
+
+def _used(usage: Resources) -> dict[str, Any]:
+    used = {"usedCoreMs": usage.cores, "usedMemoryMs": usage.memory_mb}
+    return {**used, "usedResources": dict(usage.others)} if usage.others else used
 
 
 def _exact(amount: int, denominator: int) -> int | str:

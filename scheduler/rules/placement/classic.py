@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Computed, ExecutorAllocated
-from scheduler.model.resources import UNLIMITED_MEMORY_MB, Resources
+from scheduler.model.resources import UNLIMITED_CORES, UNLIMITED_MEMORY_MB, Resources
+from scheduler.rules.kinds import for_tasks
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
 
@@ -26,9 +27,10 @@ def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> li
     if not apps:
         return []
     settings = state.settings
-    least_mb = min(one.fixed_mb or settings.min_executor_memory_mb for one in apps)
+    least_mb = min(settings.min_executor_memory_mb if one.fixed is None else one.fixed.memory_mb for one in apps)
     allocations: list[ExecutorAllocated] = []
-    for worker, free in state.fleet.candidates(Resources(1, least_mb), settings.worker_selection):
+    least = Resources(1, least_mb)
+    for worker, free in state.fleet.candidates(least, settings.worker_selection, sparing=state.sparing):
         room = free
         for owed in apps:
             size = owed.share_of(room) if worker not in owed.own else None
@@ -50,8 +52,8 @@ class _Owed:
     app: App
     left: Resources
     own: set[str]
-    fixed_mb: int | None
-    """Memory of each executor in MiB; None if computed, from `sizes`."""
+    fixed: Resources | None
+    """Each executor but for its cores; None if computed, from `sizes`."""
     sizes: list[Resources]
     count: int = 0
 
@@ -60,22 +62,25 @@ class _Owed:
 
         It takes all the cores it can, or the first computed size that fits.
         """
-        sizes = self.sizes if self.fixed_mb is None else [Resources(min(self.left.cores, room.cores), self.fixed_mb)]
+        sizes, fixed = self.sizes, self.fixed
+        if fixed is not None:
+            sizes = [Resources(min(self.left.cores, room.cores), fixed.memory_mb, fixed.others)]
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
 def _owed(state: ClusterState, app: App) -> _Owed:
     settings, fleet, sizing = state.settings, state.fleet, app.sizing
     sizes = []
-    fixed_mb, left_mb = None, app.left_memory_mb
+    fixed, left = None, app.requested - app.granted
+    left = Resources(app.left_cores, left.memory_mb, left.others)
     if isinstance(sizing, Computed):
         for cores in sizes_to_try(fleet, app.left_cores):
             memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
             if memory_mb is not None:
-                sizes.append(Resources(cores, memory_mb))
+                sizes.append(Resources(cores, memory_mb, for_tasks(sizing, cores)))
     else:
-        fixed_mb = sizing.memory_mb
+        fixed = sizing.each
         if settings.admission == "open":
-            left_mb = UNLIMITED_MEMORY_MB
-    own, left = {executor.worker for executor in app.executors.values()}, Resources(app.left_cores, left_mb)
-    return _Owed(app, left, own, fixed_mb, sizes)
+            left = Resources(left.cores, UNLIMITED_MEMORY_MB, (fixed * UNLIMITED_CORES).others)
+    own = {executor.worker for executor in app.executors.values()}
+    return _Owed(app, left, own, fixed, sizes)

@@ -34,6 +34,7 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     Fixed,
+    KindRegistered,
     Locations,
     MasterElected,
     OnePerWorker,
@@ -179,6 +180,7 @@ EVENTS: list[Event] = [
     ),
     CommandRefused(error="UnknownApp", message="no app 'a9' is known"),
     RefusalsOmitted(count=7, since=1735689600000),
+    KindRegistered(kind="gpu"),
 ]
 """An event of every type, in the order of the file."""
 
