@@ -40,15 +40,15 @@ class RegisterKind(_Request, frozen=True):
 class RegisterCompany(_Request, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
-    `borrow`: it may exceed its quota while no other company takes part (semantics C6). `resources`: amounts of further
-    kinds; those not named are not limited (semantics R4).
+    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2).
+    `resources`: amounts of further kinds; those not named are not limited (semantics R4).
     """
 
     company: str
     cores: int | None = None
     memory_mb: int | None = None
     part: str | None = None
-    borrow: bool = False
+    borrow: bool | None = None
     resources: dict[str, int] = {}
 
 

@@ -104,15 +104,22 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
         return self.combined(other, max)
 
     def reaches(self, limit: Resources) -> bool:
-        """Whether it comes up to the limit in cores, in memory, or in a kind of which the limit has some."""
-        if self.cores >= limit.cores or self.memory_mb >= limit.memory_mb:
-            return True
-        return any(self.amount(kind) >= bound for kind, bound in limit.others)
+        """Whether it comes up to the limit in cores or in memory."""
+        return self.cores >= limit.cores or self.memory_mb >= limit.memory_mb
 
     def holds(self, size: Resources) -> int:
         """How many of `size` fit into this amount; `size` has some cores and some memory."""
         times = min(self.cores // size.cores, self.memory_mb // size.memory_mb)
         return min(times, *(self.amount(kind) // each for kind, each in size.others)) if size.others else times
+
+
+def aligned(*vectors: Resources) -> Iterator[tuple[int, ...]]:
+    """The amounts of each kind in turn: cores, memory, and every kind of which one of the vectors has any."""
+    yield tuple(each.cores for each in vectors)
+    yield tuple(each.memory_mb for each in vectors)
+    if any(each.others for each in vectors):
+        for kind in sorted({kind for each in vectors for kind, _ in each.others}):
+            yield tuple(each.amount(kind) for each in vectors)
 
 
 def amounts_of(amounts: Mapping[str, int]) -> Amounts:

@@ -6,7 +6,8 @@ unordered set (semantics T2). `submission` builds the event of a submitted app; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, assert_never
 
 from msgspec.structs import asdict
@@ -16,7 +17,9 @@ from scheduler.model import events as facts
 from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
-from scheduler.model.resources import Resources, amounts_of
+from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.rules.admission.queue import Ask
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
@@ -26,12 +29,10 @@ from scheduler.rules.kinds import (
     check_addresses,
     check_kind,
     check_still_offered,
-    for_tasks,
 )
-from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
-from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import registration
 from scheduler.rules.validate import (
@@ -102,47 +103,56 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
 
 
 def admit(state: ClusterState) -> facts.AppAdmitted | None:
-    """The app that enters waitingApps next; None if the cluster is full or no app may enter (semantics A3).
+    """The app that enters waitingApps next; None if no app may enter (semantics A3).
 
-    Apps enter while the requests of waitingApps are below the live cluster in cores and in memory, so the last one may
-    exceed it. Nothing enters without a live worker. Requests above a company's quota that it does not hold do not keep
-    out an app within its own quota: borrowed room returns as executors end (C6). Open admission admits every app at
-    once, in order of arrival (A6).
+    First those that keep their company within its part, whatever others hold: it is theirs. Then, while all claims
+    are below the live cluster in cores, in memory and in the kinds that the app requests, the others that C4 or C6 lets
+    pass, so the last one may exceed it. Nothing enters without a live worker. Open admission admits every app at once,
+    in order of arrival (A6).
     """
     if state.settings.admission == "open":
         first = state.queue.oldest()
+    elif not state.fleet.live:
+        first = None
     else:
-        full = is_full(state)
-        if full and not state.queue.borrowers:
-            return None
-        if full and is_full(state, state.queue.may_return()):
-            return None
-        first = state.queue.first(within_quota=full)
-    if first is None:
-        return None
-    share = state.queue.share(first.company)
-    return facts.AppAdmitted(app=first.app, company=first.company, user=first.user, share=str(share))
+        first = state.queue.first(partial(room_for, state))
+    return None if first is None else admission(state, first)
 
 
-def place(state: ClusterState, app: App, at: int) -> list[facts.ExecutorAllocated]:
+def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> facts.AppAdmitted:
+    """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
+    share = state.queue.share(app.company)
+    lent = state.settings.admission == "fair" and state.queue.on_lent(
+        app, full=is_full(state, app.request), filling=filling
+    )
+    return facts.AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share), lent=lent)
+
+
+def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[facts.ExecutorAllocated]:
     """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
-    The caller folds them before it calls again. None fits at present if it is empty.
+    With `most`, only whole executors that fit into that much (semantics P6). The caller folds them before it calls
+    again. None fits at present if it is empty.
     """
     if not app.owed:
         return []
     match app.sizing:
         case Computed():
-            return _place_computed(state, app, app.sizing)
+            return _place_computed(state, app, app.sizing, most)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
-            return place_near(state, app, size, at) if app.wanted else _place_fixed(state, app, size)
+            return place_near(state, app, size, at, most) if app.wanted else _place_fixed(state, app, size, most)
         case Fixed(each=each) | facts.OnePerWorker(each=each):
-            return _place_growing(state, app, each)
+            return _place_growing(state, app, each, most)
 
 
-def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[facts.ExecutorAllocated]:
+def _place_computed(
+    state: ClusterState, app: App, sizing: Computed, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """Executors of one size that the scheduler computes (semantics S4, P2, P3)."""
     settings, left = state.settings, app.left_cores
+    if most is not None:
+        smallest = app.need.executor
+        left = min(left, most.holds(smallest) * smallest.cores)
     if left < settings.min_executor_cores:
         return []
     for cores in sizes_to_try(state.fleet, left):
@@ -158,22 +168,31 @@ def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[fac
     return []
 
 
-def _place_fixed(state: ClusterState, app: App, size: Resources) -> list[facts.ExecutorAllocated]:
+def _place_fixed(
+    state: ClusterState, app: App, size: Resources, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """Executors of the size that the app states (semantics S5, P5)."""
     limit = min(_affordable(state, app, size), app.left_cores // size.cores)
+    if most is not None:
+        limit = min(limit, most.holds(size))
     if limit <= 0:
         return []
     candidates = _candidates(state, app, size)
     return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
 
 
-def _place_growing(state: ClusterState, app: App, each: Resources) -> list[facts.ExecutorAllocated]:
+def _place_growing(
+    state: ClusterState, app: App, each: Resources, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
-    limit = _affordable(state, app, each)
+    limit, left = _affordable(state, app, each), app.left_cores
+    least = Resources(1, each.memory_mb, each.others)
+    if most is not None:
+        limit, left = min(limit, most.holds(least)), min(left, most.cores)
     if limit <= 0:
         return []
-    candidates = _candidates(state, app, Resources(1, each.memory_mb, each.others))
-    grown = PLACEMENTS[state.settings.placement].growing(candidates, app.left_cores, limit)
+    candidates = _candidates(state, app, least)
+    grown = PLACEMENTS[state.settings.placement].growing(candidates, left, limit)
     return [
         allocation(app, number, worker, Resources(cores, each.memory_mb, each.others))
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
@@ -196,43 +215,17 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     return (candidate for candidate in candidates if candidate[0] not in own)
 
 
-def placements(state: ClusterState, at: int) -> Iterator[list[facts.ExecutorAllocated]]:
-    """The executors to grant at time `at` (ms), in batches (semantics P6); the caller folds each before the next."""
-    if PLACEMENTS[state.settings.placement].across_apps:
-        while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
-            yield granted
-        return
-    for app in unsatisfied(state):
-        while granted := place(state, app, at):
-            yield granted
+def is_full(state: ClusterState, request: Resources = NOTHING, but: Resources = NOTHING) -> bool:
+    """Whether all claims, without `but`, fill the live cluster in cores, in memory or in a kind of the request (A3)."""
+    claimed, total = state.claims.total.claimed - but, state.fleet.total
+    return claimed.reaches(total) or any(claimed.amount(kind) >= total.amount(kind) for kind, _ in request.others)
 
 
-def unsatisfied(state: ClusterState) -> Iterator[App]:
-    """The apps that placement owes cores, in order of admission (semantics P6).
-
-    Apps of a company that borrows and holds its quota come last (C6). The caller folds the executors of one app before
-    it requests the next. If no worker has room for a minimum executor, only apps that state a size are returned (S5).
-    """
-    served = 0
-    beyond: list[App] = []
-    while state.fleet.most_free_cores():
-        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable)
-        if app is None:
-            break
-        served = app.admitted
-        if app.spec.company in state.queue.borrowers and state.queue.holds_quota(app.spec.company):
-            beyond.append(app)
-        else:
-            yield app
-    for app in beyond:
-        if state.fleet.usable or (not isinstance(app.sizing, Computed) and state.fleet.most_free_cores()):
-            yield app
-
-
-def is_full(state: ClusterState, unheld: Resources | None = None) -> bool:
-    """Whether the requests of waitingApps, without `unheld`, reach the live cluster in some kind (semantics A3)."""
-    requested = state.balance.requested
-    return (requested if unheld is None else requested - unheld).reaches(state.fleet.total)
+def room_for(state: ClusterState, lent: Resources) -> Callable[[Ask], bool] | None:
+    """Which asks find room in the cluster where what is lent does not count; None = no ask (semantics A3, R4, E7)."""
+    if is_full(state, but=lent):
+        return None
+    return lambda ask: not ask.request.others or not is_full(state, ask.request, lent)
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
@@ -249,7 +242,7 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
 def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
-    An executor that was stopped has not failed. S6 does not apply to apps that size their executors (S5).
+    An executor that was stopped has not failed, and leaves what is done as it is.
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
@@ -259,7 +252,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
-    done = command.done and isinstance(app.spec.sizing, Computed)
+    done = command.done
     events: list[Event] = [
         facts.ExecutorRemoved(
             app=executor.app,
@@ -271,7 +264,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
         )
     ]
     if app.ended is None and not done:
-        events += after_removal(app, [executor])
+        events += [] if revoked else after_removal(app)
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
         if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
@@ -441,12 +434,9 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         facts.ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    lost: dict[str, list[Allocation]] = {}
-    for executor in worker.executors.values():
-        lost.setdefault(executor.app, []).append(executor)
-    for name, executors in lost.items():
+    for name in dict.fromkeys(executor.app for executor in worker.executors.values() if executor.status != "stopping"):
         if state.apps[name].ended is None:
-            events += after_removal(state.apps[name], executors)
+            events += after_removal(state.apps[name])
     return events
 
 
@@ -462,15 +452,14 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
     if command.cores is not None and command.memory_mb is not None:
         if part is not None:
             raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
-        settings = state.settings
-        check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
-        check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
+        check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
+        check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
         amounts = Resources(command.cores, command.memory_mb, limited)
     return facts.CompanyRegistered(
         company=command.company,
         amounts=amounts,
         part=part,
-        borrow=bool(command.borrow),
+        borrow=command.borrow,
         kinds=tuple(sorted(command.resources)),
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from scheduler.model.errors import AddressGranted, InvalidCommand, UnknownKind
-from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated
+from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.resources import Amounts, amounts_of
 from scheduler.rules.validate import check_range, shorten
 
@@ -90,14 +90,6 @@ def per_task(registered: Collection[str], named: Mapping[str, str]) -> tuple[tup
             )
         found.append((kind, amount.numerator, amount.denominator))
     return tuple(found)
-
-
-def for_tasks(sizing: Computed, tasks: int) -> Amounts:
-    """What an executor that runs that many tasks at once gets of each kind (semantics R3).
-
-    Example, 1/4 gpu a task: an executor of 4 tasks gets 1, one of 5 tasks 2.
-    """
-    return tuple((kind, -(-tasks * numerator // denominator)) for kind, numerator, denominator in sizing.per_task)
 
 
 def with_addresses(worker: Worker, grant: _Grant) -> _Grant:

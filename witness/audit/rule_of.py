@@ -84,9 +84,9 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A6"
     if queue is None or app is None or app.state != "pending" or app.spec.company != done.company:
         return "A3"
-    if due is None and is_full(state):
+    if due is None and is_full(state, app.requested):
         return "A3"
-    if not queue.limit.admits(app.queued.request) and done.company not in state.queue.borrowers:
+    if not queue.limit.admits(app.queued.request) and not queue.borrows:
         return "C4"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
 

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.events import Computed, ExecutorAllocated
 from scheduler.model.resources import UNLIMITED_CORES, UNLIMITED_MEMORY_MB, Resources
-from scheduler.rules.kinds import for_tasks
 from scheduler.rules.placement.executors import allocation
-from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
 
 
-def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> list[ExecutorAllocated]:
-    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7)."""
-    apps = [_owed(state, app) for app in unsatisfied]
+def pack_worker_by_worker(
+    state: ClusterState, unsatisfied: Sequence[App], most: Resources | None = None
+) -> list[ExecutorAllocated]:
+    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7).
+
+    With `most`, each gets no more than that (P6).
+    """
+    apps = [_owed(state, app, most) for app in unsatisfied]
     if not apps:
         return []
     settings = state.settings
@@ -68,13 +72,14 @@ class _Owed:
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
-def _owed(state: ClusterState, app: App) -> _Owed:
+def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
     settings, fleet, sizing = state.settings, state.fleet, app.sizing
+    cores_left = app.left_cores if most is None else min(app.left_cores, most.cores)
     sizes = []
     fixed, left = None, app.requested - app.granted
     left = Resources(app.left_cores, left.memory_mb, left.others)
     if isinstance(sizing, Computed):
-        for cores in sizes_to_try(fleet, app.left_cores):
+        for cores in sizes_to_try(fleet, cores_left):
             memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
             if memory_mb is not None:
                 sizes.append(Resources(cores, memory_mb, for_tasks(sizing, cores)))
@@ -82,5 +87,7 @@ def _owed(state: ClusterState, app: App) -> _Owed:
         fixed = sizing.each
         if settings.admission == "open":
             left = Resources(left.cores, UNLIMITED_MEMORY_MB, (fixed * UNLIMITED_CORES).others)
+    if most is not None:
+        left = left.combined(most, min)
     own = {executor.worker for executor in app.executors.values()}
     return _Owed(app, left, own, fixed, sizes)

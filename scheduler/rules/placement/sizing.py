@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from scheduler.model.resources import Resources, round_up
 
 if TYPE_CHECKING:
-    from scheduler.model.events import ClusterConfigured
+    from scheduler.model.events import ClusterConfigured, Computed
+    from scheduler.model.resources import Amounts
     from scheduler.rules.fleet import Fleet
 
 MEMORY_STEP_MB = 256
@@ -71,3 +72,11 @@ def requested_resources(settings: ClusterConfigured, cores: int, memory_per_task
     per_core = settings.default_memory_per_task_mb if memory_per_task_mb is None else memory_per_task_mb
     minimum_mb = memory_for(settings, settings.min_executor_cores, per_core)
     return Resources(held, held // settings.min_executor_cores * minimum_mb)
+
+
+def for_tasks(sizing: Computed, tasks: int) -> Amounts:
+    """What an executor that runs that many tasks at once gets of each kind (semantics R3).
+
+    Example, 1/4 gpu a task: an executor of 4 tasks gets 1, one of 5 tasks 2.
+    """
+    return tuple((kind, -(-tasks * numerator // denominator)) for kind, numerator, denominator in sizing.per_task)
