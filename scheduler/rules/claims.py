@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
+from scheduler.model.events import ClusterConfigured, Computed, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.placement.sizing import for_tasks, memory_for
 
@@ -88,18 +88,23 @@ class Need:
 
 def usable_executors(app: App) -> int:
     """How many smallest executors the app can still use, its bounds regarded; of growing ones, how many cores."""
-    need = app.need
-    if not app.admitted or app.ended is not None or not need.executor.cores:
+    need, size, spec = app.need, app.need.executor, app.spec
+    if not app.admitted or app.ended is not None or not size.cores:
         return 0
-    cores, memory_mb = app.left_cores, app.left_executor_memory_mb
-    size = need.executor
-    if cores < size.cores or memory_mb < size.memory_mb or any(app.left_of(kind) < each for kind, each in size.others):
+    if spec.driver is None and spec.cores is not None:  # most apps: save the calls
+        requested, granted = app.requested, app.granted
+        cores, memory_mb = requested.cores - granted.cores - app.done_cores, requested.memory_mb - granted.memory_mb
+    else:
+        cores, memory_mb = app.left_cores, app.left_executor_memory_mb
+    if cores < size.cores or memory_mb < size.memory_mb:
+        return 0
+    if size.others and not app.affords(size):
         return 0
     if need.growing:
         return cores if app.left_executors > 0 else 0
     number = min(cores // size.cores, memory_mb // size.memory_mb)
     if size.others:
-        number = min(number, *(app.left_of(kind) // each for kind, each in size.others))
+        number = min(number, app.affords(size))
     return number if app.executor_limit is None else max(0, min(number, app.left_executors))
 
 
@@ -117,10 +122,14 @@ class Claims:
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._fleet = fleet
         self._settings = ClusterConfigured()
+        self._computed: dict[int | Computed | None, tuple[Resources, Resources]] = {}
+        """Memory per task in MiB, or the sizing where tasks need further kinds -> the smallest computed executor, and
+        the least room for it."""
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
         self._settings = settings
+        self._computed.clear()
 
     def standings(self, company: str, user: str) -> Standings:
         """Those that an app of that user counts for."""
@@ -158,13 +167,15 @@ class Claims:
             return sizing.each, sizing.each
         if isinstance(sizing, OnePerWorker):
             return sizing.each, sizing.each
-        settings, cores = self._settings, self._settings.min_executor_cores
-        per_core, others = sizing.memory_per_task_mb, for_tasks(sizing, cores)
-        if per_core is None:
-            executor = Resources(cores, memory_for(settings, cores, COMPUTED_MB_PER_CORE), others)
-            return executor, Resources(cores, memory_for(settings, cores, LEAST_MB_PER_CORE), others)
-        executor = Resources(cores, memory_for(settings, cores, per_core), others)
-        return executor, executor
+        key = sizing if sizing.per_task else sizing.memory_per_task_mb
+        known = self._computed.get(key)
+        if known is None:
+            settings, cores, per_core = self._settings, self._settings.min_executor_cores, sizing.memory_per_task_mb
+            most, least = (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE) if per_core is None else (per_core, per_core)
+            others = for_tasks(sizing, cores)
+            executor = Resources(cores, memory_for(settings, cores, most), others)
+            known = self._computed[key] = executor, Resources(cores, memory_for(settings, cores, least), others)
+        return known
 
     def intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
         """The one `Need` of these amounts."""
@@ -292,6 +303,8 @@ class Claims:
 
     def _replace(self, app: App, usable: int) -> None:
         """Keep the app among those that can use so many executors."""
+        if usable == app.usable and usable and app.admitted in app.need.owed.get(usable, ()):
+            return
         owed, position = app.need.owed, app.admitted
         before = owed.get(app.usable)
         if before is not None and before.pop(position, None) is not None and not before:

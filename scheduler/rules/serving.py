@@ -32,7 +32,8 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
     The caller folds each event before it asks for the next.
     """
     while True:
-        yield from void(state, at)
+        if state.holds:
+            yield from void(state, at)
         ended = len(state.holds)
         for granted in placements(state, at):
             for event in granted:
@@ -112,10 +113,16 @@ def _the_rest(state: ClusterState, at: int) -> Grants:
 
 
 def _placed(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
+    if not app.holds:
+        return _found(state, app, at, most)
     with state.seen_by(app):
-        if PLACEMENTS[state.settings.placement].across_apps:
-            return pack_worker_by_worker(state, [app], most)
-        return place(state, app, at, most)
+        return _found(state, app, at, most)
+
+
+def _found(state: ClusterState, app: App, at: int, most: Resources | None) -> list[ExecutorAllocated]:
+    if PLACEMENTS[state.settings.placement].across_apps:
+        return pack_worker_by_worker(state, [app], most)
+    return place(state, app, at, most)
 
 
 def has_room(state: ClusterState, app: App) -> bool:

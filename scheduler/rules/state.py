@@ -32,6 +32,7 @@ from scheduler.model.events import (
     ClusterConfigured,
     CommandRefused,
     CompanyRegistered,
+    Computed,
     Event,
     Fixed,
 )
@@ -48,7 +49,7 @@ from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
-from scheduler.rules.timers import Timers, What
+from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
 
 REFUSALS_A_MINUTE = 60
@@ -93,6 +94,8 @@ class ClusterState:
         self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
+        self._timed = -1
+        """The position of the last event that the timers regard."""
         self.drivers: dict[str, Allocation] = {}
         self.holds: dict[int, Hold] = {}
         """What is held for apps, by the position of its event (semantics P8, E5)."""
@@ -125,7 +128,8 @@ class ClusterState:
             raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
-            self._note_shortage()
+            if self.owed.lists:
+                self._note_shortage()
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
@@ -161,22 +165,27 @@ class ClusterState:
 
     @property
     def timers(self) -> Timers:
-        """Everything that waits for a time (semantics T1)."""
+        """Everything that waits for a time (semantics T1), brought up to date with the last event."""
+        if self._timed != self.head:
+            self._timed = self.head
+            self._set_all_timers()
+        return self._timers
+
+    def _set_all_timers(self) -> None:
         for company in self.queue.changed:
             self._timers.set(company, 0, self.queue.moments(company))
         self.queue.changed.clear()
         for app in self._timers.changed.values():
             self._set_timers(app)
         self._timers.changed.clear()
+        if not self.owed.lists and not self._timers.short:
+            return
         short = {name: self.short_since(name) for name in self.owed.companies()}
+        patience_ms = self.settings.hold_patience_s * 1000
         for name in {**self._timers.short, **short}:
             since = short.get(name)
-            due: list[tuple[int, What]] = []
-            if since is not None:
-                due.append((since + self.settings.hold_patience_s * 1000, "short"))
-            self._timers.set(name, -1, due)
+            self._timers.set(name, -1, () if since is None else ((since + patience_ms, "short"),))
         self._timers.short = dict.fromkeys(short)
-        return self._timers
 
     def short_since(self, company: str) -> int | None:
         """Since when (ms) the company has not reached its part at the end of each turn; None if it has (semantics P8).
@@ -628,14 +637,22 @@ class ClusterState:
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        executor = Allocation(event.executor, event.app, event.worker, event.resources, granted_at=self.at)
-        executor.locality, executor.addresses = event.locality, event.addresses
+        executor = Allocation(
+            event.executor,
+            event.app,
+            event.worker,
+            event.resources,
+            locality=event.locality,
+            granted_at=self.at,
+            addresses=event.addresses,
+        )
         app.owed_since = self.at
         self._timers.changed[app.submitted] = app
         if not app.executors:
             self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
-        self._set_takeable(executor)
+        if self.settings.reclaim == "firm":
+            self._set_takeable(executor)
         app.next_executor += 1
         if event.requested is not None:
             before = app.requested
@@ -729,7 +746,8 @@ class ClusterState:
     def _executor_removed(self, event: events.ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
-        self._timers.set(executor.id, -2, ())
+        if self.settings.reclaim == "firm":
+            self._timers.set(executor.id, -2, ())
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
         if not app.executors:
@@ -790,11 +808,11 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        before = worker.open_to(None)
+        held, live = worker.holds, worker.status == "alive"
+        before = worker.open_to(None) if held else worker.free
         worker.free -= grant
-        live = worker.status == "alive"
         if live:
-            self.fleet.move(worker.id, before, worker.open_to(None))
+            self.fleet.move(worker.id, before, worker.open_to(None) if held else worker.free)
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
@@ -808,20 +826,24 @@ class ClusterState:
 
     def _reconsider(self, app: App, held: Resources | None = None) -> None:
         """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
-        if type(app.sizing) is Fixed:
-            self._set_timers(app)
         if self.claims.update(app, held):
             self.queue.touch(app.spec.company, app.spec.user)
-        owed = self.wants_executors(app)
-        if owed != app.owed:
-            app.owed = owed
-            if owed:
-                app.owed_since = self.at
-            self._timers.changed[app.submitted] = app
-            if owed:
-                self.owed.add(app)
-            else:
-                self.owed.remove(app)
+        sizing = type(app.sizing)
+        if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
+            owed = app.requested.cores > app.granted.cores + app.done_cores and app.ended is None and app.admitted > 0
+        else:
+            if sizing is Fixed:
+                self._set_timers(app)
+            owed = self.wants_executors(app)
+        if owed == app.owed:
+            return
+        app.owed = owed
+        self._timers.changed[app.submitted] = app
+        if owed:
+            app.owed_since = self.at
+            self.owed.add(app)
+        else:
+            self.owed.remove(app)
 
     def _set_takeable(self, executor: Allocation) -> None:
         """From when on the executor may be taken, where that is not at once (semantics E2)."""

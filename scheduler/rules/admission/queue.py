@@ -72,6 +72,8 @@ class UserQueue:
     """The first one that fits the company's quota by itself."""
     first: Pending | None = None
     """The first one at all."""
+    heads: Heads = (None, None)
+    """What the two ask."""
     placed: tuple[Heads, UserKey] | None = None
 
     @property
@@ -422,11 +424,12 @@ class AppQueue:
         self._settle()
         for _, _, _, name in self._order:
             company = self.companies[name]
-            test = self._keeps_part(company)
-            if company.keeps is None:
-                company.keeps = self._first_of(name, company, test) is not None
-            if company.keeps:
-                return self._first_of(name, company, test)
+            part = self._part(company)
+            if company.keeps is not False:
+                found = self._first_of(name, company, self._keeps(company, part))
+                company.keeps = found is not None
+                if found is not None:
+                    return found
         return None
 
     def first(self, room: Callable[[Resources], Test | None] = lambda _: _anybody) -> Pending | None:
@@ -436,11 +439,13 @@ class AppQueue:
         None is no room for anybody.
         """
         within = self.next_within()
-        if within is not None:
+        if within is not None or not self._order:
             return within
+        unlent = room(NOTHING)
         for _, _, _, name in self._order:
             company = self.companies[name]
-            test = room(company.tenant.standing.lent)
+            lent = company.tenant.standing.lent
+            test = room(lent) if lent.cores and (unlent is None or lent.others) else unlent
             if test is not None and (found := self._first_of(name, company, test)) is not None:
                 return found
         return None
@@ -488,11 +493,11 @@ class AppQueue:
                 company.part, company.keeps = part, None
         return company.part
 
-    def _keeps_part(self, company: CompanyQueue) -> Test:
+    @staticmethod
+    def _keeps(company: CompanyQueue, part: Resources) -> Test:
         """Whether an app keeps the company within its part, or C4 lets it pass and the company claims nothing (A3)."""
-        part, limit = self._part(company), company.limit
-        standing = company.tenant.standing
-        claimed = standing.claimed - standing.lent
+        limit, standing = company.limit, company.tenant.standing
+        claimed = standing.claimed - standing.lent if standing.lent.cores else standing.claimed
         if claimed == NOTHING:
             return lambda ask: part.covers(ask.request) or limit.admits(ask.request)
         room = part - claimed
@@ -554,13 +559,15 @@ class AppQueue:
         limit = company.limit
         head: tuple[AppKey, Pending] | None = None
         first: tuple[AppKey, Pending] | None = None
+        of_head: Ask | None = None
+        of_first: Ask | None = None
         for ask, apps in queue.by_ask.items():
             if ask.need is None or ask.need.hostable:
                 if first is None or apps[0][0] < first[0]:
-                    first = apps[0]
+                    first, of_first = apps[0], ask
                 if (head is None or apps[0][0] < head[0]) and limit.fits_alone(ask.request):
-                    head = apps[0]
-        queue.first = None if first is None else first[1]
+                    head, of_head = apps[0], ask
+        queue.first, queue.heads = None if first is None else first[1], (of_head, of_first)
         capped = None if head is None else head[1]
         if capped is queue.head:
             return
@@ -588,52 +595,47 @@ class AppQueue:
         if not self._moved:
             return
         before = [*self._taking] if len(self._taking) < 2 else None
-        for name in self._moved:
-            company = self.companies[name]
-            for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
-                self._settle_user(company, company.users[user])
-            company.moved.clear()
-            company.all_moved = False
-            self._take_out_of_order(company)
-            has_head = bool(company.order)
-            if has_head:
-                company.placed = self._company_key(company.tenant, self.basis)
-                insort(self._order, company.placed)
-            limit = company.limit
-            company.passes = has_head and limit.lets_through()
-            reserving = self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
-            _mark(self._taking, name, marked=company.passes or reserving)
-            _mark(self._borrowers, name, marked=company.borrows and has_head)
-        concerned = dict(self._moved)
-        self._moved.clear()
+        concerned, self._moved = self._moved, {}
+        for name in concerned:
+            self._settle_company(name, self.companies[name])
         if before != ([*self._taking] if len(self._taking) < 2 else None):
             concerned.update(self._borrowers)
         for name in concerned:
             company = self.companies[name]
             company.keeps = None
-            self._set_active(name, company)
+            quota = company.tenant.quota
+            active = quota if company.admitted or (company.order and self._takes_part(name)) else None
+            if active != company.active:
+                if company.active is not None:
+                    self.parts.remove(company.active)
+                if active is not None:
+                    self.parts.add(active)
+                company.active = active
 
-    def _set_active(self, name: str, company: CompanyQueue) -> None:
-        """Whether the company has an app that is admitted or eligible (semantics C8)."""
-        quota = company.tenant.quota
-        active = quota if company.admitted or (company.order and self._takes_part(name)) else None
-        if active != company.active:
-            if company.active is not None:
-                self.parts.remove(company.active)
-            if active is not None:
-                self.parts.add(active)
-            company.active = active
+    def _settle_company(self, name: str, company: CompanyQueue) -> None:
+        """Bring the company's place, and whether it takes part or may borrow, up to date."""
+        for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
+            self._settle_user(company, company.users[user])
+        company.moved.clear()
+        company.all_moved = False
+        has_head, limit = bool(company.order), company.limit
+        placed = self._company_key(company.tenant, self.basis) if has_head else None
+        if placed != company.placed:
+            self._take_out_of_order(company)
+            if placed is not None:
+                insort(self._order, placed)
+            company.placed = placed
+        company.passes = has_head and limit.lets_through()
+        reserving = self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
+        _mark(self._taking, name, marked=company.passes or reserving)
+        _mark(self._borrowers, name, marked=company.borrows and has_head)
 
     def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Heads, UserKey] | None = None
         if queue.first is not None:
-            contender, head = queue.contender, queue.head or queue.first
+            contender, contender.request = queue.contender, (queue.head or queue.first).request
             contender.oldest, contender.oldest_at = queue.by_submission[0]
-            contender.request = head.request
-            key = self._user_key(contender, company.tenant.quota, self.basis)
-            free = Ask(queue.first.request, queue.first.need)
-            capped = free if queue.head is queue.first else queue.head and Ask(queue.head.request, queue.head.need)
-            placed = (capped, free), key
+            placed = queue.heads, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return
         if queue.placed is not None:

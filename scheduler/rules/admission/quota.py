@@ -74,9 +74,10 @@ class QuotaLimit:
 
     def admits(self, request: Resources, *, lent: bool = True) -> bool:
         """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
-        claimed = self.tenant.standing.claimed
-        if lent:
-            claimed -= self.tenant.standing.lent
+        standing = self.tenant.standing
+        claimed = standing.claimed
+        if lent and standing.lent.cores:
+            claimed -= standing.lent
         if not self.stops_idle and claimed == NOTHING:
             return True
         return self.tenant.quota.covers(claimed, request)
