@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from math import gcd, inf
 from operator import add, sub
 from typing import NamedTuple
@@ -165,6 +166,10 @@ class Share:
         return f"Share({self.numerator}, {self.denominator})"
 
 
+_share = lru_cache(maxsize=1024)(Share)
+"""The same few shares come again and again, and tuples compare an object with itself fastest."""
+
+
 class Quota(NamedTuple):
     """What a company may hold: `amount / denominator` (semantics C2).
 
@@ -197,8 +202,8 @@ class Quota(NamedTuple):
         if of.cores and of.memory_mb and not held.others:
             cores, memory_mb = held.cores * times, held.memory_mb * times
             if cores * of.memory_mb < memory_mb * of.cores:
-                return Share(memory_mb, of.memory_mb)
-            return Share(cores, of.cores)
+                return _share(memory_mb, of.memory_mb)
+            return _share(cores, of.cores)
         ratios = [(held.cores, of.cores), (held.memory_mb, of.memory_mb)]
         ratios += [
             (amount, of.amount(kind))

@@ -32,7 +32,7 @@ class Standing:
     held: Resources = NOTHING
     """What they are granted on live workers; kept for companies only."""
     lent: Resources = NOTHING
-    """What of it elastic apps claim beyond their least number; kept for companies only (semantics E7)."""
+    """What of it elastic apps claim beyond their least number; not kept for users (semantics E7)."""
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
 
@@ -255,7 +255,8 @@ class Claims:
         """Count anew what the elastic app claims beyond its least number of executors (semantics E7)."""
         lent = app.beyond_least
         if lent != app.lent:
-            app.standings[1].lent += lent - app.lent
+            for standing in app.standings[:2]:
+                standing.lent += lent - app.lent
             app.lent = lent
 
     def move(self, app: App, need: Need) -> bool:

@@ -114,8 +114,12 @@ def admit(state: ClusterState) -> facts.AppAdmitted | None:
         first = state.queue.oldest()
     elif not state.fleet.live:
         first = None
-    else:
+    elif (full := is_full(state)) and state.claims.total.lent == NOTHING:
+        first = state.queue.next_within()
+    elif full or state.claims.total.claimed.others:
         first = state.queue.first(partial(room_for, state))
+    else:
+        first = state.queue.first()
     return None if first is None else admission(state, first)
 
 

@@ -204,7 +204,7 @@ class ClusterState:
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
-        due = self.timers.due(at, "reservation")
+        due = self.timers.due(at, "reservation") if self.queue.arrivals else ()
         return [app for company in due for app in self.queue.to_reserve(company, at)]
 
     def to_lapse(self, at: int) -> list[str]:
@@ -563,7 +563,7 @@ class ClusterState:
         self.queue.admit(app.queued, self.head)
         if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
-        self._reconsider(app)
+        self._set_owed(app)
 
     def _app_changed(self, event: events.AppChanged) -> None:
         app, request = self.apps[event.app], event.requested
@@ -828,6 +828,10 @@ class ClusterState:
         """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
         if self.claims.update(app, held):
             self.queue.touch(app.spec.company, app.spec.user)
+        self._set_owed(app)
+
+    def _set_owed(self, app: App) -> None:
+        """Whether placement owes the app an executor, and the times that it waits for."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
             owed = app.requested.cores > app.granted.cores + app.done_cores and app.ended is None and app.admitted > 0
@@ -850,7 +854,8 @@ class ClusterState:
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        living = app.admitted and app.ended is None
+        waits = app.owed or app.wanted or app.holds or app.spec.elastic is not None
+        living = waits and app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
     def fits_where_held(self, app: App) -> bool:

@@ -62,6 +62,10 @@ class Timers:
         index = bisect_left(self.table, (after + 1,))
         return self.table[index].when if index < len(self.table) else None
 
+    def any_due(self, at: int) -> bool:
+        """Whether anything is due by `at` (ms)."""
+        return bool(self.table) and self.table[0].when <= at
+
     def due(self, at: int, *what: What) -> list[str]:
         """For whom one of these is due by `at` (ms), each once, in their order."""
         if not self.table or self.table[0].when > at:

@@ -383,7 +383,8 @@ class AppQueue:
         """Mark a user and company whose ledgers or requests have changed."""
         queue = self.companies[company]
         queue.moved[user] = None
-        queue.limit.review(self.basis.at)
+        if queue.limit.groups:
+            queue.limit.review(self.basis.at)
         self._note(company)
 
     def part(self, name: str) -> Resources:

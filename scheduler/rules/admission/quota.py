@@ -126,10 +126,12 @@ class QuotaLimit:
 
     def held_longest(self) -> int | None:
         """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
-        groups = [group for group in self.groups.values() if group.held_since is not None and group.heads]
-        if not groups:
-            return None
-        return min((max(next(iter(one.heads.values()))[0], one.held_since or 0) for one in groups), default=None)
+        longest: int | None = None
+        for group in self.groups.values():
+            if group.held_since is not None and group.heads:
+                since = max(next(iter(group.heads.values()))[0], group.held_since)
+                longest = since if longest is None else min(longest, since)
+        return longest
 
     def is_held(self, app: Pending) -> bool:
         """Whether the app is held back without a reservation."""
