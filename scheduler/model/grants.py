@@ -27,7 +27,8 @@ class Grant(BaseModel):
     For a driver, `executor` is its id and `command` its program. An executor that `stays` ends only with its app; the
     result of its tasks ends the app only if the app has no driver. In an `elastic` app it reports the backlog
     (semantics L6). The worker starts it once the master has settled the log up to position `settled_at`: a commit is
-    visible before it has reached the configured replicas.
+    visible before it has reached the configured replicas. `addresses` are those of further kinds (semantics R5), and
+    `per_task` what each task needs of them, (kind, numerator, denominator), where the tasks state that (R3).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,6 +52,8 @@ class Grant(BaseModel):
     elastic: bool = False
     settled_at: int = 0
     leaving: Leaving | None = None
+    addresses: dict[str, tuple[str, ...]] = {}
+    per_task: tuple[tuple[str, int, int], ...] = ()
 
 
 STOP = ""

@@ -13,6 +13,8 @@ from msgspec import Struct
 UNLIMITED_CORES = 2**31 - 1
 """What an app of unlimited cores counts down from, as in Spark (semantics A6)."""
 UNLIMITED_MEMORY_MB = 2**62
+MAX_AMOUNT = 10_000
+"""The most resources of a further kind that a worker offers, or an executor, a task or a driver has."""
 
 
 Amounts = tuple[tuple[str, int], ...]

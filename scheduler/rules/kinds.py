@@ -12,14 +12,12 @@ from msgspec.structs import replace
 
 from scheduler.model.errors import AddressGranted, InvalidCommand, UnknownKind
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
-from scheduler.model.resources import Amounts, amounts_of
+from scheduler.model.resources import MAX_AMOUNT, Amounts, amounts_of
 from scheduler.rules.validate import check_range, shorten
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Worker
 
-MAX_AMOUNT = 10_000
-"""The most resources of one kind that a worker offers, or an executor, a task or a driver has."""
 MAX_QUOTA = 10**9
 _KIND = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
 _RESERVED = ("cores", "memory", "memory_mb")

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
-from scheduler.model.resources import NOTHING, Resources, aligned
+from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.rules import validate
 from scheduler.rules.entities import Company
-from scheduler.rules.kinds import MAX_AMOUNT, amounts_named, per_task
+from scheduler.rules.kinds import amounts_named, per_task
 from scheduler.rules.placement.sizing import for_tasks, memory_for, requested_resources
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import check_range, shorten
