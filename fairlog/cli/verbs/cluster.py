@@ -232,7 +232,7 @@ def resource_add(session: Session, *, kind: tuple[str, ...]) -> int:
 @params.as_json
 @on_cluster
 def resource_list(session: Session, *, as_json: bool) -> None:
-    """List the registered kinds, with what live workers offer and what is granted of it."""
+    """List the registered kinds: what live workers offer, and what is granted."""
     render.print_records(
         session.ask("resources"),
         "kind offered granted workers",

@@ -62,6 +62,8 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "elastic",
         "settled_at",
         "leaving",
+        "addresses",
+        "per_task",
     ]
 
 
