@@ -148,12 +148,21 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     spec, settings = app.spec, state.settings
     first = state.queue.first(partial(room_for, state))
     if first is not None and first.company != spec.company:
+        if first == state.queue.next_within():
+            return Wait("company-turn", "A3", partial(_within_part, state, first))
         rule = COMPANY_POLICIES[settings.company_policy].rule
         return Wait("company-turn", rule, partial(_company_turn, state, company))
     if first is not None and first.user != spec.user:
         return Wait("user-turn", USER_POLICIES[settings.user_policy].rule, partial(_user_turn, state, company, app))
     cause, rule = ("cluster-full", "A3") if is_full(state, app.requested) else ("next-turn", "T2")
     return Wait(cause, rule, partial(_cluster, state))
+
+
+def _within_part(state: ClusterState, first: Pending) -> Told:
+    """Another company is next because it has not its part yet."""
+    part, claimed = state.queue.part(first.company), state.claims.of(first.company).claimed
+    text = f"company {first.company} is next: it claims {claimed} of its part, {part}, and {first.app} keeps it within"
+    return text, {"ahead": [{"company": first.company}]}
 
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:

@@ -220,9 +220,9 @@ class Claims:
         usable, need = usable_executors(app), app.need
         more = app.more
         if held is not None and not moved and need.hostable and need.simple and app.ended is None:
-            number = min(usable, need.most) - min(app.usable, need.most)
-            each = need.executor
-            if held.cores + number * each.cores == 0 == held.memory_mb + number * each.memory_mb and not held.others:
+            most, before, each = need.most, app.usable, need.executor
+            given = (min(most, before)) - (min(most, usable))
+            if held.cores == given * each.cores and held.memory_mb == given * each.memory_mb and not held.others:
                 self._replace(app, usable)  # what it is granted, or gives back, it could use before, or can again
                 app.more = more - held
                 app.standings[1].held += held

@@ -166,20 +166,31 @@ class ClusterState:
     @property
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1), brought up to date with the last event."""
+        timers = self._timers_but_shortage()
         if self._timed != self.head:
             self._timed = self.head
-            self._set_all_timers()
+            if self.owed.lists or timers.short:
+                self._set_short()
+        return timers
+
+    def _timers_but_shortage(self) -> Timers:
+        """Those of companies with held-back apps and of apps: all that a stage before placement asks for."""
+        if self.queue.changed:
+            for company in self.queue.changed:
+                self._timers.set(company, 0, self.queue.moments(company))
+            self.queue.changed.clear()
+        if self._timers.changed:
+            for app in self._timers.changed.values():
+                self._set_timers(app)
+            self._timers.changed.clear()
         return self._timers
 
-    def _set_all_timers(self) -> None:
-        for company in self.queue.changed:
-            self._timers.set(company, 0, self.queue.moments(company))
-        self.queue.changed.clear()
-        for app in self._timers.changed.values():
-            self._set_timers(app)
-        self._timers.changed.clear()
-        if not self.owed.lists and not self._timers.short:
-            return
+    def any_due(self, at: int) -> bool:
+        """Whether anything that waits for a time is due by `at` (ms)."""
+        return self._timers_but_shortage().any_due(at)
+
+    def _set_short(self) -> None:
+        """When the companies that have not reached their parts will have been short for too long (semantics P8)."""
         short = {name: self.short_since(name) for name in self.owed.companies()}
         patience_ms = self.settings.hold_patience_s * 1000
         for name in {**self._timers.short, **short}:
@@ -204,16 +215,18 @@ class ClusterState:
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
-        due = self.timers.due(at, "reservation") if self.queue.arrivals else ()
+        due = self._timers_but_shortage().due(at, "reservation") if self.queue.arrivals else ()
         return [app for company in due for app in self.queue.to_reserve(company, at)]
 
     def to_lapse(self, at: int) -> list[str]:
         """The apps whose reservation has lasted too long by `at` (ms), company by company (semantics C7)."""
-        return [app for company in self.timers.due(at, "lapse") for app in self.queue.to_lapse(company, at)]
+        return [
+            app for company in self._timers_but_shortage().due(at, "lapse") for app in self.queue.to_lapse(company, at)
+        ]
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
-        return [self.apps[name] for name in self.timers.due(at, "growth", "idle")]
+        return [self.apps[name] for name in self._timers_but_shortage().due(at, "growth", "idle")]
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2).
@@ -296,7 +309,7 @@ class ClusterState:
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
             if not app.admitted and app.ended is None:
-                app.queued = app.queued._replace(need=app.need)
+                app.queued = structs.replace(app.queued, need=app.need)
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
         for executor in self.executors.values():
@@ -531,7 +544,7 @@ class ClusterState:
         company.apps += 1
         self.apps[event.app] = app
         app.need = self.claims.need_of(app)
-        app.queued = app.queued._replace(need=app.need)
+        app.queued = structs.replace(app.queued, need=app.need)
         self.queue.push(app.queued, user.balance, app.standings[2])
 
     def _room_reserved(self, event: events.RoomReserved) -> None:

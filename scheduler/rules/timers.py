@@ -45,7 +45,10 @@ class Timers:
         Apps have their position of admission for `order`; a company has 0, which no app has.
         """
         key = whom, order
-        before, after = self._of.get(key, ()), tuple(due)
+        before = self._of.get(key, ())
+        if not due and not before:
+            return
+        after = tuple(due)
         if before == after:
             return
         for when, what in before:

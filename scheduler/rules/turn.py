@@ -198,7 +198,7 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
 
 
 def _moments(state: ClusterState, at: int) -> Iterable[Event]:
-    return consequences(state, _due(state, at), at) if state.holds or state.timers.any_due(at) else ()
+    return consequences(state, _due(state, at), at) if state.holds or state.any_due(at) else ()
 
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:

@@ -7,8 +7,9 @@ with those of the state. A wrong ledger is thus reported at the position where i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct, field
 
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 
-@dataclass(slots=True)
-class _App:
+class _App(Struct):
     name: str
     company: str
     user: str
@@ -32,19 +32,17 @@ class _App:
     ended: bool = False
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     name: str
     offer: Resources = NOTHING
     free: Resources = NOTHING
     live: bool = False
 
 
-@dataclass(slots=True)
-class _Company:
+class _Company(Struct):
     spec: CompanyRegistered
     sums: Balance = field(default_factory=Balance)
-    users: dict[str, Balance] = field(default_factory=dict)
+    users: dict[str, Balance] = {}
 
 
 class ShadowLedger:

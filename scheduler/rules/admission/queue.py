@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
@@ -348,7 +350,7 @@ class AppQueue:
 
     def restate(self, app: Pending, request: Resources, need: Need | None) -> Pending:
         """The app with what it asks now, in its old place; it has waited behind the quota for nothing (C7)."""
-        restated = app._replace(request=request, need=need)
+        restated = replace(app, request=request, need=need)
         company = self.companies[app.company]
         queue = company.users[app.user]
         self._take_out(company, queue, app)

@@ -15,7 +15,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from scheduler.rules.claims import Need
 
 
-class Pending(NamedTuple):
+class Pending(Struct, frozen=True, order=True, gc=False):
     """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
 
     app: str
@@ -47,13 +49,12 @@ Reservation = tuple[int, int, Pending]
 """(held back since in ms, position of its submission, app)."""
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """The heads of one company with the same request."""
 
     passes: bool = False
     held_since: int | None = None
-    heads: dict[str, tuple[int, Pending]] = field(default_factory=dict)
+    heads: dict[str, tuple[int, Pending]] = {}
     """App -> (head since in ms, app), in order of time; without apps that have a reservation."""
     reserving: int = 0
     """The number of heads with a reservation."""
