@@ -10,6 +10,7 @@ import pytest
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
 from scheduler.model.grants import diff
 from scheduler.rules.decide import decide
+from scheduler.rules.entities import Worker
 from scheduler.rules.snapshot_records import restored
 from scheduler.rules.state import ClusterState
 from scheduler.service.commit import Commits, Decided
@@ -110,6 +111,10 @@ def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", ""))
 
 
+def who_holds_which_address_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "granted_addresses", lambda _: iter(()))
+
+
 class Found(NamedTuple):
     """The promise that finds the bug, and the first seed to try: shortly before one that finds it."""
 
@@ -126,6 +131,7 @@ PLANTS: dict[Plant, Found] = {
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
     a_state_remembers_no_commands: Found(6),
     begun_tasks_do_not_come_back: Found(6, from_seed=20),
+    who_holds_which_address_is_not_looked_at: Found(5),
 }
 
 

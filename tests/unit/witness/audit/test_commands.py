@@ -18,6 +18,7 @@ from scheduler.model.commands import (
     LoseWorker,
     Private,
     RegisterCompany,
+    RegisterKind,
     RemoveCompany,
     RemoveWorker,
     ScaleApp,
@@ -69,6 +70,7 @@ def lively() -> list[Fact]:
         cluster.ended(executor, done=True)
     cluster.company("bolt")
     cluster.turn(RemoveCompany(company="bolt"))
+    cluster.turn(RegisterKind(kind="gpu"))
     return facts(cluster)
 
 
