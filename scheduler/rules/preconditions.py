@@ -19,7 +19,7 @@ from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
-from scheduler.rules.validate import changed_settings, read_part
+from scheduler.rules.validate import MAX_PRIORITY, changed_settings, read_part
 
 _LEAST = Resources(1, 1)
 """The least that a worker offers (semantics W1)."""
@@ -179,7 +179,18 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
         return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
-    return _sizing(event.app, event.sizing) or _sized(event) or _kinds(state, event)
+    return _sizing(event.app, event.sizing) or _sized(event) or _ordered(state, event) or _kinds(state, event)
+
+
+def _ordered(state: Facts, event: events.AppRegistered) -> Broken:
+    for name, _ in event.after:
+        if name not in state.apps or state.apps[name].spec.company != event.company:
+            return "J1", f"company {event.company!r} has no app {name!r} that app {event.app!r} could wait for"
+    if len({name for name, _ in event.after}) < len(event.after):
+        return "J1", f"app {event.app!r} waits twice for the same app"
+    return (
+        ("Q1", f"app {event.app!r} has the priority {event.priority}") if abs(event.priority) > MAX_PRIORITY else None
+    )
 
 
 def _kinds(state: Facts, event: events.AppRegistered) -> Broken:
@@ -241,6 +252,8 @@ def _app_admitted(state: Facts, event: events.AppAdmitted) -> Broken:
         return "A3", f"app {event.app!r} is not pending"
     if app.spec.company != event.company or app.spec.user != event.user:
         return "A3", f"app {event.app!r} is of user {app.spec.user!r} of company {app.spec.company!r}"
+    if not app.ready:
+        return "J2", f"app {event.app!r} is not ready"
     return None
 
 
@@ -437,9 +450,32 @@ def _executors_requested(state: Facts, event: events.ExecutorsRequested) -> Brok
     return None
 
 
+def _app_ready(state: Facts, event: events.AppReady) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None:
+        return "J2", f"app {event.app!r} is not known or has ended"
+    return None if app.judged and not app.unmet else ("J2", f"app {event.app!r} is ready, waits, or is on hold")
+
+
+def _app_reprioritized(state: Facts, event: events.AppReprioritized) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None:
+        return "Q1", f"app {event.app!r} is not known or has ended"
+    return ("Q1", f"{event.priority} is no priority") if abs(event.priority) > MAX_PRIORITY else None
+
+
+def _app_held(state: Facts, event: events.AppHeld | events.AppReleased) -> Broken:
+    app, held = state.apps.get(event.app), isinstance(event, events.AppReleased)
+    if app is None or app.admitted or app.ended is not None:
+        return "J3", f"app {event.app!r} is not pending"
+    return ("J3", f"app {event.app!r} is {'not' if held else 'already'} on hold") if app.on_hold != held else None
+
+
 def _app_removed(state: Facts, event: events.AppRemoved) -> Broken:
     app = state.apps.get(event.app)
-    return ("A5", f"app {event.app!r} is not known or has ended") if app is None or app.ended is not None else None
+    if app is None or app.ended is not None:
+        return "A5", f"app {event.app!r} is not known or has ended"
+    return ("J2", f"app {event.app!r} waits for nothing in vain") if event.reason == "unmet" and not app.unmet else None
 
 
 def _command_refused(_: Facts, event: events.CommandRefused) -> Broken:
@@ -478,6 +514,10 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.ExecutorRemoved: _executor_removed,
     events.AppChanged: _app_changed,
     events.ExecutorsRequested: _executors_requested,
+    events.AppReady: _app_ready,
+    events.AppReprioritized: _app_reprioritized,
+    events.AppHeld: _app_held,
+    events.AppReleased: _app_held,
     events.AppRemoved: _app_removed,
     events.CommandRefused: _command_refused,
     events.RefusalsOmitted: _refusals_omitted,

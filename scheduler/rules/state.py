@@ -5,7 +5,7 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`. `invariants` recomputes all of them.
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`. `invariants` recomputes all of them.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
@@ -41,6 +41,7 @@ from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
+from scheduler.rules.dependents import Dependents
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
@@ -62,8 +63,7 @@ class ClusterState:
     """The fold of the log up to position `head`, at time `at` (ms)."""
 
     def __init__(self) -> None:
-        self.head = 0
-        self.at = 0
+        self.head = self.at = 0
         self.master: str | None = None
         self.settings = ClusterConfigured()
         self.configured = False
@@ -112,6 +112,7 @@ class ClusterState:
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
+        self.dependents = Dependents()
 
     def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -308,10 +309,14 @@ class ClusterState:
         self._set_quotas()
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
-            if not app.admitted and app.ended is None:
-                app.queued = structs.replace(app.queued, need=app.need)
+            app.queued = structs.replace(app.queued, need=app.need)
+        pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
+        for app in sorted(pending, key=lambda app: app.queued.ready):
+            if app.ready:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
+        for app in sorted(pending, key=lambda app: app.submitted):
+            self.dependents.add(app, self.apps)
         for executor in self.executors.values():
             self._set_takeable(executor)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
@@ -520,16 +525,24 @@ class ClusterState:
                 self.owed.add(app)
         else:
             app.need = need
-            app.queued = self.queue.restate(app.queued, app.requested, need)
+            self._restate(app)
+
+    def _restate(self, app: App) -> None:
+        """A pending app asks for something else, be it in its user's queue or not ready yet."""
+        if app.ready:
+            app.queued = self.queue.restate(app.queued, app.requested, app.need)
+        else:
+            app.queued = structs.replace(app.queued, request=app.requested, need=app.need)
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
+        ready = self.head, self.head, self.at, event.priority
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
@@ -545,7 +558,41 @@ class ClusterState:
         self.apps[event.app] = app
         app.need = self.claims.need_of(app)
         app.queued = structs.replace(app.queued, need=app.need)
-        self.queue.push(app.queued, user.balance, app.standings[2])
+        app.priority = event.priority
+        if event.after or event.on_hold:
+            app.ready, app.on_hold = False, event.on_hold
+            self.dependents.begin(app, self.apps)
+        else:
+            self.queue.push(app.queued, user.balance, app.standings[2])
+
+    def _app_ready(self, event: events.AppReady) -> None:
+        """The app joins its user's queue; its time counts from here (semantics J2, Q2)."""
+        app = self.apps[event.app]
+        app.ready, app.readied, app.readied_at = True, self.head, self.at
+        self.dependents.judge(app)
+        app.queued = structs.replace(app.queued, ready=self.head, ready_at=self.at)
+        self.queue.push(app.queued, app.accounts[2], app.standings[2])
+
+    def _app_held(self, event: events.AppHeld) -> None:
+        app = self.apps[event.app]
+        if app.ready:
+            self.queue.remove(app.queued)
+            app.reserved_at = app.lapsed = 0
+        app.ready, app.on_hold = False, True
+        self.dependents.judge(app)
+
+    def _app_released(self, event: events.AppReleased) -> None:
+        app = self.apps[event.app]
+        app.on_hold = False
+        self.dependents.judge(app)
+
+    def _app_reprioritized(self, event: events.AppReprioritized) -> None:
+        app = self.apps[event.app]
+        app.priority = event.priority
+        if not app.admitted and app.ready:
+            app.queued = self.queue.reprioritize(app.queued, event.priority)
+        else:
+            app.queued = structs.replace(app.queued, priority=event.priority)
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
         app = self.apps[event.app]
@@ -593,12 +640,13 @@ class ClusterState:
         app.sizing = event.sizing
         self._set_need(app)
         if not app.admitted and request != app.queued.request:
-            app.queued = self.queue.restate(app.queued, request, app.need)
+            self._restate(app)
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
         if event.target != app.target:
             self._wish(app, event.target)
-        self.queue.touch(app.spec.company, app.spec.user)
+        if app.ready:
+            self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
     def _wish(self, app: App, target: int | None) -> None:
@@ -644,8 +692,12 @@ class ClusterState:
                 self.claims.lend(app)
                 del self.elastics[app.spec.company][event.app]
             self.queue.leave(app.queued)
-        else:
+        elif app.ready:
             self.queue.remove(app.queued)
+        else:
+            self.dependents.drop(app)
+        if event.app in self.dependents.of:
+            self.dependents.tell(event.app, event.reason)
         self._forget_if_over(app)
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
@@ -944,6 +996,10 @@ class ClusterState:
         events.ExecutorRemoved: _executor_removed,
         events.AppChanged: _app_changed,
         events.ExecutorsRequested: _executors_requested,
+        events.AppReady: _app_ready,
+        events.AppReprioritized: _app_reprioritized,
+        events.AppHeld: _app_held,
+        events.AppReleased: _app_released,
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,

@@ -16,6 +16,8 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppReady,
+    AppRemoved,
     ClusterConfigured,
     CommandRefused,
     Computed,
@@ -36,6 +38,7 @@ from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, w
 from scheduler.rules.holds import new_holds, void
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.readiness import judgements
 from scheduler.rules.reclaim import reclaim
 from scheduler.rules.serving import served
 from scheduler.rules.state import ClusterState
@@ -129,7 +132,7 @@ class Turn:
         return True
 
     def settle(self, *, due: bool = False) -> bool:
-        """Decide what time has brought, admit, let demands grow, place drivers and executors (semantics T2).
+        """Decide stage by stage what follows from the inputs and the time (semantics T2).
 
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
@@ -270,6 +273,19 @@ STAGES = (
                 "{0.executor} is told to stop",
                 {"revoked": "executor", "reason": "reason"},
                 lambda event: event.reason == "idle",
+            ),
+        ),
+    ),
+    Stage(
+        judgements,
+        (
+            Decision(AppReady, "J2", "{0.app} is ready", {"ready": "app"}),
+            Decision(
+                AppRemoved,
+                "J2",
+                "{0.app} removed: {0.detail}",
+                {"removed": "app", "reason": "reason"},
+                lambda event: event.reason == "unmet",
             ),
         ),
     ),

@@ -111,6 +111,10 @@ def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", ""))
 
 
+def every_end_meets_every_condition(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.dependents.is_met", lambda _condition, _ended: True)
+
+
 def who_holds_which_address_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "granted_addresses", lambda _: iter(()))
 
@@ -131,6 +135,7 @@ PLANTS: dict[Plant, Found] = {
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
     a_state_remembers_no_commands: Found(6),
     begun_tasks_do_not_come_back: Found(6, from_seed=20),
+    every_end_meets_every_condition: Found(7, from_seed=130),
     who_holds_which_address_is_not_looked_at: Found(5),
 }
 

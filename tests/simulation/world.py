@@ -32,11 +32,14 @@ from scheduler.model.commands import (
     ConfigureCluster,
     DecommissionWorker,
     DrainWorker,
+    HoldApp,
     KillApp,
     KillExecutors,
     RegisterCompany,
     RegisterKind,
+    ReleaseApp,
     RemoveWorker,
+    ReprioritizeApp,
     ScaleApp,
     SubmitApp,
     UndrainWorker,
@@ -144,10 +147,10 @@ class World:
         raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
 
     def _let_apps_run(self) -> None:
-        """Scale up the apps whose limit of 0 executors keeps them from ending."""
-        apps = self.witness.state.apps.items()
-        held_back = [name for name, app in apps if app.ended is None and app.executor_limit == 0]
-        self._tell(*(ScaleApp(app=name, executors=8) for name in held_back))
+        """Scale up the apps whose limit of 0 executors keeps them from ending, and release those on hold."""
+        apps = [(name, app) for name, app in self.witness.state.apps.items() if app.ended is None]
+        scaled = [ScaleApp(app=name, executors=8) for name, app in apps if app.executor_limit == 0]
+        self._tell(*scaled, *(ReleaseApp(app=name) for name, app in apps if app.on_hold))
 
     def check(self) -> None:
         """Check every promise at the end."""
@@ -455,11 +458,16 @@ def _submit(world: World) -> None:
             about |= {"sizing": "one-per-worker", "executor_memory_mb": 1024, "memory_per_task_mb": None}
         case _:
             pass
+    company = random.choice(COMPANIES)
+    earlier = [app.app for app in world.witness.apps.values() if app.company == company]
+    if earlier and random.random() < 0.25:
+        about["after"] = {random.choice(("ok", "ok", "any", "not-ok")): (random.choice(earlier),)}
+    about |= {"priority": random.choice((0, 0, 1, -5)), "hold": random.random() < 0.06}
     command = SubmitApp(
         app=name,
         name=POISON if random.random() < 0.04 else "",
         kind=random.choice(("batch", "sql")),
-        company=random.choice(COMPANIES),
+        company=company,
         user=random.choice(("ann", "bob")),
         command=("true",),
         retries=retries,
@@ -506,6 +514,13 @@ def _scale(world: World) -> None:
     world._ask(ScaleApp(app=_an_app(world), executors=random.choice((0, 1, 2, 4, None)), prefer=prefer))
 
 
+def _order(world: World) -> None:
+    """Change the priority of an app, put one on hold or release one."""
+    random, name = world.random, _an_app(world)
+    orders = ReprioritizeApp(app=name, priority=random.choice((0, 7, -7))), HoldApp(app=name), ReleaseApp(app=name)
+    world._ask(random.choice(orders), fault=random.random() < 0.1)
+
+
 def _change_company(world: World) -> None:
     random = world.random
     quota = random.choice(({}, {"part": "50%"}, {"borrow": True}, {"cores": 64, "memory_mb": 65536}))
@@ -528,6 +543,7 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
     {"quota_patience_s": 1},
     {"admission": "open"},
     {"admission": "fair"},
+    {"priority_step_s": 0},
 )
 
 
@@ -684,6 +700,7 @@ _CHANCES: dict[Callable[[World], None], int] = {
     _kill_app: 6,
     _kill_executors: 6,
     _scale: 4,
+    _order: 4,
     _change_company: 1,
     _change_settings: 3,
     _change_worker: 4,
