@@ -181,7 +181,7 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
             "R5", f"{named}: the first free ones of {event.worker}, in the order of its offer"
         )
     size = event.resources
-    least = Resources(1, size.memory_mb, size.others) if grows else size
+    least = Resources(app.spec.cores_per_task, size.memory_mb, size.others) if grows else size
     found = list(state.fleet.candidates(least, settings.worker_selection, sparing=state.sparing))
     if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
@@ -208,9 +208,12 @@ def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAl
         else:
             larger.append(f"{cores} cores exceed the cores left, the largest memory, or every worker (S4)")
     chosen = f"{size.cores} cores: {left} cores were left to grant on {fleet.usable} usable workers"
-    per_task = sizing.memory_per_task_mb
+    per_task, each = sizing.memory_per_task_mb, app.spec.cores_per_task
+    at_once = f"{size.cores // each} tasks of {each} cores at once (A7)"
+    if each > 1:
+        larger.append(f"it runs {at_once}")
     basis = (
-        f"{per_task} MiB per task"
+        f"{per_task} MiB per task{f', and {at_once}' if each > 1 else ''}"
         if per_task is not None
         else f"the app gave none per task, and every worker with {size.cores} cores free has "
         f"{fleet.least_memory_mb(size.cores)} MiB free"

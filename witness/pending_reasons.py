@@ -19,7 +19,7 @@ from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
 from scheduler.rules.entities import App, Worker
-from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks
+from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import nearest
 
@@ -331,14 +331,17 @@ def _too_little_left(app: App, size: Resources) -> Told:
 
 def _for_placement(state: ClusterState, app: App) -> Wait:
     """A preferred host (L5), a worker that is large enough, or room on one (P1)."""
-    settings = state.settings
+    settings, each = state.settings, app.spec.cores_per_task
     match app.sizing:
-        case Fixed(each=size) | OnePerWorker(each=size):
+        case Fixed(each=size):
             pass
+        case OnePerWorker(memory_mb=memory_mb, others=others):
+            size = Resources(each, memory_mb, others)
         case Computed(memory_per_task_mb=per_task) as sizing:
-            cores = settings.min_executor_cores
-            computed_mb = executor_memory_mb(state.fleet, settings, cores, per_task)
-            size = Resources(cores, computed_mb or settings.min_executor_memory_mb, for_tasks(sizing, cores))
+            cores = smallest_cores(settings, each)
+            computed_mb = executor_memory_mb(state.fleet, settings, cores, per_task, each)
+            others = for_tasks(sizing.per_task, cores // each)
+            size = Resources(cores, computed_mb or settings.min_executor_memory_mb, others)
     if next(state.fleet.candidates(size, settings.worker_selection), None) is not None:
         if app.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))

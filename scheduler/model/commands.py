@@ -118,7 +118,7 @@ class LoseWorker(_Request, frozen=True):
 
 
 class SubmitApp(_Request, frozen=True):
-    """Queue an app for its user, under a new id.
+    """Queue an app for its user, under a new id: `tasks` of `cores_per_task` cores each, `cores` of them held at once.
 
     `env` holds names of variables; the client stores their values elsewhere. Executors as in Spark (semantics S5):
     `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor per worker; `cores` may
@@ -154,6 +154,7 @@ class SubmitApp(_Request, frozen=True):
     priority: int = 0
     after: dict[Condition, tuple[str, ...]] = {}
     hold: bool = False
+    cores_per_task: int | None = None
     executor_resources: dict[str, int] = {}
     task_resources: dict[str, str] = {}
     driver_resources: dict[str, int] = {}

@@ -20,6 +20,10 @@ Addresses = dict[str, tuple[str, ...]]
 """Kind of resources -> addresses, in the order of the worker's offer (semantics R2, R5)."""
 
 
+PerTask = tuple[tuple[str, int, int], ...]
+"""What a task needs of further kinds: (kind, numerator, denominator), sorted (semantics R3)."""
+
+
 class _Sizing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     @classmethod
     def name(cls) -> str:
@@ -30,11 +34,11 @@ class _Sizing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 class Computed(_Sizing, frozen=True, tag="computed"):
     """The scheduler computes cores and memory (semantics S2, S3); memory per task in MiB, None = by the workers.
 
-    `per_task` is what each task needs of further kinds: (kind, numerator, denominator), sorted (semantics R3).
+    `per_task` is what each task needs of further kinds (semantics R3).
     """
 
     memory_per_task_mb: int | None = None
-    per_task: tuple[tuple[str, int, int], ...] = ()
+    per_task: PerTask = ()
 
 
 class Fixed(_Sizing, frozen=True, tag="fixed"):
@@ -257,7 +261,8 @@ class AppRegistered(_Fact, frozen=True):
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
-    (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J).
+    (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J). An executor of c cores runs
+    c // `cores_per_task` tasks at once (A7).
     """
 
     app: str
@@ -277,6 +282,7 @@ class AppRegistered(_Fact, frozen=True):
     priority: int = 0
     after: tuple[Dependency, ...] = ()
     on_hold: bool = False
+    cores_per_task: int = 1
 
 
 class RoomReserved(_Fact, frozen=True):

@@ -59,6 +59,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["stays"] = True
     if spec.elastic is not None:
         grant["elastic"] = True
+    if spec.cores_per_task > 1:
+        grant["cores_per_task"] = spec.cores_per_task
     if held.addresses:
         grant["addresses"] = held.addresses
         if isinstance(spec.sizing, facts.Computed) and not is_driver(held.id):

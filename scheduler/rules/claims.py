@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.model.events import ClusterConfigured, Computed, Fixed, OnePerWorker, Sizing
+from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, PerTask, Sizing
 from scheduler.model.resources import NOTHING, Resources, amounts_of
-from scheduler.rules.placement.sizing import for_tasks, memory_for
+from scheduler.rules.placement.sizing import for_tasks, memory_for, smallest_cores
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App
@@ -101,7 +101,7 @@ def usable_executors(app: App) -> int:
     if size.others and not app.affords(size):
         return 0
     if need.growing:
-        return cores if app.left_executors > 0 else 0
+        return cores // size.cores * size.cores if app.left_executors > 0 else 0
     number = min(cores // size.cores, memory_mb // size.memory_mb)
     if size.others:
         number = min(number, app.affords(size))
@@ -122,9 +122,8 @@ class Claims:
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._fleet = fleet
         self._settings = ClusterConfigured()
-        self._computed: dict[int | Computed | None, tuple[Resources, Resources]] = {}
-        """Memory per task in MiB, or the sizing where tasks need further kinds -> the smallest computed executor, and
-        the least room for it."""
+        self._computed: dict[tuple[int | None, int, PerTask], tuple[Resources, Resources]] = {}
+        """Memory, cores and further kinds per task -> the smallest computed executor, and the least room for it."""
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
@@ -155,26 +154,32 @@ class Claims:
     def need_of(self, app: App) -> Need:
         """What the app needs of a worker now (semantics A8, N3)."""
         sizing, spec = app.sizing, app.spec
-        executor, least = self.smallest(sizing)
+        executor, least = self.smallest(sizing, spec.cores_per_task)
         beside = spec.driver is not None and spec.cores is not None and app.requested.cores - spec.driver.cores
         if app.executor_limit == 0 or (beside is not False and beside < executor.cores):
             executor = least = NOTHING
         return self.intern(executor, app.unplaced_driver, least, growing=isinstance(sizing, OnePerWorker))
 
-    def smallest(self, sizing: Sizing) -> tuple[Resources, Resources]:
-        """The smallest executor under that sizing, and the least room for it (semantics S2, S3, S5)."""
+    def smallest(self, sizing: Sizing, cores_per_task: int) -> tuple[Resources, Resources]:
+        """The smallest executor that can run a task, and the least room for it (semantics A7, S2, S3, S5)."""
         if isinstance(sizing, Fixed):
             return sizing.each, sizing.each
         if isinstance(sizing, OnePerWorker):
-            return sizing.each, sizing.each
-        key = sizing if sizing.per_task else sizing.memory_per_task_mb
-        known = self._computed.get(key)
+            each = Resources(cores_per_task, sizing.memory_mb, sizing.others)
+            return each, each
+        per_task = sizing.memory_per_task_mb
+        known = self._computed.get((per_task, cores_per_task, sizing.per_task))
         if known is None:
-            settings, cores, per_core = self._settings, self._settings.min_executor_cores, sizing.memory_per_task_mb
-            most, least = (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE) if per_core is None else (per_core, per_core)
-            others = for_tasks(sizing, cores)
-            executor = Resources(cores, memory_for(settings, cores, most), others)
-            known = self._computed[key] = executor, Resources(cores, memory_for(settings, cores, least), others)
+            settings, cores = self._settings, smallest_cores(self._settings, cores_per_task)
+            if per_task is None:
+                amounts = [
+                    memory_for(settings, cores, each_mb) for each_mb in (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE)
+                ]
+            else:
+                amounts = [memory_for(settings, cores // cores_per_task, per_task)] * 2
+            others = for_tasks(sizing.per_task, cores // cores_per_task)
+            known = Resources(cores, amounts[0], others), Resources(cores, amounts[1], others)
+            self._computed[per_task, cores_per_task, sizing.per_task] = known
         return known
 
     def intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
@@ -242,6 +247,16 @@ class Claims:
             return False
         self._count(app, change)
         return True
+
+    def rise(self, app: App, memory_mb: int) -> Resources:
+        """How much more an app of growing executors would claim if it requested that much more memory (A8, S5)."""
+        need, left_mb = app.need, app.left_executor_memory_mb + memory_mb
+        each = need.executor
+        if not need.hostable or not each.cores or left_mb < each.memory_mb or app.left_executors <= 0:
+            return NOTHING
+        cores = app.left_cores // each.cores * each.cores
+        more = Resources(cores, left_mb).combined(self._fleet.total, min) if cores else NOTHING
+        return more + need.driver - app.more
 
     def _count(self, app: App, change: Resources) -> None:
         """The app claims that much more."""

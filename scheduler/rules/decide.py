@@ -164,11 +164,13 @@ def _place_computed(
         left = min(left, most.holds(smallest) * smallest.cores)
     if left < settings.min_executor_cores:
         return []
-    for cores in sizes_to_try(state.fleet, left):
-        memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb)
+    cores_per_task = app.spec.cores_per_task
+    for cores in sizes_to_try(state.fleet, settings, left, cores_per_task):
+        memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb, cores_per_task)
         if memory_mb is None:
             continue
-        size = Resources(cores, memory_mb, for_tasks(sizing, cores) if sizing.per_task else ())
+        others = for_tasks(sizing.per_task, cores // cores_per_task) if sizing.per_task else ()
+        size = Resources(cores, memory_mb, others)
         limit = min(left // cores, app.affords(size), app.left_executors)
         if limit:
             counts = PLACEMENTS[settings.placement].of_size(_candidates(state, app, size), size, limit)
@@ -193,18 +195,20 @@ def _place_fixed(
 def _place_growing(
     state: ClusterState, app: App, each: Resources, most: Resources | None
 ) -> list[facts.ExecutorAllocated]:
-    """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
-    limit, left = _affordable(state, app, each), app.left_cores
-    least = Resources(1, each.memory_mb, each.others)
+    """One executor a worker, of as many cores as the worker can give to whole tasks (semantics S5, P4, P5, P7, A7)."""
+    limit, left, unit = _affordable(state, app, each), app.left_cores, app.spec.cores_per_task
+    least = Resources(unit, each.memory_mb, each.others)
     if most is not None:
         limit, left = min(limit, most.holds(least)), min(left, most.cores)
     if limit <= 0:
         return []
     candidates = _candidates(state, app, least)
-    grown = PLACEMENTS[state.settings.placement].growing(candidates, left, limit)
+    if unit > 1:
+        candidates = ((worker, Resources(free.cores // unit)) for worker, free in candidates)
+    grown = PLACEMENTS[state.settings.placement].growing(candidates, left // unit, limit)
     return [
-        allocation(app, number, worker, Resources(cores, each.memory_mb, each.others))
-        for number, (worker, cores) in enumerate(grown, start=app.next_executor)
+        allocation(app, number, worker, Resources(units * unit, each.memory_mb, each.others))
+        for number, (worker, units) in enumerate(grown, start=app.next_executor)
     ]
 
 

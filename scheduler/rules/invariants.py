@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.claims import usable_executors
+from scheduler.rules.followers import workers_asked
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.owed import key_of
@@ -42,6 +43,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _drivers_and_owed(state)
     yield from _claims(state)
     yield from _holds(state)
+    yield from _growing(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
         yield from _limit(name, queue, state)
@@ -250,6 +252,22 @@ def _holds(state: ClusterState) -> Iterator[str]:
         leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
         if hold.leaving.keys() != leaving:
             yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
+
+
+def _growing(state: ClusterState) -> Iterator[str]:
+    """Whether the apps whose request may rise are those that the facts call for (semantics L1, L6, S5)."""
+    wishes = {name for name, app in state.apps.items() if app.target is not None and app.ended is None}
+    if state.wishes.keys() != wishes:
+        yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
+    elastic = {name for name, app in state.waiting.items() if app.elastic}
+    if {name for apps in state.elastics.values() for name in apps} != elastic:
+        yield f"the admitted elastic apps are not {sorted(elastic)}"
+    followers: defaultdict[int, set[str]] = defaultdict(set)
+    for name, app in state.waiting.items():
+        if number := workers_asked(app):
+            followers[number].add(name)
+    if {number: set(apps) for number, apps in state.followers.by_workers.items()} != followers:
+        yield f"the apps whose request follows the workers are {dict(followers)}, not {state.followers.by_workers}"
 
 
 def _timers(state: ClusterState) -> Iterator[str]:

@@ -173,13 +173,20 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "A1", f"company {event.company!r} is not registered"
     if (event.cores or 0) < 0 or event.tasks < 0:
         return "A1", f"app {event.app!r} asks for {event.cores} cores and {event.tasks} tasks"
+    if event.cores_per_task < 1:
+        return "A7", f"a task of app {event.app!r} has {event.cores_per_task} cores"
     if not event.requested.covers(event.driver or NOTHING):
         return "A2", f"app {event.app!r} requests less than its driver has"
     if event.driver is not None and not event.driver.covers(_LEAST):
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
         return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
-    return _sizing(event.app, event.sizing) or _sized(event) or _ordered(state, event) or _kinds(state, event)
+    return (
+        _sizing(event.app, event.sizing, event.cores_per_task)
+        or _sized(event)
+        or _ordered(state, event)
+        or _kinds(state, event)
+    )
 
 
 def _ordered(state: Facts, event: events.AppRegistered) -> Broken:
@@ -205,7 +212,7 @@ def _kinds(state: Facts, event: events.AppRegistered) -> Broken:
     return _refused("R1", lambda: check_registered(state.kinds, named))
 
 
-def _sizing(app: str, sizing: events.Sizing) -> Broken:
+def _sizing(app: str, sizing: events.Sizing, cores_per_task: int) -> Broken:
     match sizing:
         case Computed(memory_per_task_mb=memory_mb):
             if memory_mb is not None and memory_mb < 1:
@@ -213,6 +220,8 @@ def _sizing(app: str, sizing: events.Sizing) -> Broken:
         case Fixed(each=size):
             if not size.covers(_LEAST):
                 return "S5", f"the executors of app {app!r} have {size}"
+            if size.cores < cores_per_task:
+                return "A7", f"the executors of app {app!r} have {size.cores} cores, its tasks {cores_per_task}"
         case events.OnePerWorker(memory_mb=memory_mb):
             if memory_mb < 1:
                 return "S5", f"the executors of app {app!r} have {memory_mb} MiB"
@@ -430,7 +439,7 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     if event.sizing != app.sizing:
         if not isinstance(app.sizing, Computed) or not isinstance(event.sizing, Fixed):
             return "S5", f"the executors of app {event.app!r} keep their size"
-        if (broken := _sizing(event.app, event.sizing)) is not None:
+        if (broken := _sizing(event.app, event.sizing, app.spec.cores_per_task)) is not None:
             return broken
     if event.preferred_hosts and not isinstance(event.sizing, Fixed):
         return "L1", f"app {event.app!r} prefers hosts without executors of one size"

@@ -35,6 +35,7 @@ from scheduler.model.events import (
     Computed,
     Event,
     Fixed,
+    OnePerWorker,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
@@ -44,6 +45,7 @@ from scheduler.rules.claims import Claims
 from scheduler.rules.dependents import Dependents
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
+from scheduler.rules.followers import Followers
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -62,7 +64,7 @@ KNOWN_COMMANDS = 10_000
 class ClusterState:
     """The fold of the log up to position `head`, at time `at` (ms)."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: PLR0915 - one a fact or index
         self.head = self.at = 0
         self.master: str | None = None
         self.settings = ClusterConfigured()
@@ -109,6 +111,8 @@ class ClusterState:
         """The apps that placement still owes executors (semantics P6)."""
         self.wishes: dict[str, App] = {}
         """The apps whose stated demand is not met yet (semantics L1)."""
+        self.followers = Followers()
+        """The apps whose request follows the live workers (semantics S5)."""
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
@@ -146,7 +150,7 @@ class ClusterState:
         return self._by_submission[self.waiting_drivers[index]] if index < len(self.waiting_drivers) else None
 
     def wants_executors(self, app: App) -> bool:
-        """Whether placement owes the app an executor (P4), within its limit (P5), once its driver is placed (D1)."""
+        """Whether placement owes the app an executor (P4, A7), within its limit (P5), once its driver runs (D1)."""
         if app.ended is not None or not app.admitted:
             return False
         limit = app.executor_limit
@@ -154,10 +158,12 @@ class ClusterState:
             return False
         if app.spec.driver is not None and not app.driver_runs:
             return False
-        sizing = app.sizing
-        if type(sizing) is not Fixed or PLACEMENTS[self.settings.placement].one_a_worker:
-            return app.left_cores > 0
-        return app.left_cores >= sizing.each.cores
+        sizing, least = app.sizing, 1
+        if type(sizing) is not Computed:
+            least = app.spec.cores_per_task
+        if type(sizing) is Fixed and not PLACEMENTS[self.settings.placement].one_a_worker:
+            least = sizing.each.cores
+        return app.left_cores >= least
 
     @property
     def sparing(self) -> bool:
@@ -446,6 +452,10 @@ class ClusterState:
         )
         self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_cluster()
+        for allocation in (*worker.executors.values(), *worker.drivers.values()):
+            spec = self.apps[allocation.app].spec
+            if spec.company in self.queue.companies:
+                self.queue.touch(spec.company, spec.user)
 
     def known_workers(self) -> list[Worker | LostWorker]:
         """The workers that are registered, or lost and still remembered (semantics N3)."""
@@ -490,10 +500,7 @@ class ClusterState:
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
-            app = self.apps[allocation.app]
-            self.claims.stay(allocation, app, live=now)
-            if app.spec.company in self.queue.companies:  # none is, while indexes are worked out
-                self.queue.touch(app.spec.company, app.spec.user)
+            self.claims.stay(allocation, self.apps[allocation.app], live=now)
 
     def _set_quotas(self) -> None:
         """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""
@@ -664,6 +671,12 @@ class ClusterState:
         if not self.wishes:
             return []
         return sorted((app for app in self.wishes.values() if app.admitted), key=lambda app: app.stated)
+
+    def following(self) -> list[App]:
+        """The apps whose memory request is behind the live workers, in the order of admission (semantics S5)."""
+        if not self.followers.by_workers or self.settings.admission == "open":
+            return []
+        return self.followers.behind(self.fleet.live)
 
     def _executors_requested(self, event: events.ExecutorsRequested) -> None:
         app = self.apps[event.app]
@@ -903,6 +916,8 @@ class ClusterState:
         else:
             if sizing is Fixed:
                 self._set_timers(app)
+            elif sizing is OnePerWorker:
+                self.followers.update(app)
             owed = self.wants_executors(app)
         if owed == app.owed:
             return

@@ -28,6 +28,7 @@ from scheduler.model.events import (
     HoldEnded,
     LostWorkersForgotten,
     MasterElected,
+    OnePerWorker,
     ReservationLapsed,
     RevocationWithdrawn,
     RoomHeld,
@@ -223,8 +224,10 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
 
 
 def _demands(state: ClusterState, at: int) -> Iterable[Event]:
-    wishing, growing = state.wishing(), state.elastic_due(at)
-    return consequences(state, grown(state, wishing, growing, at), at) if wishing or growing else ()
+    wishing, following, growing = state.wishing(), state.following(), state.elastic_due(at)
+    if wishing or following or growing:
+        return consequences(state, grown(state, wishing, following, growing, at), at)
+    return ()
 
 
 def _drivers(state: ClusterState, _at: int) -> Iterable[Event]:
@@ -296,6 +299,13 @@ STAGES = (
     Stage(
         _demands,
         (
+            Decision(
+                AppChanged,
+                "S5",
+                "{0.app} asks for {0.requested.memory_mb} MiB",
+                {"requested": "app", "cores": "requested.cores"},
+                lambda event: isinstance(event.sizing, OnePerWorker),
+            ),
             Decision(
                 AppChanged,
                 "L6",

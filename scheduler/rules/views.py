@@ -32,6 +32,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
     return {
         **_app(found),
         "cores": spec.cores or 0,
+        "coresPerTask": spec.cores_per_task,
         "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
         "command": list(private.command),
         "env": list(private.env),

@@ -142,6 +142,12 @@ ASKED: tuple[dict[str, object], ...] = (
     {"cores": None, "elastic": (1, 4), "tasks": 40},
     {"cores": None, "elastic": (0, 3), "tasks": 9, "executor_cores": 2},
     {"cores": None, "elastic": (2, 9), "tasks": 30, "executor_memory_mb": 1000},
+    {"cores_per_task": 3, "tasks": 7},
+    {"cores": 9, "cores_per_task": 3, "tasks": 9, "executor_memory_mb": 1500},
+    {"cores_per_task": 6, "tasks": 4, "executor_cores": 8, "executor_memory_mb": 2000},
+    {"cores": None, "elastic": (1, 5), "tasks": 12, "cores_per_task": 3},
+    {"cores": None, "tasks": 2},
+    {"tasks": 1},
 )
 PREFERENCES: tuple[dict[str, int], ...] = (
     {},

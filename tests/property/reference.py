@@ -54,11 +54,17 @@ def smallest(state: ClusterState, app: App, per_core: int = 512) -> tuple[int, i
     if isinstance(app.sizing, Fixed):
         return app.sizing.each.cores, app.sizing.each.memory_mb
     if isinstance(app.sizing, OnePerWorker):
-        return 1, app.sizing.memory_mb
-    cores = state.settings.min_executor_cores
-    stated = app.sizing.memory_per_task_mb
-    memory_mb = max(state.settings.min_executor_memory_mb, cores * (per_core if stated is None else stated))
+        return app.spec.cores_per_task, app.sizing.memory_mb
+    cores, stated = smallest_cores(state, app), app.sizing.memory_per_task_mb
+    needed_mb = cores * per_core if stated is None else cores // app.spec.cores_per_task * stated
+    memory_mb = max(state.settings.min_executor_memory_mb, needed_mb)
     return cores, memory_mb + -memory_mb % 256
+
+
+def smallest_cores(state: ClusterState, app: App) -> int:
+    """Cores of the smallest executor that the scheduler gives the app (semantics A7)."""
+    doublings = (state.settings.min_executor_cores << number for number in range(64))
+    return next(cores for cores in doublings if cores >= app.spec.cores_per_task)
 
 
 def asks_executors(state: ClusterState, app: App) -> bool:
@@ -98,7 +104,8 @@ def still(state: ClusterState, app: App) -> tuple[int, int]:
     if not asks_executors(state, app) or number < 1:
         more = 0, 0
     elif isinstance(app.sizing, OnePerWorker):
-        more = min(app.left_cores, offered[0]), min(left_mb, offered[1])
+        whole = app.left_cores - app.left_cores % app.spec.cores_per_task
+        more = min(whole, offered[0]), min(left_mb, offered[1])
     else:
         number = min(number, offered[0] // cores, offered[1] // memory_mb)
         more = number * cores, number * memory_mb
@@ -397,13 +404,13 @@ def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
     """Memory of an executor of so many cores, None where no usable worker has them (semantics S3)."""
     settings = state.settings
     assert isinstance(app.sizing, Computed)
-    per_core = app.sizing.memory_per_task_mb
-    if per_core is None:
+    per_task, number = app.sizing.memory_per_task_mb, cores // app.spec.cores_per_task
+    if per_task is None:
         enough = [worker.open_to(None).memory_mb for worker in usable(state) if worker.open_to(None).cores >= cores]
         if not enough:
             return None
-        per_core = 256 if Fraction(min(enough), cores) <= 256 else 512
-    memory_mb = max(per_core * cores, settings.min_executor_memory_mb)
+        per_task, number = 256 if Fraction(min(enough), cores) <= 256 else 512, cores
+    memory_mb = max(per_task * number, settings.min_executor_memory_mb)
     return memory_mb + -memory_mb % 256
 
 
@@ -504,7 +511,7 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     assert not isinstance(sizing, Computed)
     memory_mb, classic = sizing.memory_mb, settings.placement.startswith("classic")
     fixed = sizing.each.cores if isinstance(sizing, Fixed) and not classic else None
-    unit = fixed or 1
+    unit = fixed or app.spec.cores_per_task
     workers = [worker for worker in sorted_workers(state, unit, memory_mb) if worker.id not in own]
     cores, executors = [0] * len(workers), [0] * len(workers)
 
@@ -547,6 +554,7 @@ def packed_worker_by_worker(state: ClusterState, apps: list[App]) -> list[tuple[
             name, needed_mb = app.spec.app, 0 if isinstance(app.sizing, Computed) else app.sizing.memory_mb
             limited = app.executor_limit is not None and count[name] >= app.executor_limit
             got = min(cores, left[name])
+            got -= got % app.spec.cores_per_task
             if got > 0 and memory_mb >= needed_mb and (name, worker.id) not in had and not limited:
                 placed.append((name, worker.id, got))
                 cores, memory_mb = cores - got, memory_mb - needed_mb
@@ -559,16 +567,17 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     left, left_mb, limit = owed
     settings = state.settings
     workers = usable(state)
-    cores = settings.max_executor_cores
-    while cores > settings.min_executor_cores:
+    least = smallest_cores(state, app)
+    cores = max(least, settings.max_executor_cores)
+    while cores > least:
         if left >= len(workers) * cores and 2 * sum(worker.open_to(None).cores >= cores for worker in workers) > len(
             workers
         ):
             break
         cores //= 2
-    while workers and cores >= settings.min_executor_cores:
+    while workers and cores >= least:
         memory_mb = memory_of_executor(state, app, cores)
-        small_enough = cores == settings.min_executor_cores or (memory_mb or 0) <= settings.max_executor_memory_mb
+        small_enough = cores == least or (memory_mb or 0) <= settings.max_executor_memory_mb
         if memory_mb is not None and small_enough:
             placed: dict[str, int] = {}
             count = min(left // cores, left_mb // memory_mb, limit)

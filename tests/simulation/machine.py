@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.store.task_queue import Begun, Completion
+from tests.simulation.promises import PromiseBroken
 from workers.launchers import LAUNCHERS
 from workers.rundir import ExitNote, Holder
 
@@ -202,6 +203,8 @@ class TaskGroup:
     def add(self, started: Underway) -> None:
         """Take charge of a task."""
         self._tasks[started.index] = started
+        if len(self._tasks) * self._grant.cores_per_task > self._grant.cores:
+            raise PromiseBroken(5, f"{self._grant.executor} runs {len(self._tasks)} tasks on {self._grant.cores} cores")
 
     def reap(self) -> None:
         """Take in what has ended."""

@@ -463,6 +463,7 @@ def _submit(world: World) -> None:
     if earlier and random.random() < 0.25:
         about["after"] = {random.choice(("ok", "ok", "any", "not-ok")): (random.choice(earlier),)}
     about |= {"priority": random.choice((0, 0, 1, -5)), "hold": random.random() < 0.06}
+    about["cores_per_task"] = Random(f"{world.seed} {name}").choice((None, None, 1, 1, 2, 3))
     command = SubmitApp(
         app=name,
         name=POISON if random.random() < 0.04 else "",

@@ -69,15 +69,21 @@ _OVER = ("succeeded", "failed", "stopped")
 @number_option(
     "--cores",
     type=read_cores,
-    help='Number of tasks that may run at once, or "unlimited" if the setting admission is open.  '
-    "[default: the setting default_cores]",
+    help='Cores to hold at once, or "unlimited" if the setting admission is open.  [default: what the tasks need, at '
+    "most the setting default_cores]",
+)
+@number_option(
+    "--cores-per-task", help="Cores that each task needs.  [default: 1; with a single task, all that --cores gives]"
 )
 @size_option(
     "--memory-per-task",
     "memory_per_task_mb",
     help="Memory per task: 512M, 2G or plain MiB.  [default: the scheduler chooses]",
 )
-@number_option("--tasks", help="How many times to run CMD, in parallel where possible.  [default: as many as --cores]")
+@number_option(
+    "--tasks",
+    help="How many times to run CMD, in parallel where possible.  [default: 1; none beside a driver]",
+)
 @text_option("--name", metavar="S", help="Display name of the app.  [default: the command's name]")
 @click.option(
     "--kind",
@@ -169,6 +175,8 @@ def submit(
     CMD runs in a folder of the same path as the current one, on the worker it is assigned to. The app's id is printed
     once the app is in the log; from then on no crash loses it. The values of --env are not written to the log.
 
+    --cores 8 runs CMD once with eight cores; --tasks 20 --cores 8 runs it 20 times, eight at once with a core each.
+
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
 
     With --after, the app stays pending until its conditions are met. If one cannot be met any more, the app ends as
@@ -178,6 +186,8 @@ def submit(
         raise click.BadParameter("a name must not be empty", param_hint="--name")
     app, secrets = f"app-{uuid4().hex[:12]}", dict(env)
     name = _name_of(command[0]) if name is None else name
+    if asked["tasks"] is None and not asked["driver"]:
+        asked["tasks"] = 1
     conditions: dict[Condition, tuple[str, ...]] = {}
     for earlier, condition in after:
         conditions[condition] = (*conditions.get(condition, ()), earlier)

@@ -350,7 +350,10 @@ class AppQueue:
             del company.asks[ask]
 
     def restate(self, app: Pending, request: Resources, need: Need | None) -> Pending:
-        """The app with what it asks now, in its old place; it has waited behind the quota for nothing (C7)."""
+        """The app with what it asks now, in its old place.
+
+        With another request it has waited behind the quota for nothing (C7); what it needs of a worker changes no wait.
+        """
         restated = replace(app, request=request, need=need)
         company = self.companies[app.company]
         queue = company.users[app.user]
@@ -359,10 +362,14 @@ class AppQueue:
         insort(queue.by_ask.setdefault(ask, []), (self._rank(app, self._step_ms), restated))
         company.asks.setdefault(ask, {})[app.user] = None
         self.arrivals[app.app] = restated
-        if queue.head is app:
-            company.limit.leave(app)
-            queue.head = None
-        self._release(company, app)
+        if request == app.request:
+            company.limit.exchange(app, restated)
+            queue.head = restated if queue.head is app else queue.head
+        else:
+            if queue.head is app:
+                company.limit.leave(app)
+                queue.head = None
+            self._release(company, app)
         self._set_heads(company, queue)
         self.touch(app.company, app.user)
         return restated

@@ -111,6 +111,17 @@ class QuotaLimit:
         if not group.heads and not group.reserving:
             del self.groups[head.request]
 
+    def exchange(self, app: Pending, restated: Pending) -> None:
+        """Take an app that needs something else of a worker for the one it was: it has waited as long (C7)."""
+        group = self.groups.get(app.request)
+        if group is not None and app.app in group.heads:
+            group.heads[app.app] = group.heads[app.app][0], restated
+        reservation = self.reserved.get(app.app)
+        if reservation is not None:
+            del self.reservations[bisect_left(self.reservations, reservation)]
+            self.reserved[app.app] = (*reservation[:2], restated)
+            insort(self.reservations, self.reserved[app.app])
+
     def review(self, at: int) -> None:
         """What the company claims or its quota is another one since `at` (ms)."""
         for request, group in self.groups.items():

@@ -64,11 +64,12 @@ class _Owed:
     def share_of(self, room: Resources) -> Resources | None:
         """Size of the app's executor on a worker with `room` free, None if none fits (semantics S4).
 
-        It takes all the cores it can, or the first computed size that fits.
+        It takes all the cores it can for whole tasks (A7), or the first computed size that fits.
         """
-        sizes, fixed = self.sizes, self.fixed
+        sizes, fixed, unit = self.sizes, self.fixed, self.app.spec.cores_per_task
         if fixed is not None:
-            sizes = [Resources(min(self.left.cores, room.cores), fixed.memory_mb, fixed.others)]
+            cores = min(self.left.cores, room.cores) // unit * unit
+            sizes = [Resources(cores, fixed.memory_mb, fixed.others)]
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
@@ -77,12 +78,13 @@ def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
     cores_left = app.left_cores if most is None else min(app.left_cores, most.cores)
     sizes = []
     fixed, left = None, app.requested - app.granted
-    left = Resources(app.left_cores, left.memory_mb, left.others)
+    left = Resources(cores_left, left.memory_mb, left.others)
     if isinstance(sizing, Computed):
-        for cores in sizes_to_try(fleet, cores_left):
-            memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
+        for cores in sizes_to_try(fleet, settings, cores_left, app.spec.cores_per_task):
+            memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb, app.spec.cores_per_task)
             if memory_mb is not None:
-                sizes.append(Resources(cores, memory_mb, for_tasks(sizing, cores)))
+                others = for_tasks(sizing.per_task, cores // app.spec.cores_per_task)
+                sizes.append(Resources(cores, memory_mb, others))
     else:
         fixed = sizing.each
         if settings.admission == "open":

@@ -75,6 +75,7 @@ class Rig:
         cwd: str | None = None,
         retries: int = 0,
         time_limit_s: int | None = None,
+        cores_per_task: int = 1,
     ) -> Grant:
         """Write the grant of an executor of the rig's app, as a commit does."""
         grant = Grant(
@@ -91,6 +92,7 @@ class Rig:
             cwd=cwd,
             retries=retries,
             time_limit_s=time_limit_s,
+            cores_per_task=cores_per_task,
         )
         self.connection.hset(self.keys.grants(WORKER), grant.executor, grant.model_dump_json())
         return grant
