@@ -65,11 +65,13 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
         return Resources(self.cores - other.cores, self.memory_mb - other.memory_mb)
 
     def __mul__(self, times: int) -> Resources:
-        others = amounts_of({kind: amount * times for kind, amount in self.others}) if self.others else ()
-        return Resources(self.cores * times, self.memory_mb * times, others)
+        if self.others:
+            others = amounts_of({kind: amount * times for kind, amount in self.others})
+            return Resources(self.cores * times, self.memory_mb * times, others)
+        return Resources(self.cores * times, self.memory_mb * times)
 
     def __neg__(self) -> Resources:
-        return self * -1
+        return self * -1 if self.others else Resources(-self.cores, -self.memory_mb)
 
     def covers(self, other: Resources) -> bool:
         """Whether `other` fits into this amount in every kind."""
@@ -105,10 +107,6 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
     def at_least(self, other: Resources) -> Resources:
         """The larger amount of each kind."""
         return self.combined(other, max)
-
-    def reaches(self, limit: Resources) -> bool:
-        """Whether it comes up to the limit in cores or in memory."""
-        return self.cores >= limit.cores or self.memory_mb >= limit.memory_mb
 
     def holds(self, size: Resources) -> int:
         """How many of `size` fit into this amount; `size` has some cores and some memory."""

@@ -230,7 +230,9 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
 
 def is_full(state: ClusterState, request: Resources = NOTHING, but: Resources = NOTHING) -> bool:
     """Whether all claims, without `but`, fill the live cluster in cores, in memory or in a kind of the request (A3)."""
-    claimed, total = state.claims.total.claimed - but, state.fleet.total
+    claimed, total = state.claims.total.claimed, state.fleet.total
+    if but is not NOTHING:
+        claimed -= but
     if claimed.cores >= total.cores or claimed.memory_mb >= total.memory_mb:
         return True
     return bool(request.others) and any(claimed.amount(kind) >= total.amount(kind) for kind, _ in request.others)

@@ -149,7 +149,9 @@ def _sizing(command: SubmitApp, kinds: Sequence[str]) -> Sizing:
                 "--executor-resource is for executors that the app sizes; add --executor-cores, or give "
                 "--task-resource instead"
             )
-        return Computed(command.memory_per_task_mb, per_task(kinds, command.task_resources))
+        return Computed(
+            command.memory_per_task_mb, per_task(kinds, command.task_resources) if command.task_resources else ()
+        )
     if command.task_resources:
         raise InvalidCommand(
             "--task-resource is for executors that the scheduler sizes; give --executor-resource instead"
