@@ -91,7 +91,9 @@ def _why_now(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason
     total = state.fleet.total
     cluster = state.claims.total.claimed
     counted = f"apps claimed {cluster.cores} of {total.cores} cores and {cluster.memory_mb} of {total.memory_mb} MiB"
-    if is_full(state):
+    for kind, _ in app.request.others:
+        counted += f" and {cluster.amount(kind)} of {total.amount(kind)} {kind}"
+    if is_full(state, app.request):
         return _reason("A9", f"{counted}, but there was room that none of them could use")
     return _reason("A3", f"{counted}, so there was room")
 
@@ -172,13 +174,21 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
             "size": _reason("S5", f"the app requested {asked}; {app.left_cores} cores were left to grant"),
             "memory": _reason("S5", f"the app requested {event.resources.memory_mb} MiB per executor"),
         }
-    least = Resources(app.spec.cores_per_task, event.resources.memory_mb) if grows else event.resources
-    found = list(state.fleet.candidates(least, settings.worker_selection))
+    if event.addresses:
+        named = ", ".join(f"{kind} {' '.join(addresses)}" for kind, addresses in event.addresses.items())
+        reasons["resources"] = _reason(
+            "R5", f"{named}: the first free ones of {event.worker}, in the order of its offer"
+        )
+    size = event.resources
+    least = Resources(app.spec.cores_per_task, size.memory_mb, size.others) if grows else size
+    found = list(state.fleet.candidates(least, settings.worker_selection, sparing=state.sparing))
     if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
         found = [candidate for candidate in found if candidate[0] not in own]
     candidates = {worker: (number, free) for number, (worker, free) in enumerate(found, start=1)}
     how = f"{placement.name}: {placement.wording}, workers ordered by {settings.worker_selection} (P1)"
+    if state.sparing and state.fleet.offering:
+        how += ", those with fewer kinds that the app does not request first (R6)"
     where = _reason("L5" if event.locality else placement.rule, how)
     return Batch(together, {**reasons, "workers": where}, candidates)
 

@@ -18,8 +18,9 @@ from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
 from scheduler.rules.entities import App, Pending, Worker
-from scheduler.rules.placement.sizing import executor_memory_mb, smallest_cores
+from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
 from scheduler.rules.state import ClusterState
+from scheduler.rules.submission import nearest
 
 CAUSES = (
     "dependency",
@@ -123,7 +124,10 @@ def _live(state: ClusterState) -> list[Worker]:
 def _over_quota(company: CompanyQueue, app: App) -> Told:
     request, quota, claimed = app.queued.request, company.tenant.quota, company.tenant.standing.claimed
     cores, memory = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
-    bought = f"its quota of {cores} cores and {memory} MiB"
+    others = {kind: exact(quota.amount.amount(kind), quota.denominator) for kind in _limited(quota, request + claimed)}
+    bought = " and ".join(
+        (f"its quota of {cores} cores", f"{memory} MiB", *(f"{n} {kind}" for kind, n in others.items()))
+    )
     text = f"company {app.spec.company} claims {claimed}; {request} more exceed {bought}"
     if not company.limit.fits_alone(request):
         text = f"the app requests {request}; company {app.spec.company} cannot exceed {bought}"
@@ -136,8 +140,20 @@ def _over_quota(company: CompanyQueue, app: App) -> Told:
         "appMemory": request.memory_mb,
         "quotaCores": cores,
         "quotaMemory": memory,
+        **_others(claim=claimed, app=request),
+        **({"quotaResources": others} if others else {}),
         "borrow": company.borrows,
     }
+
+
+def _limited(quota: Quota, amounts: Resources) -> list[str]:
+    """The further kinds of these amounts that the quota limits (semantics R4)."""
+    return [kind for kind, _ in amounts.others if quota.named is None or kind in quota.named]
+
+
+def _others(**amounts: Resources) -> dict[str, dict[str, int]]:
+    """The further kinds of these amounts, by the name of each; without those that have none."""
+    return {f"{name}Resources": dict(held.others) for name, held in amounts.items() if held.others}
 
 
 def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
@@ -175,8 +191,8 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
         return Wait("company-turn", rule, partial(_company_turn, state, company))
     if first is not None and first.user != spec.user:
         return Wait("user-turn", USER_POLICIES[settings.user_policy].rule, partial(_user_turn, state, company, app))
-    cause, rule = ("cluster-full", "A3") if is_full(state) else ("next-turn", "T2")
-    return Wait(cause, rule, partial(_cluster, state))
+    cause, rule = ("cluster-full", "A3") if is_full(state, app.requested) else ("next-turn", "T2")
+    return Wait(cause, rule, partial(_cluster, state, app.requested))
 
 
 def _within_part(state: ClusterState, first: Pending) -> Told:
@@ -249,14 +265,16 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
     return text + _rest([str(each["user"]) for each in ahead[1:]]), {"ahead": ahead}
 
 
-def _cluster(state: ClusterState) -> Told:
-    """What fills the cluster: the companies by claim, each with how much of it is beyond its part."""
+def _cluster(state: ClusterState, request: Resources) -> Told:
+    """What fills the cluster for the request: the companies by claim, each with how much is beyond its part."""
     claims, fleet = state.claims, state.fleet
     claimed, cluster = claims.total.claimed, Quota(fleet.total, 1)
     text = (
         f"the apps in waitingApps claim {claimed.cores} of {fleet.total.cores} cores "
         f"and {claimed.memory_mb} of {fleet.total.memory_mb} MiB"
     )
+    for kind, _ in request.others:
+        text += f" and {claimed.amount(kind)} of {fleet.total.amount(kind)} {kind}"
     names = sorted(state.companies, key=lambda name: (-cluster.share_of(claims.of(name).claimed).rounded, name))
     companies = []
     for name in names:
@@ -270,6 +288,7 @@ def _cluster(state: ClusterState) -> Told:
                     "claimMemory": claim.memory_mb,
                     "beyondCores": beyond.cores,
                     "beyondMemory": beyond.memory_mb,
+                    **_others(claim=claim, beyond=beyond),
                 }
             )
     told = [f"{one['company']} {one['claimCores']} cores, {one['beyondCores']} beyond its part" for one in companies]
@@ -278,9 +297,10 @@ def _cluster(state: ClusterState) -> Told:
         "claimMemory": claimed.memory_mb,
         "cores": fleet.total.cores,
         "memory": fleet.total.memory_mb,
+        **_others(claim=claimed, total=fleet.total),
         "companies": companies,
     }
-    if not is_full(state):
+    if not is_full(state, request):
         return f"it will be admitted in the next turn: {text}", facts
     more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
     return f"{text}: {', '.join(told[:_NAMED])}{more}", facts
@@ -314,12 +334,13 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     match app.sizing:
         case Fixed(each=size):
             pass
-        case OnePerWorker(memory_mb=memory_mb):
-            size = Resources(each, memory_mb)
-        case Computed(memory_per_task_mb=per_task):
+        case OnePerWorker(memory_mb=memory_mb, others=others):
+            size = Resources(each, memory_mb, others)
+        case Computed(memory_per_task_mb=per_task) as sizing:
             cores = smallest_cores(settings, each)
             computed_mb = executor_memory_mb(state.fleet, settings, cores, per_task, each)
-            size = Resources(cores, computed_mb or settings.min_executor_memory_mb)
+            others = for_tasks(sizing.per_task, cores // each)
+            size = Resources(cores, computed_mb or settings.min_executor_memory_mb, others)
     if next(state.fleet.candidates(size, settings.worker_selection), None) is not None:
         if app.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))
@@ -383,22 +404,22 @@ def _for_room(state: ClusterState, size: Resources) -> Wait:
 
 def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
     """The live worker with the largest part of `size`, of its free resources or of its offer."""
-
-    def nearness(worker: Worker) -> tuple[float, int, int, str]:
-        cores, memory_mb, *_ = worker.free if of_free else worker.offer
-        parts = min(1.0, cores / size.cores) if size.cores else 1.0, min(1.0, memory_mb / size.memory_mb)
-        return min(parts), cores, memory_mb, worker.id
-
-    _, cores, memory_mb, nearest = max(map(nearness, live))
-    asked, offer = f"{size.cores} cores and {size.memory_mb} MiB", f"{cores} cores and {memory_mb} MiB"
+    worker, has = nearest(((one.id, one.free if of_free else one.offer) for one in live), size)
     facts = {
         "cores": size.cores,
         "memory": size.memory_mb,
-        "nearest": {"worker": nearest, "cores": cores, "memory": memory_mb, "free": of_free},
+        **_others(app=size),
+        "nearest": {
+            "worker": worker,
+            "cores": has.cores,
+            "memory": has.memory_mb,
+            **_others(worker=has),
+            "free": of_free,
+        },
     }
     if of_free:
-        return f"no worker has {asked} free; the nearest is {nearest} with {offer} free", facts
-    return f"no worker offers {asked}; the nearest is {nearest} with {offer}", facts
+        return f"no worker has {size} free; the nearest is {worker} with {has} free", facts
+    return f"no worker offers {size}; the nearest is {worker} with {has}", facts
 
 
 def _rest(names: list[str]) -> str:

@@ -252,7 +252,10 @@ class Agent:
     def _is_what_runs(self, grant: Grant) -> bool:
         """Whether nothing of another size runs under its id: after a failover of the store, ids may be reused."""
         holder = self._running.get(grant.executor)
-        return holder is None or not holder.cores or (holder.cores, holder.memory_mb) == (grant.cores, grant.memory_mb)
+        if holder is None or not holder.cores:
+            return True
+        addresses = {kind: tuple(found) for kind, found in holder.addresses.items()}
+        return (holder.cores, holder.memory_mb, addresses) == (grant.cores, grant.memory_mb, grant.addresses)
 
     def _look(self) -> None:
         """Update what is running and what has ended, from the lock files and exit notes."""
@@ -303,6 +306,7 @@ class Agent:
             rack=offer.rack,
             cores=offer.cores,
             memory_mb=offer.memory_mb,
+            resources=offer.resources,
         )
         try:
             self._client.send(command)

@@ -266,7 +266,8 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[Redis], ExitNote]) -
     grant = spec.grant
     files = RunDir(spec.run_dir, spec.worker)
     become_subreaper()
-    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid(), grant.cores, grant.memory_mb))
+    size = grant.cores, grant.memory_mb, grant.addresses
+    files.name_holder(lock, Holder(grant.executor, grant.app, os.getpid(), *size))
     if spec.pin:
         cpus = files.claim_cpus(grant.cores)
         if cpus:

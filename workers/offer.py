@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import platformdirs
@@ -13,6 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from scheduler.model.errors import FairlogError
 
 _MEMORY_STEP_MB = 512
+_DISCOVERY_S = 60
+"""How long a discovery command may take."""
 
 
 class WorkerBusy(FairlogError):
@@ -31,6 +36,7 @@ class Offer(BaseModel):
 
     - `outlive_agent`: executors continue without their agent; the next agent adopts them.
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
+    - `resources`: kind -> addresses that it offers (semantics R2).
     - `grace_s`: seconds between SIGTERM and SIGKILL.
     """
 
@@ -42,6 +48,7 @@ class Offer(BaseModel):
     rack: str = ""
     cores: int
     memory_mb: int
+    resources: dict[str, tuple[str, ...]] = {}
     run_dir: Path
     launcher: str = "preloaded"
     outlive_agent: bool = True
@@ -101,3 +108,51 @@ def make_offers(
         )
         for number in range(1, instances + 1)
     ]
+
+
+def divided(resources: Mapping[str, Sequence[str]], workers: int) -> list[dict[str, tuple[str, ...]]]:
+    """The addresses by kind, divided among so many workers of this machine."""
+    return [
+        {
+            kind: tuple(found[number * len(found) // workers : (number + 1) * len(found) // workers])
+            for kind, found in resources.items()
+        }
+        for number in range(workers)
+    ]
+
+
+class DiscoveryFailed(FairlogError):
+    """A command that finds the addresses of a resource has failed, or printed something else."""
+
+
+def discovered(command: str) -> tuple[str, tuple[str, ...]]:
+    """The kind and the addresses that the command prints as Spark's JSON (semantics R2).
+
+    `{"name": "gpu", "addresses": ["0", "1"]}`. Raises: DiscoveryFailed.
+    """
+    try:
+        ran = subprocess.run(  # noqa: S603 - the operator's own command
+            shlex.split(command), capture_output=True, text=True, timeout=_DISCOVERY_S, check=True
+        )
+        found = _Discovery.model_validate_json(ran.stdout)
+    except subprocess.CalledProcessError as error:
+        said = f": {error.stderr.strip().splitlines()[-1]}" if error.stderr.strip() else ""
+        raise DiscoveryFailed(f"`{command}` ended with exit code {error.returncode}{said}") from None
+    except subprocess.TimeoutExpired:
+        raise DiscoveryFailed(f"`{command}` did not end within {_DISCOVERY_S} s") from None
+    except (OSError, IndexError) as error:
+        raise DiscoveryFailed(
+            f"`{command}` cannot be run: {getattr(error, 'strerror', None) or 'it is empty'}"
+        ) from None
+    except ValueError:
+        raise DiscoveryFailed(
+            f'`{command}` must print a resource such as {{"name": "gpu", "addresses": ["0", "1"]}}'
+        ) from None
+    return found.name, found.addresses
+
+
+class _Discovery(BaseModel):
+    """What a discovery command prints, as in Spark."""
+
+    name: str
+    addresses: tuple[str, ...]

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
@@ -22,13 +23,14 @@ from workers.locks import is_locked, try_lock
 
 
 class Holder(NamedTuple):
-    """The process that holds an executor's lock, its app and its size; 0 means not known yet."""
+    """The process that holds an executor's lock, its app, its size and its addresses; 0 means not known yet."""
 
     executor: str
     app: str
     pid: int
     cores: int = 0
     memory_mb: int = 0
+    addresses: Mapping[str, Sequence[str]] = {}
 
 
 class ExitNote(BaseModel):

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import count
+from math import ceil, floor
 from pathlib import Path
 
 from scheduler.model.errors import FairlogError
@@ -27,6 +31,9 @@ LOCK_VARIABLE = "FAIRLOG_EXECUTOR_LOCK"
 CORES_VARIABLE = "FAIRLOG_TASK_CORES"
 """The cores of one task; those of its executor are in FAIRLOG_CORES (semantics A7)."""
 DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
+RESOURCES_VARIABLE = "FAIRLOG_RESOURCES"
+"""JSON: kind of resources -> addresses (semantics R5)."""
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 """The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
@@ -62,6 +69,29 @@ def task_environment(grant: Grant, lock: Path, secrets: Mapping[str, str]) -> di
         **(
             {DRIVER_VARIABLE: grant.executor} if grant.role == "driver" else {CORES_VARIABLE: str(grant.cores_per_task)}
         ),
+    }
+
+
+def resource_environment(addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The variables in which a program finds its addresses (semantics R5); none if it has no addresses."""
+    if not addresses:
+        return {}
+    gpus = [address for kind, found in addresses.items() if kind.startswith("gpu") for address in found]
+    return {RESOURCES_VARIABLE: json.dumps(addresses), **({GPUS_VARIABLE: ",".join(gpus)} if gpus else {})}
+
+
+def task_addresses(grant: Grant, slot: int) -> dict[str, tuple[str, ...]]:
+    """The addresses of the task in that slot of the executor (semantics R3, R5).
+
+    Tasks that state no amounts of their own find all of the executor's. Example, 1/4 gpu a task: the tasks in slots 0
+    to 3 share the first address, those in slots 4 to 7 the second.
+    """
+    if not grant.per_task:
+        return grant.addresses
+    amounts = {kind: Fraction(numerator, denominator) for kind, numerator, denominator in grant.per_task}
+    return {
+        kind: found[floor(slot * amounts[kind]) : ceil((slot + 1) * amounts[kind])]
+        for kind, found in grant.addresses.items()
     }
 
 
@@ -135,6 +165,8 @@ class TaskStarter:
         self._is_driver = grant.role == "driver"
         self._environment = task_environment(grant, files.lock_file(grant.executor), secrets)
         self._environment[STOP_AT_VARIABLE] = str(files.stop_at_file(grant.executor))
+        self._slots: dict[int, Task] = {}
+        """Slot -> the task that was started in it last."""
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._command = grant.command[0] if grant.command else ""
         self._program = _find_program(self._command, self._environment["PATH"])
@@ -152,7 +184,9 @@ class TaskStarter:
         except OSError as error:
             return self._refuse(begun, "failed", 126, f"no log file on worker {self._worker}: {error.strerror}")
         log_start = os.fstat(log).st_size
+        slot = next(n for n in count() if n not in self._slots or self._slots[n].process.returncode is not None)
         index = {} if self._is_driver else {INDEX_VARIABLE: str(begun.task)}
+        index |= resource_environment(task_addresses(grant, slot))
         try:
             process = subprocess.Popen(  # noqa: S603 - to run what users submit is what an executor is for
                 grant.command,
@@ -167,7 +201,8 @@ class TaskStarter:
         except OSError as error:
             os.close(log)
             return self._not_started(begun, error)
-        return Task(begun, process, log, log_start, is_driver=self._is_driver)
+        self._slots[slot] = Task(begun, process, log, log_start, is_driver=self._is_driver)
+        return self._slots[slot]
 
     def _open_log(self, begun: Begun) -> int:
         path = self._files.log_file(self._grant.app, "driver" if self._is_driver else begun.task)

@@ -32,6 +32,7 @@ VERBS = {
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
     "company": ("cluster", "Add, change, remove or list companies and their quotas."),
+    "resource": ("cluster", "Register or list kinds of resources beside cores and memory, such as gpu."),
     "settings": ("cluster", "Show or change the cluster's settings."),
     "submit": ("apps", "Submit an app, which runs CMD one or more times."),
     "kill": ("apps", "Kill apps, or single executors."),

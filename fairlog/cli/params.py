@@ -17,10 +17,12 @@ import click
 
 from recovery.replay.bounds import OPEN, Bound
 from scheduler.model.events import Condition
+from scheduler.model.resources import MAX_AMOUNT
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZE = re.compile(r"(-?\d{1,30}(?:\.\d{1,6})?)\s*(?:([MGT])(?:i?B)?)?", re.IGNORECASE | re.ASCII)
@@ -127,6 +129,60 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
             )
         merged[host] = tasks
     return merged
+
+
+def read_offered(text: str) -> tuple[str, tuple[str, ...]]:
+    """A kind of resources and its addresses, written `gpu=0,1,2,3`, or `gpu=4` for 0 to 3.
+
+    Raises: click.BadParameter for another form.
+    """
+    kind, equals, listed = text.partition("=")
+    if not kind or not equals or not listed.strip(","):
+        raise click.BadParameter(f"{_short(text)} names no addresses; write it like gpu=0,1 or gpu=2 for the same")
+    if listed.isascii() and listed.isdecimal():
+        if not 0 < int(listed) <= MAX_AMOUNT:
+            raise click.BadParameter(
+                f"{_short(text)} is not between 1 and {MAX_AMOUNT} addresses; a single address ends with a comma: "
+                f"{kind}={listed},"
+            )
+        return read_text(kind), tuple(map(str, range(int(listed))))
+    return read_text(kind), tuple(read_text(address.strip()) for address in listed.removesuffix(",").split(","))
+
+
+def read_amount(text: str) -> tuple[str, int]:
+    """A kind of resources and a whole amount, written `gpu=2`. Raises: click.BadParameter for another form."""
+    kind, amount = read_share(text)
+    if not amount.isascii() or not amount.isdecimal():
+        raise click.BadParameter(f"{_short(text)} is not of the form KIND=NUMBER; write it like gpu=2")
+    return kind, int(amount)
+
+
+def read_share(text: str) -> tuple[str, str]:
+    """A kind of resources and an amount, written `gpu=1` or `gpu=1/4`. Raises: click.BadParameter for another form."""
+    kind, equals, amount = text.partition("=")
+    if not kind or not equals:
+        raise click.BadParameter(f"{_short(text)} is not of the form KIND=AMOUNT; write it like gpu=1 or gpu=1/4")
+    return read_text(kind), read_text(amount)
+
+
+def by_kind(_ctx: click.Context, param: click.Parameter, pairs: Iterable[tuple[str, V]]) -> dict[str, V]:
+    """The amounts or addresses by kind. Raises: click.BadParameter if a kind is named twice."""
+    found: dict[str, V] = {}
+    for kind, value in pairs:
+        if kind in found:
+            raise click.BadParameter(f"the kind {_short(kind)} is named twice; name each kind once", param=param)
+        found[kind] = value
+    return found
+
+
+def kinds_option(
+    name: str,
+    variable: str,
+    read: Callable[[str], Any] = read_amount,
+    **settings: Any,  # noqa: ANN401 (click's)
+) -> Callable[[F], F]:
+    """An option that may be repeated, once a kind of resources."""
+    return click.option(name, variable, type=read, multiple=True, callback=by_kind, **settings)
 
 
 def read_bounds(text: str) -> tuple[int, int]:

@@ -70,14 +70,19 @@ def print_records(
 ) -> None:
     """Print records as JSON, or as a table of the fields `columns`; sizes, times and truth values in words.
 
-    `headings` are the names of the fields in upper case unless given.
+    A column that no record has is left out. `headings` are the names of the fields in upper case unless given.
     """
     if as_json:
         print_json(records)
         return
     names = columns.split()
-    rows = [[in_words(name, record[name]) for name in names] for record in records]
-    print_table(headings or [name.upper() for name in names], rows, empty=empty)
+    shown = [
+        (name, heading)
+        for name, heading in zip(names, headings or [name.upper() for name in names], strict=True)
+        if any(name in record for record in records)
+    ]
+    rows = [[in_words(name, record.get(name, "")) for name, _ in shown] for record in records]
+    print_table([heading for _, heading in shown], rows, empty=empty)
 
 
 def in_words(name: str, value: Any) -> Any:  # noqa: ANN401 (JSON)
@@ -86,7 +91,16 @@ def in_words(name: str, value: Any) -> Any:  # noqa: ANN401 (JSON)
         return second(value)
     if "memory" in name.lower():
         return size_text(value)
+    if name.lower().endswith("resources"):
+        return kinds_text(value)
     return ("no", "yes")[value] if isinstance(value, bool) else value
+
+
+def kinds_text(resources: Mapping[str, Any]) -> str:
+    """Amounts or addresses by kind: "gpu=2", "gpu=0,1 fpga=0"."""
+    return " ".join(
+        f"{kind}={','.join(found) if isinstance(found, list) else found}" for kind, found in (resources or {}).items()
+    )
 
 
 def column_widths(columns: Sequence[Sequence[str]], *, room: int) -> list[int]:

@@ -32,10 +32,17 @@ class ConfigureCluster(_Request, frozen=True):
     settings: dict[str, Any]
 
 
+class RegisterKind(_Request, frozen=True):
+    """Let workers offer, and apps request, a kind of resources beside cores and memory (semantics R1)."""
+
+    kind: str
+
+
 class RegisterCompany(_Request, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
     `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2).
+    `resources`: amounts of further kinds; those not named are not limited (semantics R4).
     """
 
     company: str
@@ -43,6 +50,7 @@ class RegisterCompany(_Request, frozen=True):
     memory_mb: int | None = None
     part: str | None = None
     borrow: bool | None = None
+    resources: dict[str, int] = {}
 
 
 class ChangeCompany(_Request, frozen=True):
@@ -53,6 +61,7 @@ class ChangeCompany(_Request, frozen=True):
     memory_mb: int | None = None
     part: str | None = None
     borrow: bool | None = None
+    resources: dict[str, int] = {}
 
 
 class RemoveCompany(_Request, frozen=True):
@@ -62,7 +71,10 @@ class RemoveCompany(_Request, frozen=True):
 
 
 class RegisterWorker(_Request, frozen=True, kw_only=True):
-    """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1)."""
+    """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1).
+
+    `resources`: kind -> the addresses that it offers (semantics R2).
+    """
 
     worker: str
     node: str
@@ -70,6 +82,7 @@ class RegisterWorker(_Request, frozen=True, kw_only=True):
     rack: str = ""
     cores: int
     memory_mb: int
+    resources: dict[str, tuple[str, ...]] = {}
 
 
 class DrainWorker(_Request, frozen=True):
@@ -112,7 +125,8 @@ class SubmitApp(_Request, frozen=True):
     then be "unlimited" if admission is open. With `driver`, `command` is the driver's program. `elastic` are the least
     and the most executors of an app whose demand follows its backlog (L6). `priority` orders the user's own apps (Q1).
     `after`: condition -> earlier apps of the company that must have ended so first (J1); `hold`: not before a release
-    (J3).
+    (J3). Of further kinds, an app that sizes its executors states what each executor has, another one what each task
+    needs, such as "1" or "1/4" (R3).
     """
 
     app: str
@@ -141,6 +155,9 @@ class SubmitApp(_Request, frozen=True):
     after: dict[Condition, tuple[str, ...]] = {}
     hold: bool = False
     cores_per_task: int | None = None
+    executor_resources: dict[str, int] = {}
+    task_resources: dict[str, str] = {}
+    driver_resources: dict[str, int] = {}
 
 
 class ScaleApp(_Request, frozen=True):
@@ -242,7 +259,7 @@ AppCommand = SubmitApp | ScaleApp | KillExecutors | KillApp
 OrderCommand = ReprioritizeApp | HoldApp | ReleaseApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
-Command = ConfigureCluster | CompanyCommand | WorkerCommand | AppCommand | OrderCommand | Report
+Command = ConfigureCluster | RegisterKind | CompanyCommand | WorkerCommand | AppCommand | OrderCommand | Report
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

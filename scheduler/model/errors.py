@@ -5,6 +5,8 @@ Errors of the store are those of redis-py: the supervisor drops the turn and ret
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 
 class FairlogError(Exception):
     """The base of fairlog's errors."""
@@ -57,6 +59,16 @@ class UnknownDriver(CommandRejected):
         super().__init__(f"no driver {driver!r} is granted; `fairlog app APP` shows an app's driver")
 
 
+class UnknownKind(CommandRejected):
+    """No kind of resources of that name is registered (semantics R1)."""
+
+    def __init__(self, kind: str, registered: Collection[str]) -> None:
+        known = f"the registered kinds are {', '.join(registered)}" if registered else "none is registered"
+        super().__init__(
+            f"no kind of resources {kind!r} is registered; {known}; `fairlog resource add {kind}` registers it"
+        )
+
+
 class DuplicateApp(CommandRejected):
     """An app of that id is known already."""
 
@@ -98,6 +110,16 @@ class OfferTooSmall(CommandRejected):
         super().__init__(
             f"worker {worker!r} offers {offered} {dimension}, but {granted} {dimension} are granted on it; "
             f"run `fairlog drain {worker}` first"
+        )
+
+
+class AddressGranted(CommandRejected):
+    """A worker no longer offers an address that is granted (semantics R2)."""
+
+    def __init__(self, worker: str, kind: str, address: str) -> None:
+        super().__init__(
+            f"worker {worker!r} no longer offers {kind} {address!r}, but it is granted; offer it again, or run "
+            f"`fairlog drain {worker}` first"
         )
 
 

@@ -11,11 +11,17 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct, structs, to_builtins
 
-from scheduler.model.resources import Resources, kinds
+from scheduler.model.resources import Amounts, Resources
 
 WorkerStatus = Literal["alive", "draining", "leaving", "decommissioned"]
 Locality = Literal["host", "rack", "any"]
 """Where an executor was placed: on a preferred host, in the rack of one, or elsewhere (semantics L5)."""
+Addresses = dict[str, tuple[str, ...]]
+"""Kind of resources -> addresses, in the order of the worker's offer (semantics R2, R5)."""
+
+
+PerTask = tuple[tuple[str, int, int], ...]
+"""What a task needs of further kinds: (kind, numerator, denominator), sorted (semantics R3)."""
 
 
 class _Sizing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -26,9 +32,13 @@ class _Sizing(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 class Computed(_Sizing, frozen=True, tag="computed"):
-    """The scheduler computes cores and memory (semantics S2, S3); memory per task in MiB, None = by the workers."""
+    """The scheduler computes cores and memory (semantics S2, S3); memory per task in MiB, None = by the workers.
+
+    `per_task` is what each task needs of further kinds (semantics R3).
+    """
 
     memory_per_task_mb: int | None = None
+    per_task: PerTask = ()
 
 
 class Fixed(_Sizing, frozen=True, tag="fixed"):
@@ -47,9 +57,18 @@ class Fixed(_Sizing, frozen=True, tag="fixed"):
 
 
 class OnePerWorker(_Sizing, frozen=True, tag="one-per-worker"):
-    """At most one executor per worker, with this memory and as many cores as the worker has free (semantics S5)."""
+    """At most one executor per worker, with this memory and as many cores as the worker has free (semantics S5).
+
+    `others` is what each executor has of further kinds (semantics R3).
+    """
 
     memory_mb: int
+    others: Amounts = ()
+
+    @property
+    def each(self) -> Resources:
+        """The least executor: with one core."""
+        return Resources(1, self.memory_mb, self.others)
 
 
 Sizing = Computed | Fixed | OnePerWorker
@@ -159,18 +178,27 @@ class ClusterConfigured(_Fact, frozen=True):
     kill_grace_s: int = 30
     own_sizes: Literal["any", "within-bounds"] = "any"
     priority_step_s: int = 3600
+    spare_resources: bool = True
+
+
+class KindRegistered(_Fact, frozen=True):
+    """Workers may offer, and apps may request, resources of this kind from here on (semantics R1)."""
+
+    kind: str
 
 
 class CompanyRegistered(_Fact, frozen=True):
     """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
 
-    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2).
+    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2). `kinds`:
+    the further kinds that the amounts name; others are not limited (R4).
     """
 
     company: str
     amounts: Resources | None = None
     part: str | None = None
     borrow: bool | None = None
+    kinds: tuple[str, ...] = ()
 
     @property
     def by_default(self) -> bool:
@@ -194,13 +222,14 @@ class CompanyRemoved(_Fact, frozen=True):
 
 
 class WorkerRegistered(_Fact, frozen=True):
-    """A worker joined with an offer (semantics W1)."""
+    """A worker joined with an offer (semantics W1); `addresses` are those of further kinds, in order (R2)."""
 
     worker: str
     node: str
     host: str
     rack: str
     offer: Resources
+    addresses: Addresses = {}
 
 
 class WorkerChanged(_Fact, frozen=True):
@@ -209,6 +238,7 @@ class WorkerChanged(_Fact, frozen=True):
     worker: str
     status: WorkerStatus
     offer: Resources
+    addresses: Addresses = {}
 
 
 class WorkerRemoved(_Fact, frozen=True):
@@ -281,12 +311,13 @@ class AppAdmitted(_Fact, frozen=True):
 
 
 class DriverAllocated(_Fact, frozen=True):
-    """Resources of one worker are granted to the app's driver; its executors follow (semantics D1)."""
+    """Resources of one worker are granted to the app's driver; its executors follow (semantics D1, R5)."""
 
     app: str
     driver: str
     worker: str
     resources: Resources
+    addresses: Addresses = {}
 
 
 class DriverRemoved(_Fact, frozen=True):
@@ -303,7 +334,8 @@ class ExecutorAllocated(_Fact, frozen=True):
     """Resources of one worker are granted to an executor; the worker starts it after the commit.
 
     `locality` is relative to the app's preferred hosts, None without any (semantics L5). A grant beyond the app's
-    request raises it to `requested` (A6, S5, O4); None = unchanged.
+    request raises it to `requested` (A6, S5, O4); None = unchanged. `addresses` are the granted ones of further kinds
+    (R5).
     """
 
     app: str
@@ -312,6 +344,7 @@ class ExecutorAllocated(_Fact, frozen=True):
     resources: Resources
     locality: Locality | None = None
     requested: Resources | None = None
+    addresses: Addresses = {}
 
 
 class ExecutorChanged(_Fact, frozen=True):
@@ -457,7 +490,7 @@ class RefusalsOmitted(_Fact, frozen=True):
     since: int
 
 
-ClusterEvent = MasterElected | ClusterConfigured
+ClusterEvent = MasterElected | ClusterConfigured | KindRegistered
 CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
 WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved | LostWorkersForgotten
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
@@ -486,10 +519,12 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in stored.items():
         match name, value:
-            case "sizing", ["computed", memory_mb]:
+            case "sizing", ["computed", memory_mb, *per_task]:
                 found |= {"sizing": "computed", "memory_per_task_mb": memory_mb}
-            case "sizing", ["one-per-worker", memory_mb]:
+                found |= {f"{kind}_per_task": f"{n}/{d}" for kind, n, d in (per_task[0] if per_task else ())}
+            case "sizing", ["one-per-worker", memory_mb, *others]:
                 found |= {"sizing": "one-per-worker", "executor_memory_mb": memory_mb}
+                found |= {f"executor_{kind}": amount for kind, amount in (others[0] if others else ())}
             case "sizing", ["fixed", each, *_]:
                 found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in by_kind(each).items()}
             case "requested" | "driver", [_, _, *_] | {}:
@@ -508,7 +543,7 @@ def by_kind(amounts: Sequence[Any] | Mapping[str, int]) -> dict[str, int]:
     if isinstance(amounts, Mapping):
         return dict(amounts)
     cores, memory_mb, *others = amounts
-    return dict(zip(kinds(), (cores, memory_mb, *(others[0] if others else ())), strict=False))
+    return {"cores": cores, "memory_mb": memory_mb, **dict(others[0] if others else ())}
 
 
 def outlined(event: Event) -> dict[str, Any]:

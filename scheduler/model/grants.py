@@ -28,6 +28,8 @@ class Grant(BaseModel):
     result of its tasks ends the app only if the app has no driver. In an `elastic` app it reports the backlog
     (semantics L6). Each of its tasks has `cores_per_task` of its cores (A7). The worker starts it once the master has
     settled the log up to position `settled_at`: a commit is visible before it has reached the configured replicas.
+    `addresses` are those of further kinds (R5), and `per_task` what each task needs of them, (kind, numerator,
+    denominator), where the tasks state that (R3).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +54,8 @@ class Grant(BaseModel):
     settled_at: int = 0
     cores_per_task: int = 1
     leaving: Leaving | None = None
+    addresses: dict[str, tuple[str, ...]] = {}
+    per_task: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def tasks_at_once(self) -> int:

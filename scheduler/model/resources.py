@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import zip_longest
 from math import gcd, inf
 from operator import add, sub
 from typing import NamedTuple
@@ -14,48 +13,45 @@ from msgspec import Struct
 UNLIMITED_CORES = 2**31 - 1
 """What an app of unlimited cores counts down from, as in Spark (semantics A6)."""
 UNLIMITED_MEMORY_MB = 2**62
+MAX_AMOUNT = 10_000
+"""The most resources of a further kind that a worker offers, or an executor, a task or a driver has."""
 
 
-_kinds = ["cores", "memory_mb"]
-
-
-def kinds() -> tuple[str, ...]:
-    """The names of all kinds of resources: cores, memory in MiB, and what was declared besides, in that order."""
-    return tuple(_kinds)
-
-
-def declare(kind: str) -> None:
-    """Have amounts of this kind as well from now on. The order of declarations is that of the amounts in the log."""
-    if kind not in _kinds:
-        _kinds.append(kind)
+Amounts = tuple[tuple[str, int], ...]
+"""(kind, amount) of kinds beside cores and memory, sorted, without those of which there is nothing."""
 
 
 class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
-    """A vector of whole amounts, one of each kind: cores, memory in MiB, and `others`, in the order of declaration.
+    """A vector of whole amounts: cores, memory in MiB, and `others` by kind (semantics R1).
 
-    Kinds at the end of which there is nothing are left out, so most vectors are of cores and memory alone, and all
-    operations are cheap for those: a decision makes dozens of them. Subtraction may give negative amounts.
+    Most vectors are of cores and memory alone, and all operations are cheap for those: a decision makes dozens of
+    them. Subtraction may give negative amounts.
     """
 
     cores: int = 0
     memory_mb: int = 0
-    others: tuple[int, ...] = ()
+    others: Amounts = ()
 
     @classmethod
-    def of(cls, **amounts: int) -> Resources:
-        """The vector of these amounts by kind. Raises: KeyError if a kind was not declared."""
-        for kind in amounts:
-            if kind not in _kinds:
-                raise KeyError(kind)
-        return _vector(amounts.get(kind, 0) for kind in _kinds)
+    def of(cls, cores: int = 0, memory_mb: int = 0, **others: int) -> Resources:
+        """The vector of these amounts."""
+        return cls(cores, memory_mb, amounts_of(others))
 
     def __iter__(self) -> Iterator[int]:
-        """The amounts of all kinds, in order."""
-        return iter((self.cores, self.memory_mb, *self.others))
+        """Cores, memory, then the amounts of `others`."""
+        return iter((self.cores, self.memory_mb, *(amount for _, amount in self.others)))
+
+    def by_kind(self) -> dict[str, int]:
+        """Kind -> amount; cores and memory first."""
+        return {"cores": self.cores, "memory_mb": self.memory_mb, **dict(self.others)}
+
+    def amount(self, kind: str) -> int:
+        """The amount of a kind beside cores and memory."""
+        return next((amount for name, amount in self.others if name == kind), 0)
 
     def __str__(self) -> str:
-        """The amounts in words: "8 cores and 4096 MiB"."""
-        more = (f"{amount} {kind}" for kind, amount in zip(_kinds[2:], self.others, strict=False))
+        """The amounts in words: "8 cores and 4096 MiB and 2 gpu"."""
+        more = (f"{amount} {kind}" for kind, amount in self.others)
         return " and ".join((f"{self.cores} cores", f"{self.memory_mb} MiB", *more))
 
     def __add__(self, other: Resources) -> Resources:
@@ -70,17 +66,22 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
 
     def __mul__(self, times: int) -> Resources:
         if self.others:
-            return _vector(amount * times for amount in self)
+            others = amounts_of({kind: amount * times for kind, amount in self.others})
+            return Resources(self.cores * times, self.memory_mb * times, others)
         return Resources(self.cores * times, self.memory_mb * times)
 
     def __neg__(self) -> Resources:
-        return NOTHING - self if self.others else Resources(-self.cores, -self.memory_mb)
+        return self * -1 if self.others else Resources(-self.cores, -self.memory_mb)
 
     def covers(self, other: Resources) -> bool:
         """Whether `other` fits into this amount in every kind."""
         if other.cores > self.cores or other.memory_mb > self.memory_mb:
             return False
-        return not (self.others or other.others) or all(theirs <= mine for mine, theirs in _pairs(self, other))
+        if not (self.others or other.others):
+            return True
+        return all(self.amount(kind) >= amount for kind, amount in other.others) and all(
+            amount >= other.amount(kind) for kind, amount in self.others
+        )
 
     def fits(self, room: Resources) -> bool:
         """Whether it is an amount, nothing of it negative, that `room` covers."""
@@ -96,43 +97,39 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
 
     def combined(self, other: Resources, combine: Callable[[int, int], int]) -> Resources:
         """What `combine` makes of the two amounts of each kind."""
-        return _vector(combine(mine, theirs) for mine, theirs in _pairs(self, other))
+        cores, memory_mb = combine(self.cores, other.cores), combine(self.memory_mb, other.memory_mb)
+        if not (self.others or other.others):
+            return Resources(cores, memory_mb)
+        mine, theirs = dict(self.others), dict(other.others)
+        others = {kind: combine(mine.get(kind, 0), theirs.get(kind, 0)) for kind in mine | theirs}
+        return Resources(cores, memory_mb, amounts_of(others))
 
     def at_least(self, other: Resources) -> Resources:
         """The larger amount of each kind."""
         return self.combined(other, max)
 
-    def reaches(self, limit: Resources) -> bool:
-        """Whether it comes up to the limit in some kind, so that nothing fits behind it.
-
-        A further kind counts only where the limit has some of it.
-        """
-        if self.cores >= limit.cores or self.memory_mb >= limit.memory_mb:
-            return True
-        if not limit.others:
-            return False
-        return any(bound and mine >= bound for mine, bound in zip_longest(self.others, limit.others, fillvalue=0))
-
     def holds(self, size: Resources) -> int:
         """How many of `size` fit into this amount; `size` has some cores and some memory."""
-        if size.others:
-            return min(mine // each for mine, each in _pairs(self, size) if each)
-        return min(self.cores // size.cores, self.memory_mb // size.memory_mb)
+        times = min(self.cores // size.cores, self.memory_mb // size.memory_mb)
+        return min(times, *(self.amount(kind) // each for kind, each in size.others)) if size.others else times
+
+
+def aligned(*vectors: Resources) -> Iterator[tuple[int, ...]]:
+    """The amounts of each kind in turn: cores, memory, and every kind of which one of the vectors has any."""
+    yield tuple(each.cores for each in vectors)
+    yield tuple(each.memory_mb for each in vectors)
+    if any(each.others for each in vectors):
+        for kind in sorted({kind for each in vectors for kind, _ in each.others}):
+            yield tuple(each.amount(kind) for each in vectors)
+
+
+def amounts_of(amounts: Mapping[str, int]) -> Amounts:
+    """The amounts by kind in the form of `Resources.others`."""
+    return tuple(sorted((kind, amount) for kind, amount in amounts.items() if amount))
 
 
 NOTHING = Resources()
 """No resources at all."""
-
-
-def _vector(amounts: Iterable[int]) -> Resources:
-    cores, memory_mb, *others = amounts
-    while others and not others[-1]:
-        others.pop()
-    return Resources(cores, memory_mb, tuple(others))
-
-
-def _pairs(one: Resources, other: Resources) -> Iterator[tuple[int, int]]:
-    return zip_longest(one, other, fillvalue=0)
 
 
 class Share:
@@ -174,38 +171,54 @@ _share = lru_cache(maxsize=1024)(Share)
 
 
 class Quota(NamedTuple):
-    """What a company may hold: `amount / denominator` (semantics C2)."""
+    """What a company may hold: `amount / denominator` (semantics C2).
+
+    `named` are the further kinds that it limits, None = all of them (semantics R4).
+    """
 
     amount: Resources
     denominator: int = 1
+    named: tuple[str, ...] | None = None
 
     def covers(self, held: Resources, more: Resources = NOTHING) -> bool:
-        """Whether both amounts together stay within the quota in every kind (semantics C4)."""
-        most, times = self
-        if most.others or held.others or more.others:
-            return most.covers((held + more) * times)
+        """Whether both amounts together stay within the quota in every kind (semantics C4, R4)."""
+        most, times, _ = self
+        if held.others or more.others:
+            return most.covers(self._limited((held + more) * times))
         cores, memory_mb = held.cores + more.cores, held.memory_mb + more.memory_mb
         return cores * times <= most.cores and memory_mb * times <= most.memory_mb
 
     def in_whole(self) -> Resources:
         """What it is at least in whole amounts, rounded up."""
-        return _vector(-(-amount // self.denominator) for amount in self.amount)
+        return self.amount.combined(NOTHING, lambda amount, _: -(-amount // self.denominator))
 
     def share_of(self, held: Resources) -> Share:
-        """The dominant share of that amount: the largest ratio to the quota of any kind (semantics C3).
+        """The dominant share of that amount: the largest ratio to the quota of any kind (semantics C3, R4).
 
-        "1/0" if there is some of a kind of which there is none.
+        "1/0" if there is some of a kind of which there is none. A further kind that the quota does not limit, or of
+        which the cluster has none, does not count.
         """
-        of, denominator = self
-        if of.cores and of.memory_mb and not held.others and not of.others:
-            cores, memory_mb = held.cores * denominator, held.memory_mb * denominator
+        of, times, named = self
+        if of.cores and of.memory_mb and not held.others:
+            cores, memory_mb = held.cores * times, held.memory_mb * times
             if cores * of.memory_mb < memory_mb * of.cores:
                 return _share(memory_mb, of.memory_mb)
             return _share(cores, of.cores)
-        ratios = [(mine, whole) for mine, whole in _pairs(held, of) if mine or whole]
+        ratios = [(held.cores, of.cores), (held.memory_mb, of.memory_mb)]
+        ratios += [
+            (amount, of.amount(kind))
+            for kind, amount in held.others
+            if (of.amount(kind) if named is None else kind in named)
+        ]
         if any(mine and not whole for mine, whole in ratios):
             return Share(1, 0)
-        return max((Share(mine * denominator, whole) for mine, whole in ratios), default=Share(0, 1))
+        return max((Share(mine * times, whole) for mine, whole in ratios if whole), default=Share(0, 1))
+
+    def _limited(self, held: Resources) -> Resources:
+        """What of that amount counts against the quota."""
+        if self.named is None:
+            return held
+        return Resources(held.cores, held.memory_mb, tuple(one for one in held.others if one[0] in self.named))
 
 
 def round_up(amount: int, multiple: int) -> int:

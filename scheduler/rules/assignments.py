@@ -61,6 +61,10 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["elastic"] = True
     if spec.cores_per_task > 1:
         grant["cores_per_task"] = spec.cores_per_task
+    if held.addresses:
+        grant["addresses"] = held.addresses
+        if isinstance(spec.sizing, facts.Computed) and not is_driver(held.id):
+            grant["per_task"] = spec.sizing.per_task
     if settled_at:
         grant["settled_at"] = settled_at
     if leaving is not None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
+from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, PerTask, Sizing
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Need
 from scheduler.rules.ledger import Standing, Standings
-from scheduler.rules.placement.sizing import memory_for, smallest_cores
+from scheduler.rules.placement.sizing import for_tasks, memory_for, smallest_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,9 +38,13 @@ def usable_executors(app: App) -> int:
         cores, memory_mb = app.left_cores, app.left_executor_memory_mb
     if cores < size.cores or memory_mb < size.memory_mb:
         return 0
+    if size.others and not app.affords(size):
+        return 0
     if need.growing:
         return cores // size.cores * size.cores if app.left_executors > 0 else 0
     number = min(cores // size.cores, memory_mb // size.memory_mb)
+    if size.others:
+        number = min(number, app.affords(size))
     return number if app.executor_limit is None else max(0, min(number, app.left_executors))
 
 
@@ -56,8 +60,8 @@ class Claims:
         self._settings = ClusterConfigured()
         self.counts_unserved = False
         """Whether what is unserved is counted, because the order of companies or of users regards it."""
-        self._computed: dict[tuple[int | None, int], tuple[Resources, Resources]] = {}
-        """Memory per task in MiB -> the smallest computed executor, and the least room for it."""
+        self._computed: dict[tuple[int | None, int, PerTask], tuple[Resources, Resources]] = {}
+        """Memory, cores and further kinds per task -> the smallest computed executor, and the least room for it."""
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
@@ -100,9 +104,10 @@ class Claims:
         if isinstance(sizing, Fixed):
             return sizing.each, sizing.each
         if isinstance(sizing, OnePerWorker):
-            return (each := Resources(cores_per_task, sizing.memory_mb)), each
+            each = Resources(cores_per_task, sizing.memory_mb, sizing.others)
+            return each, each
         per_task = sizing.memory_per_task_mb
-        known = self._computed.get((per_task, cores_per_task))
+        known = self._computed.get((per_task, cores_per_task, sizing.per_task))
         if known is None:
             settings, cores = self._settings, smallest_cores(self._settings, cores_per_task)
             if per_task is None:
@@ -111,8 +116,9 @@ class Claims:
                 ]
             else:
                 amounts = [memory_for(settings, cores // cores_per_task, per_task)] * 2
-            known = Resources(cores, amounts[0]), Resources(cores, amounts[1])
-            self._computed[per_task, cores_per_task] = known
+            others = for_tasks(sizing.per_task, cores // cores_per_task)
+            known = Resources(cores, amounts[0], others), Resources(cores, amounts[1], others)
+            self._computed[per_task, cores_per_task, sizing.per_task] = known
         return known
 
     def intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:

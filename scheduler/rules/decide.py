@@ -6,6 +6,8 @@ unordered set (semantics T2). `submission` builds the event of a submitted app; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, assert_never
 
 from msgspec.structs import asdict
@@ -15,13 +17,21 @@ from scheduler.model import events as facts
 from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
-from scheduler.model.resources import NOTHING, Resources, kinds
+from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.rules.admission.queue import Ask
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Pending, Worker
 from scheduler.rules.fleet import Candidates
+from scheduler.rules.kinds import (
+    MAX_QUOTA,
+    amounts_named,
+    check_addresses,
+    check_kind,
+    check_still_offered,
+)
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
-from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 from scheduler.rules.readiness import put_on_hold, reprioritized
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import registration
@@ -75,10 +85,13 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
             return _undrain(_worker(state, command.worker))
         case commands.RemoveWorker():
             return _remove_worker(state, command)
+        case commands.RegisterKind():
+            check_kind(command.kind)
+            return [] if command.kind in state.kinds else [facts.KindRegistered(kind=command.kind)]
         case commands.RegisterCompany():
             if command.company in state.companies:
                 raise errors.DuplicateCompany(command.company)
-            return [_tenant(command)]
+            return [_tenant(state, command)]
         case commands.ChangeCompany():
             return _change_company(state, command)
         case commands.RemoveCompany():
@@ -97,16 +110,18 @@ def admit(state: ClusterState) -> facts.AppAdmitted | None:
     """The app that enters waitingApps next; None if no app may enter (semantics A3).
 
     First those that keep their company within its part, whatever others hold: it is theirs. Then, while all claims
-    are below the live cluster in cores and in memory, the others that C4 or C6 lets pass, so the last one may exceed
-    it. Nothing enters without a live worker. Open admission admits every app at once, in order of arrival (A6).
+    are below the live cluster in cores, in memory and in the kinds that the app requests, the others that C4 or C6 lets
+    pass, so the last one may exceed it. Nothing enters without a live worker. Open admission admits every app at once,
+    in order of arrival (A6).
     """
     if state.settings.admission == "open":
         first = state.queue.oldest()
     elif not state.fleet.live:
         first = None
-    elif is_full(state):
-        lends = state.claims.total.lent != NOTHING
-        first = state.queue.first(lambda lent: not is_full(state, lent)) if lends else state.queue.next_within()
+    elif (full := is_full(state)) and state.claims.total.lent == NOTHING:
+        first = state.queue.next_within()
+    elif full or state.claims.total.claimed.others:
+        first = state.queue.first(partial(room_for, state))
     else:
         first = state.queue.first()
     return None if first is None else admission(state, first)
@@ -116,7 +131,7 @@ def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> fa
     """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
     share = state.queue.share(app.company)
     lends = state.claims.total.lent != NOTHING and state.settings.admission == "fair"
-    lent = lends and state.queue.on_lent(app, full=is_full(state), filling=filling)
+    lent = lends and state.queue.on_lent(app, full=is_full(state, app.request), filling=filling)
     return facts.AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share), lent=lent)
 
 
@@ -133,8 +148,8 @@ def place(state: ClusterState, app: App, at: int, most: Resources | None = None)
             return _place_computed(state, app, app.sizing, most)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
             return place_near(state, app, size, at, most) if app.wanted else _place_fixed(state, app, size, most)
-        case Fixed() | facts.OnePerWorker():
-            return _place_growing(state, app, app.sizing.memory_mb, most)
+        case Fixed(each=each) | facts.OnePerWorker(each=each):
+            return _place_growing(state, app, each, most)
 
 
 def _place_computed(
@@ -152,9 +167,10 @@ def _place_computed(
         memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb, cores_per_task)
         if memory_mb is None:
             continue
-        limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
+        others = for_tasks(sizing.per_task, cores // cores_per_task) if sizing.per_task else ()
+        size = Resources(cores, memory_mb, others)
+        limit = min(left // cores, app.affords(size), app.left_executors)
         if limit:
-            size = Resources(cores, memory_mb)
             counts = PLACEMENTS[settings.placement].of_size(_candidates(state, app, size), size, limit)
             if counts:
                 return allocations(app, counts, size)
@@ -165,7 +181,7 @@ def _place_fixed(
     state: ClusterState, app: App, size: Resources, most: Resources | None
 ) -> list[facts.ExecutorAllocated]:
     """Executors of the size that the app states (semantics S5, P5)."""
-    limit = min(_affordable(state, app, size.memory_mb), app.left_cores // size.cores)
+    limit = min(_affordable(state, app, size), app.left_cores // size.cores)
     if most is not None:
         limit = min(limit, most.holds(size))
     if limit <= 0:
@@ -175,44 +191,56 @@ def _place_fixed(
 
 
 def _place_growing(
-    state: ClusterState, app: App, memory_mb: int, most: Resources | None
+    state: ClusterState, app: App, each: Resources, most: Resources | None
 ) -> list[facts.ExecutorAllocated]:
     """One executor a worker, of as many cores as the worker can give to whole tasks (semantics S5, P4, P5, P7, A7)."""
-    limit, left, each = _affordable(state, app, memory_mb), app.left_cores, app.spec.cores_per_task
+    limit, left, unit = _affordable(state, app, each), app.left_cores, app.spec.cores_per_task
+    least = Resources(unit, each.memory_mb, each.others)
     if most is not None:
-        limit, left = min(limit, most.memory_mb // memory_mb), min(left, most.cores)
+        limit, left = min(limit, most.holds(least)), min(left, most.cores)
     if limit <= 0:
         return []
-    candidates = _candidates(state, app, Resources(each, memory_mb))
-    if each > 1:
-        candidates = ((worker, Resources(free.cores // each)) for worker, free in candidates)
-    grown = PLACEMENTS[state.settings.placement].growing(candidates, left // each, limit)
+    candidates = _candidates(state, app, least)
+    if unit > 1:
+        candidates = ((worker, Resources(free.cores // unit)) for worker, free in candidates)
+    grown = PLACEMENTS[state.settings.placement].growing(candidates, left // unit, limit)
     return [
-        allocation(app, number, worker, Resources(units * each, memory_mb))
+        allocation(app, number, worker, Resources(units * unit, each.memory_mb, each.others))
         for number, (worker, units) in enumerate(grown, start=app.next_executor)
     ]
 
 
-def _affordable(state: ClusterState, app: App, memory_mb: int) -> int:
-    """How many more executors the app may have (P5); fair admission also keeps their memory in the request (A2)."""
+def _affordable(state: ClusterState, app: App, size: Resources) -> int:
+    """How many more executors the app may have (P5); fair admission also keeps them in the request (A2, R3)."""
     if state.settings.admission == "open":
         return app.left_executors
-    return min(app.left_executors, app.left_memory_mb // memory_mb)
+    return min(app.left_executors, app.affords(size))
 
 
 def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     """The workers with room for `size` (semantics P1); classic placements skip those with an executor of it (P7)."""
-    candidates = state.fleet.candidates(size, state.settings.worker_selection)
+    candidates = state.fleet.candidates(size, state.settings.worker_selection, sparing=state.sparing)
     if not PLACEMENTS[state.settings.placement].one_a_worker or not app.executors:
         return candidates
     own = {executor.worker for executor in app.executors.values()}
     return (candidate for candidate in candidates if candidate[0] not in own)
 
 
-def is_full(state: ClusterState, but: Resources = NOTHING) -> bool:
-    """Whether all claims together, without that much, are all that the live cluster has of some kind (semantics A3)."""
-    claimed = state.claims.total.claimed
-    return (claimed if but is NOTHING else claimed - but).reaches(state.fleet.total)
+def is_full(state: ClusterState, request: Resources = NOTHING, but: Resources = NOTHING) -> bool:
+    """Whether all claims, without `but`, fill the live cluster in cores, in memory or in a kind of the request (A3)."""
+    claimed, total = state.claims.total.claimed, state.fleet.total
+    if but is not NOTHING:
+        claimed -= but
+    if claimed.cores >= total.cores or claimed.memory_mb >= total.memory_mb:
+        return True
+    return bool(request.others) and any(claimed.amount(kind) >= total.amount(kind) for kind, _ in request.others)
+
+
+def room_for(state: ClusterState, lent: Resources) -> Callable[[Ask], bool] | None:
+    """Which asks find room in the cluster where what is lent does not count; None = no ask (semantics A3, R4, E7)."""
+    if is_full(state, but=lent):
+        return None
+    return lambda ask: not ask.request.others or not is_full(state, ask.request, lent)
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
@@ -342,22 +370,31 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
             check_name(what, value)
     check_range("a worker's cores", command.cores, 1, MAX_CORES)
     check_range("a worker's memory, in MiB,", command.memory_mb, 1, MAX_MEMORY_MB)
-    offer, worker = Resources(command.cores, command.memory_mb), state.workers.get(command.worker)
+    check_addresses(state.kinds, command.resources)
+    addresses = {kind: found for kind, found in sorted(command.resources.items()) if found}
+    others = amounts_of({kind: len(found) for kind, found in addresses.items()})
+    offer, worker = Resources(command.cores, command.memory_mb, others), state.workers.get(command.worker)
     if worker is None:
         return [
             facts.WorkerRegistered(
-                worker=command.worker, node=command.node, host=command.host, rack=command.rack, offer=offer
+                worker=command.worker,
+                node=command.node,
+                host=command.host,
+                rack=command.rack,
+                offer=offer,
+                addresses=addresses,
             )
         ]
     if (worker.node, worker.host, worker.rack) != (command.node, command.host, command.rack):
         raise errors.DuplicateWorker(worker.id, worker.host, worker.rack)
-    if worker.offer == offer:
+    if worker.offer == offer and worker.addresses == addresses:
         return []
     held = worker.offer - worker.free
-    for what, offered, granted in zip(("cores", "MiB", *kinds()[2:]), offer, held, strict=False):
+    for what, offered, granted in (("cores", offer.cores, held.cores), ("MiB", offer.memory_mb, held.memory_mb)):
         if offered < granted:
             raise errors.OfferTooSmall(worker.id, what, offered, granted)
-    return [facts.WorkerChanged(worker=worker.id, status=worker.status, offer=offer)]
+    check_still_offered(worker, addresses)
+    return [facts.WorkerChanged(worker=worker.id, status=worker.status, offer=offer, addresses=addresses)]
 
 
 def _set_status(
@@ -370,7 +407,7 @@ def _set_status(
 
 
 def _with_status(worker: Worker, status: facts.WorkerStatus) -> facts.WorkerChanged:
-    return facts.WorkerChanged(worker=worker.id, status=status, offer=worker.offer)
+    return facts.WorkerChanged(worker=worker.id, status=status, offer=worker.offer, addresses=worker.addresses)
 
 
 def _undrain(worker: Worker) -> list[Event]:
@@ -418,25 +455,33 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
     return events
 
 
-def _tenant(command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
+def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
     """The event of a company and its quota (semantics C2)."""
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
     if (command.cores is None) != (command.memory_mb is None):
         raise InvalidCommand("a quota in amounts needs both --cores and --memory")
-    amounts = None
+    amounts, limited = None, amounts_named(state.kinds, "a quota's", command.resources, 0, MAX_QUOTA)
+    if command.resources and command.cores is None:
+        raise InvalidCommand(f"a quota of {', '.join(command.resources)} needs --cores and --memory as well")
     if command.cores is not None and command.memory_mb is not None:
         if part is not None:
             raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
         check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
-        amounts = Resources(command.cores, command.memory_mb)
-    return facts.CompanyRegistered(company=command.company, amounts=amounts, part=part, borrow=command.borrow)
+        amounts = Resources(command.cores, command.memory_mb, limited)
+    return facts.CompanyRegistered(
+        company=command.company,
+        amounts=amounts,
+        part=part,
+        borrow=command.borrow,
+        kinds=tuple(sorted(command.resources)),
+    )
 
 
 def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:
     """The quota in full; what the command does not state stays (semantics C2, C6)."""
-    stated = asdict(_tenant(command))
+    stated = asdict(_tenant(state, command))
     known = asdict(_company(state, command.company).spec)
     if command.borrow is None:
         stated["borrow"] = known["borrow"]

@@ -104,7 +104,7 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
                 f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
             )
     elif isinstance(sizing, Computed) and executors is not None:
-        each = requested_resources(settings, 1, sizing.memory_per_task_mb, spec.cores_per_task)
+        each = requested_resources(settings, 1, sizing.memory_per_task_mb, spec.cores_per_task, sizing.per_task)
         return Fixed(each, counted=True)
     elif isinstance(sizing, Fixed) and sizing.counted and executors is None:
         raise InvalidCommand(
@@ -189,7 +189,7 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     app = state.apps[event.app]
     if isinstance(app.sizing, Computed):
         return event
-    held = app.granted + Resources(app.done_cores + event.resources.cores, event.resources.memory_mb)
+    held = app.granted + event.resources + Resources(app.done_cores)
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
@@ -342,10 +342,17 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
         added = sizing.each * (_usable(app, sizing, more + 1) - app.usable)
         if not (beyond or quota.admits(added, lent=False)):
             break
-        if not part.covers(claimed + added) and not total.covers(cluster + added):
+        if not part.covers(claimed + added) and not _within(cluster + added, total, added):
             break
         more += 1
     return more
+
+
+def _within(claims: Resources, total: Resources, added: Resources) -> bool:
+    """Whether the claims stay within the cluster in cores, memory and the kinds of which there are more (A3, L1)."""
+    if claims.cores > total.cores or claims.memory_mb > total.memory_mb:
+        return False
+    return all(claims.amount(kind) <= total.amount(kind) for kind, _ in added.others)
 
 
 def _check_preferences(app: App, command: ScaleApp) -> None:

@@ -5,6 +5,7 @@ They are changed by `ClusterState.apply` alone; what is asked of one here follow
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field as attribute
 from typing import Literal
@@ -13,6 +14,7 @@ from msgspec import Struct, field
 
 from scheduler.model.commands import Private
 from scheduler.model.events import (
+    Addresses,
     AppRegistered,
     CompanyChanged,
     CompanyRegistered,
@@ -23,7 +25,7 @@ from scheduler.model.events import (
     Wanted,
     WorkerStatus,
 )
-from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
+from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources, amounts_of
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Accounts, Balance, Standings, Usage
 
@@ -58,6 +60,8 @@ class Allocation(Struct):
     """When (ms) its tasks are ended if reclaiming is firm (semantics E5)."""
     was_running: bool = False
     """Whether it was running when it was told to leave for a claim."""
+    addresses: Addresses = {}
+    """Those of further kinds, held until it is gone (semantics R5)."""
 
 
 class Hold(Struct):
@@ -92,6 +96,14 @@ class Worker(Struct):
     holds: dict[int, Hold] = {}
     leaving: Resources = NOTHING
     """What its executors that were told to stop have."""
+    addresses: Addresses = {}
+    """What it offers of further kinds (semantics R2)."""
+
+    def granted_addresses(self) -> Iterator[tuple[str, str]]:
+        """(kind, address) of each address that an executor or a driver holds."""
+        for held in (*self.executors.values(), *self.drivers.values()):
+            for kind, addresses in held.addresses.items():
+                yield from ((kind, address) for address in addresses)
 
     def open_to(self, app: str | None) -> Resources:
         """What is free and not held for another app (semantics P8); None = held for nobody."""
@@ -139,6 +151,8 @@ class Need:
             return NOTHING
         if self.growing:
             left = Resources(app.usable, app.left_executor_memory_mb) if app.usable else NOTHING
+            if self.executor.others and app.usable:
+                left += Resources(others=amounts_of({kind: app.left_of(kind) for kind, _ in self.executor.others}))
             more = left.combined(fleet.total, min)
         else:
             number = min(app.usable, self.most)
@@ -336,6 +350,15 @@ class App(Struct):
     def left_memory_mb(self) -> int:
         """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
         return self.requested.memory_mb - self.granted.memory_mb
+
+    def affords(self, size: Resources) -> int:
+        """How many executors of that memory, and of those further kinds, the rest of its request allows (A2, R3)."""
+        number = self.left_memory_mb // size.memory_mb
+        return min(number, *(self.left_of(kind) // each for kind, each in size.others)) if size.others else number
+
+    def left_of(self, kind: str) -> int:
+        """What may still be granted of a further kind to its executors."""
+        return self.requested.amount(kind) - self.granted.amount(kind) - self.unplaced_driver.amount(kind)
 
 
 class User(Struct):

@@ -11,12 +11,12 @@ and would be faster above 10,000.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Literal, NamedTuple
 
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING, Resources, amounts_of
 
 Shape = Resources
 """What a worker has free."""
@@ -74,6 +74,8 @@ class Fleet:
         """Shape -> how many of the sizes fit, and its workers, sorted by id."""
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, Shape]] = []
+        self.offering: dict[str, tuple[str, ...]] = {}
+        """Worker -> the further kinds that it offers, of those that offer any; a shape names them all, even with 0."""
         self._moved: dict[str, tuple[Shape, Shape]] = {}
         """Worker -> (indexed shape, current shape); applied by `_sync`."""
         self.configure(sizes, minimum)
@@ -95,7 +97,9 @@ class Fleet:
         self.live += 1
         self.total += offer
         self._offers[offer] = self._offers.get(offer, 0) + 1
-        self._insert(worker, free)
+        if offer.others:
+            self.offering[worker] = tuple(kind for kind, _ in offer.others)
+        self._insert(worker, self._shape(worker, free))
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
@@ -104,11 +108,14 @@ class Fleet:
         self._offers[offer] -= 1
         if not self._offers[offer]:
             del self._offers[offer]
-        kept, _ = self._moved.pop(worker, (free, free))
+        kept, _ = self._moved.pop(worker, (self._shape(worker, free),) * 2)
         self._delete(worker, kept)
+        self.offering.pop(worker, None)
 
     def move(self, worker: str, before: Shape, after: Shape) -> None:
         """Record a change of a live worker's free resources. The index is updated at the next query."""
+        if self.offering:
+            before, after = self._shape(worker, before), self._shape(worker, after)
         moved = self._moved.get(worker)
         self._moved[worker] = (before if moved is None else moved[0]), after
 
@@ -158,13 +165,26 @@ class Fleet:
                 return memory_mb
         return None
 
-    def candidates(self, size: Resources, selection: str) -> Candidates:
+    def candidates(self, size: Resources, selection: str, *, sparing: bool = False) -> Candidates:
         """The live workers with room for `size`, in the order `selection` (semantics P1).
 
-        Lazy. The fleet must not change during iteration.
+        With `sparing`, those that offer fewer kinds besides those of `size` come first (R6). Lazy. The fleet must not
+        change during iteration.
         """
         if self._moved:
             self._sync()
+        if not sparing or not self.offering:
+            return self._in_order(size, selection)
+        offered = {self.offering.get(worker, ()) for worker in self.offering}
+        spare = sorted({0, *(_spare(kinds, size) for kinds in offered)})
+        return chain.from_iterable(self._in_order(size, selection, spare=number) for number in spare)
+
+    def spare_kinds(self, worker: str, size: Resources) -> int:
+        """How many further kinds the worker offers besides those of `size` (semantics R6)."""
+        return _spare(self.offering.get(worker, ()), size)
+
+    def _in_order(self, size: Resources, selection: str, spare: int | None = None) -> Candidates:
+        """The candidates; with `spare`, those that offer so many kinds besides those of `size`."""
         _, by, largest_first = WORKER_SELECTIONS[selection]
         by_memory, by_cores = self._by_memory, self._by_cores
         if by == "memory":
@@ -176,6 +196,8 @@ class Fleet:
         for place in reversed(places) if largest_first else places:
             shape = by_memory[place][1] if by == "memory" else by_cores[place]
             if not shape.covers(size):
+                continue
+            if spare is not None and _spare([kind for kind, _ in shape.others], size) != spare:
                 continue
             ranked = shape.memory_mb if by == "memory" else shape.cores
             if alike and ranked != rank and by != "id":
@@ -196,7 +218,18 @@ class Fleet:
         """Live worker -> its free cores and memory."""
         if self._moved:
             self._sync()
-        return {worker: shape for shape, (_, workers) in self._workers.items() for worker in workers}
+        return {
+            worker: Resources(shape.cores, shape.memory_mb, amounts_of(dict(shape.others)))
+            for shape, (_, workers) in self._workers.items()
+            for worker in workers
+        }
+
+    def _shape(self, worker: str, free: Resources) -> Shape:
+        """What the worker has free, with every kind that it offers (semantics R6)."""
+        kinds = self.offering.get(worker)
+        if kinds is None:
+            return free
+        return Resources(free.cores, free.memory_mb, tuple((kind, free.amount(kind)) for kind in kinds))
 
     def _sync(self) -> None:
         """Move every changed worker to its current shape."""
@@ -253,3 +286,7 @@ class Fleet:
     def _of_shape(self, shape: Shape, *, largest_first: bool) -> Candidates:
         _, workers = self._workers[shape]
         return zip(reversed(workers) if largest_first else workers, repeat(shape), strict=False)
+
+
+def _spare(offered: Collection[str], size: Resources) -> int:
+    return len(offered) - sum(kind in offered for kind, _ in size.others)

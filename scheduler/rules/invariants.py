@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.claims import usable_executors
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.ledger import Balance, add_grant, add_request
@@ -125,6 +125,20 @@ def _worker(worker: Worker) -> Iterator[str]:
         yield f"worker {worker.id!r} has {worker.free} free, but its executors and drivers hold {held}"
     if not worker.free.covers(NOTHING):
         yield f"worker {worker.id!r} is granted beyond its offer: {worker.free} free"
+    if worker.offer.others or worker.addresses:
+        yield from _addresses(worker)
+
+
+def _addresses(worker: Worker) -> Iterator[str]:
+    """Whether what is offered and granted is what the addresses amount to, none of them twice (semantics R2, R5)."""
+    if amounts_of({kind: len(set(found)) for kind, found in worker.addresses.items()}) != worker.offer.others:
+        yield f"worker {worker.id!r} offers {worker.offer}, but the addresses {worker.addresses}"
+    held = list(worker.granted_addresses())
+    offered = {(kind, address) for kind, addresses in worker.addresses.items() for address in addresses}
+    if len(set(held)) < len(held) or not offered.issuperset(held):
+        yield f"worker {worker.id!r} grants the addresses {held}, one of them twice or not offered"
+    if amounts_of(Counter(kind for kind, _ in held)) != (worker.offer - worker.free).others:
+        yield f"worker {worker.id!r} grants the addresses {held}, but counts {worker.offer - worker.free}"
 
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:
@@ -303,15 +317,18 @@ def _part(name: str, state: ClusterState) -> Resources:
     """What the company is assured (semantics C8)."""
     active = {app.spec.company for app in state.waiting.values()} | set(state.queue.taking_part())
     quotas = {each: state.quota(each) for each in state.companies}
-    parts: list[int] = []
-    for kind in ("cores", "memory_mb"):
-        bought = {each: Fraction(getattr(quota.amount, kind), quota.denominator) for each, quota in quotas.items()}
-        total, live = sum((bought[each] for each in active), Fraction(0)), getattr(state.fleet.total, kind)
-        step = getattr(state.settings, f"min_executor_{kind}")
+    steps = {"cores": state.settings.min_executor_cores, "memory_mb": state.settings.min_executor_memory_mb}
+    parts: dict[str, int] = {}
+    for kind in quotas[name].amount.by_kind():
+        bought = {
+            each: Fraction(quota.amount.by_kind().get(kind, 0), quota.denominator) for each, quota in quotas.items()
+        }
+        total, live = sum((bought[each] for each in active), Fraction(0)), state.fleet.total.by_kind().get(kind, 0)
+        step = steps.get(kind, 1)
         part = bought[name] if total <= live else bought[name] * live / total
         least = step if state.companies[name].spec.by_default or bought[name] >= step else 0
-        parts.append(max(least, int(part / step) * step))
-    return Resources(parts[0], parts[1])
+        parts[kind] = max(least, int(part / step) * step)
+    return Resources.of(**parts)
 
 
 def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:

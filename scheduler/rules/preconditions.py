@@ -15,9 +15,10 @@ from scheduler.model import events
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
+from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
 from scheduler.rules.validate import MAX_PRIORITY, changed_settings, read_part
 
 _LEAST = Resources(1, 1)
@@ -31,6 +32,7 @@ class Facts(Protocol):
     """What of the state the preconditions look at."""
 
     at: int
+    kinds: list[str]
     companies: dict[str, Company]
     workers: dict[str, Worker]
     lost: dict[str, LostWorker]
@@ -53,24 +55,44 @@ def _cluster_configured(_: Facts, event: events.ClusterConfigured) -> Broken:
     return None
 
 
+def _kind_registered(state: Facts, event: events.KindRegistered) -> Broken:
+    if event.kind in state.kinds:
+        return "R1", f"kind {event.kind!r} is registered already"
+    return _refused("R1", lambda: check_kind(event.kind))
+
+
+def _refused(rule: str, check: Callable[[], None]) -> Broken:
+    """The sentence of the refusal, if the check refuses."""
+    try:
+        check()
+    except CommandRejected as error:
+        return rule, str(error)
+    return None
+
+
 def _company_registered(state: Facts, event: events.CompanyRegistered) -> Broken:
     if event.company in state.companies:
         return "C2", f"company {event.company!r} is registered already"
-    return _quota(event)
+    return _quota(state, event)
 
 
 def _company_changed(state: Facts, event: events.CompanyChanged) -> Broken:
     if event.company not in state.companies:
         return "C2", f"company {event.company!r} is not registered"
-    return _quota(event)
+    return _quota(state, event)
 
 
-def _quota(event: events.CompanyRegistered) -> Broken:
+def _quota(state: Facts, event: events.CompanyRegistered) -> Broken:
     if event.amounts is not None:
         if event.part is not None:
             return "C2", "a quota is amounts, a part of the cluster, or neither"
         if not event.amounts.covers(NOTHING):
             return "C2", f"a quota of {event.amounts} is negative"
+    named = {kind for kind, _ in event.amounts.others} if event.amounts else set()
+    if not named <= set(event.kinds) or (event.kinds and event.amounts is None):
+        return "R4", f"the quota of company {event.company!r} does not name the kinds of which it has amounts"
+    if (broken := _refused("R1", lambda: check_registered(state.kinds, event.kinds))) is not None:
+        return broken
     if event.part is not None:
         try:
             if "/" not in event.part:
@@ -93,7 +115,16 @@ def _worker_registered(state: Facts, event: events.WorkerRegistered) -> Broken:
         return "W1", f"worker {event.worker!r} is registered already"
     if not event.offer.covers(_LEAST):
         return "W1", f"worker {event.worker!r} offers {event.offer}, less than {_LEAST}"
-    return None
+    return _addresses(state, event)
+
+
+def _addresses(state: Facts, event: events.WorkerRegistered | events.WorkerChanged) -> Broken:
+    """An offer of further kinds names as many addresses, each once (semantics R2)."""
+    if not (event.addresses or event.offer.others):
+        return None
+    if event.offer.others != amounts_of({kind: len(found) for kind, found in event.addresses.items()}):
+        return "R2", f"worker {event.worker!r} offers {event.offer}, but names other addresses"
+    return _refused("R2", lambda: check_addresses(state.kinds, event.addresses))
 
 
 _NEXT_STATUS = {
@@ -114,7 +145,11 @@ def _worker_changed(state: Facts, event: events.WorkerChanged) -> Broken:
     if worker.decommissioned and (event.status == "alive" or worker.status == "leaving" != event.status):
         return "W6", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
     least = (worker.offer - worker.free).at_least(_LEAST)
-    return None if event.offer.covers(least) else ("W1", f"worker {event.worker!r} must offer at least {least}")
+    if not event.offer.covers(least):
+        return "W1", f"worker {event.worker!r} must offer at least {least}"
+    if (event.addresses, event.offer.others) == (worker.addresses, worker.offer.others):
+        return None
+    return _addresses(state, event) or _refused("W1", lambda: check_still_offered(worker, event.addresses))
 
 
 def _worker_removed(state: Facts, event: events.WorkerRemoved) -> Broken:
@@ -146,7 +181,12 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
         return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
-    return _sizing(event.app, event.sizing, event.cores_per_task) or _sized(event) or _ordered(state, event)
+    return (
+        _sizing(event.app, event.sizing, event.cores_per_task)
+        or _sized(event)
+        or _ordered(state, event)
+        or _kinds(state, event)
+    )
 
 
 def _ordered(state: Facts, event: events.AppRegistered) -> Broken:
@@ -160,7 +200,16 @@ def _ordered(state: Facts, event: events.AppRegistered) -> Broken:
     )
 
 
-_LEAST = Resources(1, 1)
+def _kinds(state: Facts, event: events.AppRegistered) -> Broken:
+    """An app requests registered kinds only (semantics R1)."""
+    driver, sizing = event.driver or NOTHING, event.sizing
+    others = sizing.per_task if isinstance(sizing, Computed) else sizing.each.others
+    if not (others or event.requested.others or driver.others):
+        return None
+    named = [kind for kind, *_ in (*event.requested.others, *driver.others, *others)]
+    if isinstance(sizing, Computed) and any(part < 1 or whole < 1 for _, part, whole in sizing.per_task):
+        return "R3", f"a task of app {event.app!r} needs nothing, or less, of a kind"
+    return _refused("R1", lambda: check_registered(state.kinds, named))
 
 
 def _sizing(app: str, sizing: events.Sizing, cores_per_task: int) -> Broken:
@@ -230,6 +279,20 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
         open_to = worker.open_to(event.app if isinstance(event, events.ExecutorAllocated) else None)
         if not open_to.covers(event.resources):
             return "P8", f"on worker {event.worker!r} only {open_to} are not held for others"
+    return _free_addresses(worker, event) if event.addresses or event.resources.others else None
+
+
+def _free_addresses(worker: Worker, event: events.ExecutorAllocated | events.DriverAllocated) -> Broken:
+    """A grant names the addresses of its further kinds, and none is granted twice (semantics R5)."""
+    if event.resources.others != amounts_of({kind: len(set(found)) for kind, found in event.addresses.items()}):
+        return "R5", f"a grant of {event.resources} on worker {worker.id!r} names other addresses"
+    held = set(worker.granted_addresses())
+    for kind, addresses in event.addresses.items():
+        for address in addresses:
+            if address not in worker.addresses.get(kind, ()):
+                return "R5", f"worker {worker.id!r} does not offer {kind} {address!r}"
+            if (kind, address) in held:
+                return "R5", f"{kind} {address!r} of worker {worker.id!r} is granted already"
     return None
 
 
@@ -437,6 +500,7 @@ def _refusals_omitted(facts: Facts, event: events.RefusalsOmitted) -> Broken:
 PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.MasterElected: _master_elected,
     events.ClusterConfigured: _cluster_configured,
+    events.KindRegistered: _kind_registered,
     events.CompanyRegistered: _company_registered,
     events.CompanyChanged: _company_changed,
     events.CompanyRemoved: _company_removed,

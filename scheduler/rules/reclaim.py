@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import Computed, Event, ExecutorRevoked, HoldEnded, RoomHeld, Shares
-from scheduler.model.resources import NOTHING, Resources, Share
+from scheduler.model.resources import NOTHING, Resources, Share, aligned
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.demand import lowered_by_loss
 from scheduler.rules.holds import claimed_by_company, claims_of, leaving_by_company
@@ -34,7 +34,7 @@ def part_share(held: Resources, part: Resources) -> Share:
 
     A company that is assured nothing has the largest share.
     """
-    ratios = [Share(mine, whole) for mine, whole in _pairs(held, part) if whole]
+    ratios = [Share(mine, whole) for mine, whole in aligned(held, part) if whole]
     return max(ratios, default=Share(1, 0))
 
 
@@ -203,13 +203,8 @@ class _Reclaiming:
             return None
         if not isinstance(loser.sizing, Computed) and self._held(claimant.spec.company) != NOTHING:
             return None
-        needs = zip(
-            _amounts(claimant.need.executor),
-            _amounts(_room_to_come(worker, claimant)),
-            _pairs(held, part),
-            strict=False,
-        )
-        return "E3" if all(need <= mine - assured for need, room, (mine, assured) in needs if need > room) else None
+        needs = aligned(claimant.need.executor, _room_to_come(worker, claimant), held, part)
+        return "E3" if all(need <= mine - assured for need, room, mine, assured in needs if need > room) else None
 
     def _in_order(self, company: str) -> Iterator[Allocation]:
         """The company's executors: idle ones first, then by apps that lost little, priority and admission (E4)."""
@@ -319,12 +314,3 @@ def _last_granted(app: App) -> list[Allocation]:
 
 def _sum(losses: list[Loss]) -> Resources:
     return sum((loss.executor.resources for loss in losses), NOTHING)
-
-
-def _amounts(vector: Resources) -> tuple[int, ...]:
-    return (*vector, *(0,) * 8)
-
-
-def _pairs(one: Resources, other: Resources) -> Iterator[tuple[int, int]]:
-    kinds = 2 + max(len(one.others), len(other.others))
-    return zip(_amounts(one)[:kinds], _amounts(other)[:kinds], strict=True)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedDriver, EndedExecutor, KillApp, command_of
+from scheduler.model.commands import (
+    Command,
+    ConfigureCluster,
+    EndApp,
+    EndedDriver,
+    EndedExecutor,
+    KillApp,
+    RegisterKind,
+    command_of,
+)
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand
 from scheduler.model.events import AppChanged, AppRegistered, AppRemoved, Event
 from scheduler.model.resources import Resources
@@ -35,6 +44,7 @@ _OPERATIONS = {
     "worker_lost": "LoseWorker",
     "change_company": "ChangeCompany",
     "remove_company": "RemoveCompany",
+    "resource": "RegisterKind",
 }
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "worker": {"node": "simulated", "host": "simulated"},
@@ -51,7 +61,8 @@ def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
     and never decreases; the default is 1 ms after the previous one. A turn also runs at each time in between that a
     rule waits for (T1). `finish` ends all executors and the driver of the app, and removes the app, pending or not. A
     refused command is a decision, {"refused": index}; the index counts from 0, and is [i, j] within a turn. The ledgers
-    are recomputed after every turn.
+    are recomputed after every turn. Kinds of resources that a worker or a company of the scenario names are registered
+    before the first command (R1); the operation `resource` registers others.
 
     Raises: FairlogError naming the command (counted from 1) that is malformed.
     """
@@ -61,13 +72,28 @@ def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(settings, Mapping):
         raise InvalidCommand('"settings" must be an object of settings by name')
     course = _Course()
-    Turn(course.state, 0).take(ConfigureCluster(settings=dict(settings)))
+    beginning = Turn(course.state, 0)
+    beginning.take(ConfigureCluster(settings=dict(settings)))
+    for kind in sorted(_kinds(scenario["commands"])):
+        beginning.take(RegisterKind(kind=kind))
     for index, operation in enumerate(scenario["commands"]):
         try:
             course.take(index, operation)
         except FairlogError as error:
             raise InvalidCommand(f"command {index + 1}: {error}") from None
     return {"decisions": course.decisions, "final": _final(course.state)}
+
+
+def _kinds(operations: Sequence[Any]) -> set[str]:
+    """The kinds of resources that the workers and companies of these operations name."""
+    found: set[str] = set()
+    for operation in operations:
+        if isinstance(operation, Mapping):
+            if isinstance(together := operation.get("commands"), list):
+                found |= _kinds(together)
+            if isinstance(named := operation.get("resources"), Mapping):
+                found.update(named)
+    return found
 
 
 class _Course:

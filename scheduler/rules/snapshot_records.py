@@ -40,6 +40,7 @@ class _Cluster(_Record):
     balance: Balance
     refused: int = 0
     refused_minute: int = 0
+    kinds: list[str] = []
 
 
 def _record_of(entity: type[Struct], *links: str, **more: Any) -> type[Any]:  # noqa: ANN401 - types

@@ -64,11 +64,12 @@ class ClusterState:
     """The fold of the log up to position `head`, at time `at` (ms)."""
 
     def __init__(self) -> None:  # noqa: PLR0915 - one a fact or index
-        self.head = 0
-        self.at = 0
+        self.head = self.at = 0
         self.master: str | None = None
         self.settings = ClusterConfigured()
         self.configured = False
+        self.kinds: list[str] = []
+        """The registered kinds of resources beside cores and memory (semantics R1)."""
         self.companies: dict[str, Company] = {}
         self.workers: dict[str, Worker] = {}
         self.apps: dict[str, App] = {}
@@ -166,6 +167,11 @@ class ClusterState:
         return app.left_cores >= least
 
     @property
+    def sparing(self) -> bool:
+        """Whether workers that offer kinds which an app does not request come last for it (semantics R6)."""
+        return self.settings.spare_resources and self.settings.admission == "fair"
+
+    @property
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1), brought up to date with the last event."""
         timers = self._timers_but_shortage()
@@ -240,7 +246,7 @@ class ClusterState:
         """
         spec = self.companies[company].spec
         if spec.amounts is not None:
-            return Quota(spec.amounts)
+            return Quota(spec.amounts, named=spec.kinds)
         numerator, denominator = map(int, spec.part.split("/")) if spec.part else (1, len(self.companies))
         return Quota(self.fleet.total * numerator, denominator)
 
@@ -264,6 +270,7 @@ class ClusterState:
             "master": self.master,
             "configured": self.configured,
             "settings": structs.asdict(self.settings),
+            "kinds": self.kinds,
             "balance": to_builtins(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
@@ -346,7 +353,7 @@ class ClusterState:
         return {
             "spec": _facts(company.spec),
             "balance": to_builtins(company.balance),
-            "usage": list(self.usage(company)),
+            "usage": to_builtins(self.usage(company)),
             "last_selected": company.last_selected,
             "short_since": company.short_since,
             "apps": company.apps,
@@ -398,6 +405,9 @@ class ClusterState:
         self._wait_to_forget()
         self._forget_ended()
 
+    def _kind_registered(self, event: events.KindRegistered) -> None:
+        self.kinds.append(event.kind)
+
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         standing = self.claims.of(event.company)
@@ -420,6 +430,7 @@ class ClusterState:
             self._forget_lost(event.worker)
         self._offer(offer, 1)
         worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
+        worker.addresses = event.addresses
         self._set_live(worker, was=False, now=True)
         self._set_cluster()
 
@@ -439,7 +450,7 @@ class ClusterState:
         self._offer(worker.offer, -1)
         self._offer(event.offer, 1)
         worker.free += event.offer - worker.offer
-        worker.offer, worker.status = event.offer, event.status
+        worker.offer, worker.status, worker.addresses = event.offer, event.status, event.addresses
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
@@ -709,7 +720,13 @@ class ClusterState:
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
         executor = Allocation(
-            event.executor, event.app, event.worker, event.resources, locality=event.locality, granted_at=self.at
+            event.executor,
+            event.app,
+            event.worker,
+            event.resources,
+            locality=event.locality,
+            granted_at=self.at,
+            addresses=event.addresses,
         )
         app.owed_since = self.at
         self._timers.changed[app.submitted] = app
@@ -839,7 +856,7 @@ class ClusterState:
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        driver = Allocation(event.driver, event.app, event.worker, event.resources)
+        driver = Allocation(event.driver, event.app, event.worker, event.resources, addresses=event.addresses)
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
@@ -980,6 +997,7 @@ class ClusterState:
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
         events.MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
+        events.KindRegistered: _kind_registered,
         CompanyRegistered: _company_registered,
         events.CompanyChanged: _company_changed,
         events.CompanyRemoved: _company_removed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.rules import readiness, validate
 from scheduler.rules.entities import Company
+from scheduler.rules.kinds import amounts_named, per_task
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.request import Asked, asked
 from scheduler.rules.state import ClusterState
@@ -37,7 +38,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     if command.elastic is not None:
         command = _elastic(state, command, *command.elastic)
     check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
-    sizing, driver = _sizing(command), _driver(command)
+    sizing, driver = _sizing(command, state.kinds), _driver(command, state.kinds)
     ask = asked(state.settings, command, sizing)
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
@@ -89,7 +90,7 @@ def _check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlim
         return
     least = Resources(settings.min_executor_cores, settings.min_executor_memory_mb)
     most = Resources(settings.max_executor_cores, settings.max_executor_memory_mb)
-    each = sizing.each if isinstance(sizing, Fixed) else Resources(least.cores, sizing.memory_mb)
+    each = Resources(sizing.each.cores if isinstance(sizing, Fixed) else least.cores, sizing.memory_mb)
     if not each.covers(least) or not most.covers(each):
         raise InvalidCommand(f"executors must have between {least} and {most} (setting own_sizes), not {each}")
 
@@ -118,30 +119,44 @@ def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[
     """Of these workers and what they have, the one that has most of what is missing (semantics N3)."""
 
     def nearness(one: tuple[str, Resources]) -> tuple[float, Resources, str]:
-        return min(min(1.0, has / asked) for has, asked in zip(one[1], size, strict=False) if asked), one[1], one[0]
+        worker, offer = one
+        return min(min(1.0, has / asked) for has, asked in aligned(offer, size) if asked), offer, worker
 
     return max(workers, key=nearness)
 
 
 def _request(state: ClusterState, ask: Asked, sizing: Sizing, limit: int | None) -> Resources:
-    """The request for the app's executors (semantics A1, A2, S5); nothing yet if its cores are unlimited (A6)."""
+    """The request for the app's executors (semantics A1, A2, S5, R3); nothing yet if its cores are unlimited (A6)."""
     cores, _, cores_per_task = ask
     if cores is None:
         return NOTHING
     if isinstance(sizing, Computed):
-        return requested_resources(state.settings, cores, sizing.memory_per_task_mb, cores_per_task)
+        return requested_resources(state.settings, cores, sizing.memory_per_task_mb, cores_per_task, sizing.per_task)
+    executors = max(1, state.fleet.live)
     if isinstance(sizing, Fixed):
         if limit is not None and state.settings.admission == "fair":
             cores = min(cores, limit * sizing.each.cores)
-        return Resources(cores, cores // sizing.each.cores * sizing.memory_mb)
-    return Resources(cores, max(1, state.fleet.live) * sizing.memory_mb)
+        executors = cores // sizing.each.cores
+    return Resources(cores, executors * sizing.memory_mb, (sizing.each * executors).others)
 
 
-def _sizing(command: SubmitApp) -> Sizing:
-    """The sizing of the app's executors: computed unless the command states a size (semantics S5)."""
+def _sizing(command: SubmitApp, kinds: Sequence[str]) -> Sizing:
+    """The sizing of the app's executors: computed unless the command states a size (semantics S5, R3)."""
     cores, memory_mb, name = command.executor_cores, command.executor_memory_mb, command.sizing
     if cores is None and memory_mb is None and name in (None, "computed"):
-        return Computed(command.memory_per_task_mb)
+        if command.executor_resources:
+            raise InvalidCommand(
+                "--executor-resource is for executors that the app sizes; add --executor-cores, or give "
+                "--task-resource instead"
+            )
+        return Computed(
+            command.memory_per_task_mb, per_task(kinds, command.task_resources) if command.task_resources else ()
+        )
+    if command.task_resources:
+        raise InvalidCommand(
+            "--task-resource is for executors that the scheduler sizes; give --executor-resource instead"
+        )
+    others = amounts_named(kinds, "an executor's", command.executor_resources, 1, MAX_AMOUNT)
     check_range("an executor's cores", cores, 1, validate.MAX_CORES)
     check_range("an executor's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
     memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
@@ -149,11 +164,11 @@ def _sizing(command: SubmitApp) -> Sizing:
         case "fixed":
             if cores is None:
                 raise InvalidCommand("fixed executors need a number of cores; add --executor-cores N")
-            return Fixed(Resources(cores, memory_mb), counted=command.elastic is not None)
+            return Fixed(Resources(cores, memory_mb, others), counted=command.elastic is not None)
         case "one-per-worker":
             if cores is not None:
                 raise InvalidCommand("executors of the sizing one-per-worker grow by cores; leave out --executor-cores")
-            return OnePerWorker(memory_mb)
+            return OnePerWorker(memory_mb, others)
         case "computed":
             raise InvalidCommand(
                 "the scheduler sizes computed executors; leave out --executor-cores and --executor-memory"
@@ -202,18 +217,20 @@ def _bounds(command: SubmitApp, ask: Asked) -> Elastic | None:
     return Elastic(least, most, backlog, 1)
 
 
-def _driver(command: SubmitApp) -> Resources | None:
-    """The request of the app's driver; None without a driver (semantics D1)."""
+def _driver(command: SubmitApp, kinds: Sequence[str]) -> Resources | None:
+    """The request of the app's driver; None without a driver (semantics D1, R3)."""
     cores, memory_mb = command.driver_cores, command.driver_memory_mb
     if not command.driver:
         if cores is not None or memory_mb is not None or command.supervise:
             raise InvalidCommand("--driver-cores, --driver-memory and --supervise need --driver; add it")
+        if command.driver_resources:
+            raise InvalidCommand("--driver-resource needs --driver; add it")
         return None
     cores = 1 if cores is None else cores
     memory_mb = SPARK_MEMORY_MB if memory_mb is None else memory_mb
     check_range("the driver's cores", cores, 1, validate.MAX_CORES)
     check_range("the driver's memory, in MiB,", memory_mb, 1, validate.MAX_MEMORY_MB)
-    return Resources(cores, memory_mb)
+    return Resources(cores, memory_mb, amounts_named(kinds, "the driver's", command.driver_resources, 1, MAX_AMOUNT))
 
 
 def _check_purchase(company: Company, app: AppRegistered) -> None:
@@ -231,3 +248,6 @@ def _check_purchase(company: Company, app: AppRegistered) -> None:
         raise QuotaExceeded(name, "cores", request.cores, bought.cores)
     if bought is not None and request.memory_mb > bought.memory_mb:
         raise QuotaExceeded(name, "MiB of memory", request.memory_mb, bought.memory_mb)
+    for kind in company.spec.kinds:
+        if bought is not None and request.amount(kind) > bought.amount(kind):
+            raise QuotaExceeded(name, kind, request.amount(kind), bought.amount(kind))

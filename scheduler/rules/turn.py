@@ -37,6 +37,7 @@ from scheduler.model.events import (
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
 from scheduler.rules.holds import new_holds, void
+from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.readiness import judgements
 from scheduler.rules.reclaim import reclaim
@@ -58,9 +59,13 @@ class Decision(NamedTuple):
     """Whether an event of that type is one."""
 
     def as_json(self, event: Event) -> dict[str, Any]:
-        """The event as a scenario's answer has it, without what is None."""
+        """The event as a scenario's answer has it, without what is None or empty."""
         stated = {name: attrgetter(field)(event) for name, field in self.outcome.items()}
-        return {name: value for name, value in stated.items() if value is not None}
+        return {name: _plain(value) for name, value in stated.items() if value is not None and value != {}}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a field of an event
+    return {kind: list(found) for kind, found in value.items()} if isinstance(value, dict) else value
 
 
 class Stage(NamedTuple):
@@ -234,7 +239,10 @@ def _executors(state: ClusterState, at: int) -> Iterator[Event]:
     for event in served(state, at):
         if type(event) is not ExecutorAllocated:
             yield from consequences(state, (event,), at)
-        elif type(state.apps[event.app].sizing) is Computed:
+            continue
+        if event.resources.others:
+            event = with_addresses(state.workers[event.worker], event)  # noqa: PLW2901
+        if type(state.apps[event.app].sizing) is Computed:
             yield event
         else:
             yield from consequences(state, (with_request(state, event),), at)
@@ -244,7 +252,12 @@ def _holds(state: ClusterState, at: int) -> Iterator[Event]:
     return consequences(state, chain(new_holds(state, at), reclaim(state, at)), at)
 
 
-_GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
+_GRANT = {
+    "worker": "worker",
+    "cores": "resources.cores",
+    "memory_mb": "resources.memory_mb",
+    "addresses": "addresses",
+}
 
 STAGES = (
     Stage(

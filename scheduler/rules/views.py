@@ -9,9 +9,9 @@ from msgspec.structs import asdict
 
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.model.events import Computed, Fixed
-from scheduler.model.resources import NOTHING, Quota, Share
-from scheduler.rules.entities import Allocation, App, AppState
+from scheduler.model.events import Addresses, Computed, Fixed, Sizing
+from scheduler.model.resources import NOTHING, Quota, Resources, Share
+from scheduler.rules.entities import Allocation, App, AppState, Worker
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
 
@@ -46,6 +46,8 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "sizing": spec.sizing.name(),
         "executorCores": sizing.each.cores if isinstance(sizing, Fixed) else None,
         "executorMemory": None if sized is None else sized.memory_mb,
+        "executorResources": dict(sized.each.others) or None if sized is not None else None,
+        "taskResources": _per_task(spec.sizing),
         "executorLimit": found.executor_limit,
         "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
         "preferredHosts": found.preferred_hosts or None,
@@ -75,10 +77,25 @@ def workers(state: ClusterState) -> list[dict[str, Any]]:
             "memory": worker.offer.memory_mb,
             "grantedCores": worker.offer.cores - worker.free.cores,
             "grantedMemory": worker.offer.memory_mb - worker.free.memory_mb,
+            **_addresses(worker),
             "executors": len(worker.executors),
             "drivers": len(worker.drivers),
         }
         for _, worker in sorted(state.workers.items())
+    ]
+
+
+def resources(state: ClusterState) -> list[dict[str, Any]]:
+    """The registered kinds of resources, what live workers offer and what is granted there (semantics R1)."""
+    live = [worker for worker in state.workers.values() if worker.status == "alive"]
+    return [
+        {
+            "kind": kind,
+            "offered": state.fleet.total.amount(kind),
+            "granted": sum((worker.offer - worker.free).amount(kind) for worker in live),
+            "workers": sum(kind in worker.addresses for worker in live),
+        }
+        for kind in state.kinds
     ]
 
 
@@ -90,7 +107,9 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
             "quota": "amounts" if company.spec.amounts is not None else company.spec.part or "default",
             **_quota(state.quota(name)),
             "borrow": company.spec.may_borrow,
-            **dict(zip(("usedCoreMs", "usedMemoryMs"), state.usage(company), strict=True)),
+            "usedCoreMs": (used := state.usage(company)).cores,
+            "usedMemoryMs": used.memory_mb,
+            **_others(used=used),
             "users": len(company.users),
             "apps": company.apps,
         }
@@ -137,7 +156,7 @@ def cluster(state: ClusterState) -> dict[str, Any]:
     }
 
 
-_VIEWS: tuple[Callable[..., Any], ...] = (apps, app, workers, companies, shares, settings, cluster)
+_VIEWS: tuple[Callable[..., Any], ...] = (apps, app, workers, resources, companies, shares, settings, cluster)
 VIEWS = {view.__name__: view for view in _VIEWS}
 
 
@@ -167,6 +186,7 @@ def _app(app: App) -> dict[str, Any]:
         "requestedMemory": app.requested.memory_mb,
         "grantedCores": app.granted.cores,
         "grantedMemory": app.granted.memory_mb,
+        **_others(requested=app.requested, granted=app.granted),
         "submittedAt": app.submitted_at,
         "admittedAt": app.admitted_at or None,
         "endedAt": app.ended_at or None,
@@ -180,35 +200,67 @@ def _allocation(what: str, held: Allocation) -> dict[str, Any]:
         "worker": held.worker,
         "cores": held.resources.cores,
         "memory": held.resources.memory_mb,
+        **({"resources": _listed(held.addresses)} if held.addresses else {}),
         "status": held.status,
     }
 
 
-def _balance(balance: Balance) -> dict[str, int]:
+def _addresses(worker: Worker) -> dict[str, Any]:
+    """What the worker offers of further kinds, and what is granted; nothing if it offers none (semantics R2, R5)."""
+    if not worker.addresses:
+        return {}
+    held = set(worker.granted_addresses())
+    granted = {kind: [one for one in found if (kind, one) in held] for kind, found in worker.addresses.items()}
+    return {"resources": _listed(worker.addresses), "grantedResources": {kind: g for kind, g in granted.items() if g}}
+
+
+def _per_task(sizing: Sizing) -> dict[str, str] | None:
+    """What each task needs of further kinds, "n/d" in lowest terms (semantics R3)."""
+    if not isinstance(sizing, Computed) or not sizing.per_task:
+        return None
+    return {kind: f"{part}/{whole}" if whole > 1 else str(part) for kind, part, whole in sizing.per_task}
+
+
+def _listed(addresses: Addresses) -> dict[str, list[str]]:
+    return {kind: list(found) for kind, found in addresses.items()}
+
+
+def _others(**amounts: Resources) -> dict[str, dict[str, int]]:
+    """The further kinds of these amounts, by the name of each; without those that have none."""
+    return {f"{name}Resources": dict(held.others) for name, held in amounts.items() if held.others}
+
+
+def _balance(balance: Balance) -> dict[str, Any]:
     return {
         "occupiedCores": balance.requested.cores,
         "occupiedMemory": balance.requested.memory_mb,
         "grantedCores": balance.granted.cores,
         "grantedMemory": balance.granted.memory_mb,
+        **_others(occupied=balance.requested, granted=balance.granted),
     }
 
 
-def _standing(state: ClusterState, company: str) -> dict[str, int]:
+def _standing(state: ClusterState, company: str) -> dict[str, Any]:
     """The company's assured part, its claim, and what it is granted beyond its part (semantics C8, A8)."""
     part, standing = state.queue.part(company), state.claims.of(company)
     beyond = (standing.held - part).at_least(NOTHING)
     named = {"part": part, "claim": standing.claimed, "beyond": beyond}
-    return {
+    amounts = {
         key: value
         for name, held in named.items()
         for key, value in ((f"{name}Cores", held.cores), (f"{name}Memory", held.memory_mb))
     }
+    return {**amounts, **_others(**named)}
 
 
-def _quota(quota: Quota) -> dict[str, int | str]:
+def _quota(quota: Quota) -> dict[str, Any]:
+    bought = quota.amount
+    kinds = dict.fromkeys(quota.named or (), 0) | dict(bought.others)
+    others = {kind: _exact(amount, quota.denominator) for kind, amount in kinds.items()}
     return {
-        "quotaCores": _exact(quota.amount.cores, quota.denominator),
-        "quotaMemory": _exact(quota.amount.memory_mb, quota.denominator),
+        "quotaCores": _exact(bought.cores, quota.denominator),
+        "quotaMemory": _exact(bought.memory_mb, quota.denominator),
+        **({"quotaResources": others} if others else {}),
     }
 
 

@@ -5,7 +5,7 @@ A stream entry is a turn. Its stream id is the position of its last event; its f
     first     the position of its first event
     at        its time in ms
     events    a JSON array of its events, each an array: the type's name, then the values of its fields. Resources are
-              [cores, MiB, [amounts of further kinds]]
+              [cores, MiB, [[kind, amount], …]]
     commands  a JSON array of the commands that caused events, each an array: the index of its first event in the turn,
               the number of its events, its id, its sender, the command without its private part, and the commitment
               to that part, "" if there is none
@@ -38,7 +38,7 @@ from msgspec.structs import asdict
 from scheduler.model.commands import Command, Private, SubmitApp, Taken, private_of, without_private
 from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event, by_kind
-from scheduler.model.resources import Resources, kinds
+from scheduler.model.resources import Resources
 
 GENESIS_DIGEST = "0" * 64
 FIELDS = ("first", "at", "events", "commands", "private", "digest")
@@ -454,9 +454,9 @@ def _rebuilt(turn: Sequence[Line]) -> Record:
         left -= left > 0
         for vector in _VECTORS[line.type]:
             if isinstance(amounts := line.data.get(vector), dict):
-                sound = sound and tuple(amounts) == kinds()[: len(amounts)]
-                cores, memory_mb, *others = (*amounts.values(), 0, 0)[: max(2, len(amounts))]
-                line.data[vector] = [cores, memory_mb, others]
+                sound = sound and list(amounts)[:2] == ["cores", "memory_mb"]
+                cores, memory_mb, *_ = (*amounts.values(), 0, 0)
+                line.data[vector] = [cores, memory_mb, list(amounts.items())[2:]]
         events.append([line.type, *line.data.values()])
     if not sound:
         raise UnreadableRecord(first, f"{_altered(first, last)}: the lines of the turn contradict each other")

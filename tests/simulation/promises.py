@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.archive.archive import open_log
@@ -55,6 +55,11 @@ class _Slice(NamedTuple):
     worker: str
     cores: int
     memory_mb: int
+    addresses: frozenset[tuple[str, str]]
+
+
+def _addresses(named: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    return [(kind, address) for kind, found in named.items() for address in found]
 
 
 class Witness:
@@ -85,6 +90,7 @@ class Witness:
         self.apps: dict[str, AppRegistered] = {}
         self.over: dict[str, AppRemoved] = {}
         self._offers: dict[str, Resources] = {}
+        self._offered: dict[str, list[tuple[str, str]]] = {}
         self._held: dict[str, _Slice] = {}
 
     def committed(self, master: str) -> None:
@@ -150,6 +156,9 @@ class Witness:
             raise PromiseBroken(
                 5, f"{name} starts on {worker}, where {cores} of {machine.offer.cores} cores are in use then"
             )
+        in_use = {one for other in machine.running() for one in _addresses(machine.specs[other].grant.addresses)}
+        if not in_use.isdisjoint(_addresses(grant.addresses)):
+            raise PromiseBroken(5, f"{name} starts on {worker} with {grant.addresses}, and {sorted(in_use)} are in use")
 
     def check_history(self) -> None:
         """Check the whole log and all answers at the end."""
@@ -230,6 +239,8 @@ class Witness:
         match event:
             case WorkerRegistered() | WorkerChanged():
                 self._offers[event.worker] = event.offer
+                self._offered[event.worker] = _addresses(event.addresses)
+                self._check_worker(event.worker, seq)
             case WorkerRemoved():
                 del self._offers[event.worker]
                 left = [name for name, held in self._held.items() if held.worker == event.worker]
@@ -239,7 +250,8 @@ class Witness:
                 if name in self.granted:
                     raise PromiseBroken(3, f"{name} is granted a second time at {seq}")
                 self.granted[name] = event.worker
-                self._held[name] = _Slice(event.worker, event.resources.cores, event.resources.memory_mb)
+                size, addresses = event.resources, frozenset(_addresses(event.addresses))
+                self._held[name] = _Slice(event.worker, size.cores, size.memory_mb, addresses)
                 self._check_worker(event.worker, seq)
             case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
                 del self._held[name]
@@ -269,6 +281,9 @@ class Witness:
         offer = self._offers[worker]
         if cores > offer.cores or memory_mb > offer.memory_mb:
             raise PromiseBroken(5, f"at {seq} {cores} cores, {memory_mb} MiB of {worker} are granted, it has {offer}")
+        addresses = sorted(one for each in held for one in each.addresses)
+        if len(addresses) > len(set(addresses)) or not set(addresses) <= set(self._offered[worker]):
+            raise PromiseBroken(5, f"at {seq} {worker} grants {addresses}, it offers {self._offered[worker]}")
 
     def _check_grants(self) -> None:
         due = all_grants(self.state)

@@ -10,6 +10,7 @@ import pytest
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
 from scheduler.model.grants import Grant, diff
 from scheduler.rules.decide import decide
+from scheduler.rules.entities import Worker
 from scheduler.rules.snapshot_records import restored
 from scheduler.rules.state import ClusterState
 from scheduler.service.commit import Commits, Decided
@@ -118,6 +119,10 @@ def an_executor_runs_a_task_on_each_core(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Grant, "tasks_at_once", property(lambda grant: grant.cores))
 
 
+def who_holds_which_address_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "granted_addresses", lambda _: iter(()))
+
+
 class Found(NamedTuple):
     """The promise that finds the bug, and the first seed to try: shortly before one that finds it."""
 
@@ -136,6 +141,7 @@ PLANTS: dict[Plant, Found] = {
     a_state_remembers_no_commands: Found(6),
     begun_tasks_do_not_come_back: Found(6, from_seed=20),
     every_end_meets_every_condition: Found(7, from_seed=130),
+    who_holds_which_address_is_not_looked_at: Found(5),
 }
 
 

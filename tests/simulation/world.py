@@ -36,6 +36,7 @@ from scheduler.model.commands import (
     KillApp,
     KillExecutors,
     RegisterCompany,
+    RegisterKind,
     ReleaseApp,
     RemoveWorker,
     ReprioritizeApp,
@@ -230,6 +231,7 @@ class World:
                 rack=random.choice(("", "r1")),
                 cores=random.choice((8, 8, 16)),
                 memory_mb=random.choice((16384, 32768)),
+                resources={} if number else {"gpu": ("0", "1")},
                 run_dir=Path(f"w{number}"),
                 outlive_agent=self.outlive_agent,
                 grace_s=1,
@@ -241,7 +243,8 @@ class World:
         settings: dict[str, Any] = {"worker_timeout_s": random.choice((2, 4)), "min_executor_cores": 2}
         settings |= {"max_executor_cores": 8, "min_executor_memory_mb": 1024}
         settings |= {"retained_apps": random.choice((0, 2, 10_000))}
-        self._tell(ConfigureCluster(settings=settings), *(RegisterCompany(company=company) for company in COMPANIES))
+        companies = (RegisterCompany(company=company) for company in COMPANIES)
+        self._tell(ConfigureCluster(settings=settings), RegisterKind(kind="gpu"), *companies)
         for machine in self.machines.values():
             self._start_agent(machine)
         self.loom.wait(50)
@@ -444,6 +447,7 @@ def _submit(world: World) -> None:
             about |= {"sizing": "fixed", "cores": size * random.choice((1, 2, 3)), "executor_cores": size}
             about["executor_memory_mb"] = 1024
             about |= {"executor_limit": random.choice((None, 2)), "memory_per_task_mb": None}
+            about["executor_resources"] = {"gpu": 1} if world.number % 2 else {}
         case 2:
             about |= {"elastic": (random.choice((0, 1)), random.choice((2, 4))), "executor_cores": 2}
             about |= {"executor_memory_mb": 1024, "memory_per_task_mb": None}

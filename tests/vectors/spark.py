@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, SubmitApp
 from scheduler.model.events import (
     AppAdmitted,
@@ -19,6 +21,7 @@ from scheduler.model.events import (
     AppRemoved,
     Event,
     ExecutorAllocated,
+    KindRegistered,
     OnePerWorker,
     WorkerChanged,
     WorkerRegistered,
@@ -36,15 +39,9 @@ FILLER = "filler"
 
 
 def cases(name: str) -> list[Case]:
-    """The cases of that file; those with custom resources are left out, the scheduler knows cores and memory only."""
+    """The cases of that file."""
     found: list[Case] = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))["cases"]
-    return [case for case in found if not _needs_more(case)]
-
-
-def _needs_more(case: Case) -> bool:
-    apps = [case["app"]] if "app" in case else case.get("apps", [])
-    offered = any("resources" in worker for worker in case.get("workers", ()))
-    return offered or any(app.get("resources_per_executor") for app in apps)
+    return found
 
 
 def settings_of(case: Mapping[str, Any]) -> dict[str, object]:
@@ -73,6 +70,7 @@ def submission(app: Mapping[str, Any], name: str, case: Mapping[str, Any]) -> Su
         executor_cores=app["cores_per_executor"],
         executor_memory_mb=app["memory_per_executor_mb"],
         executor_limit=app["executor_limit"],
+        executor_resources=app.get("resources_per_executor") or {},
     )
 
 
@@ -153,9 +151,12 @@ def _offers(workers: Sequence[Mapping[str, Any]], apps: Sequence[Mapping[str, An
             cores[held["worker"]] += held["cores"]
             memory_mb[held["worker"]] += held["memory_mb"]
     events: list[Event] = [_filler(), AppAdmitted(app=FILLER, company=COMPANY, user=USER, share="0/1")]
+    kinds = {kind for worker in workers for kind in worker.get("resources", ())}
+    events += [KindRegistered(kind=kind) for kind in sorted(kinds)]
     for worker in workers:
-        name, offer = worker["id"], Resources(worker["cores"], worker["memory_mb"])
-        events.append(WorkerRegistered(worker=name, node=name, host=name, rack="", offer=offer))
+        name = worker["id"]
+        event = WorkerRegistered(worker=name, node=name, host=name, rack="", offer=_offer(worker))
+        events.append(replace(event, addresses=_addresses(worker)))
     for number, worker in enumerate(workers):
         name = worker["id"]
         used = worker["cores_used"] - cores[name], worker["memory_used_mb"] - memory_mb[name]
@@ -163,9 +164,18 @@ def _offers(workers: Sequence[Mapping[str, Any]], apps: Sequence[Mapping[str, An
     events.append(AppRemoved(app=FILLER, reason="killed"))
     for worker in workers:
         if worker["state"] != "ALIVE":
-            offer = Resources(worker["cores"], worker["memory_mb"])
-            events.append(WorkerChanged(worker=worker["id"], status="draining", offer=offer))
+            drained = WorkerChanged(worker=worker["id"], status="draining", offer=_offer(worker))
+            events.append(replace(drained, addresses=_addresses(worker)))
     return events
+
+
+def _offer(worker: Mapping[str, Any]) -> Resources:
+    return Resources.of(worker["cores"], worker["memory_mb"], **worker.get("resources", {}))
+
+
+def _addresses(worker: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The free addresses of custom resources; those in use are not offered, so nobody gets them."""
+    return {kind: tuple(map(str, range(number))) for kind, number in worker.get("resources", {}).items() if number}
 
 
 def _filler() -> AppRegistered:
@@ -199,6 +209,7 @@ def launched(event: ExecutorAllocated) -> dict[str, Any]:
         "worker": event.worker,
         "cores": event.resources.cores,
         "memory_mb": event.resources.memory_mb,
+        **({"resources": {kind: [*found] for kind, found in event.addresses.items()}} if event.addresses else {}),
     }
 
 

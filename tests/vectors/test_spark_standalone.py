@@ -23,9 +23,10 @@ def test_the_pass_launches_exactly_what_spark_launches(case: dict[str, Any]) -> 
     master = Master(case)
     submit = submission(app, "app", case)
     turn = master.arrivals([(submit, app["running"])])
-    usable = master.state.fleet.candidates(
-        Resources(app["cores_per_executor"] or 1, app["memory_per_executor_mb"]), master.state.settings.worker_selection
+    least = Resources.of(
+        app["cores_per_executor"] or 1, app["memory_per_executor_mb"], **(app.get("resources_per_executor") or {})
     )
+    usable = master.state.fleet.candidates(least, master.state.settings.worker_selection)
     walked = [worker for worker, _ in usable]
     granted = launches(master.one_pass(turn))
     ours = master.state.apps["app"]

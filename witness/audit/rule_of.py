@@ -86,7 +86,7 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A6"
     if queue is None or app is None or app.state != "pending" or app.spec.company != done.company:
         return "A3"
-    if not app.ready or (due is None and is_full(state)):
+    if not app.ready or (due is None and is_full(state, app.requested)):
         return "A3" if app.ready else "J2"
     if not queue.limit.admits(app.queued.request) and not queue.borrows:
         return "C4"

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ShadowLedger:
             return True
         held = self._apps[event.app].requested + has
         if spec.amounts is not None:
-            return spec.amounts.covers(held)
+            return Quota(spec.amounts, named=spec.kinds).covers(held)
         part, of = map(int, spec.part.split("/")) if spec.part else (1, len(self._companies))
         return (self._live * part).covers(held * of)
 

@@ -18,6 +18,7 @@ from fairlog.cli.follow import appended, follow, patiently
 from fairlog.cli.params import (
     as_json,
     flag,
+    kinds_option,
     merge_counts,
     names_argument,
     number_option,
@@ -30,6 +31,7 @@ from fairlog.cli.params import (
     read_folder,
     read_limit,
     read_pair,
+    read_share,
     read_text,
     size_option,
     text_option,
@@ -109,9 +111,26 @@ _OVER = ("succeeded", "failed", "stopped")
 @number_option(
     "--max-executors", "executor_limit", help="Maximum number of executors at once. `fairlog scale` changes it."
 )
+@kinds_option(
+    "--executor-resource",
+    "executor_resources",
+    metavar="KIND=N",
+    help="Resources of a kind that each executor has, such as gpu=2, for executors that the app sizes. Repeatable.",
+)
+@kinds_option(
+    "--task-resource",
+    "task_resources",
+    read_share,
+    metavar="KIND=AMOUNT",
+    help="Resources of a kind that each task needs, such as gpu=1 or gpu=1/4, unless the app sizes its executors. "
+    "Repeatable.",
+)
 @flag("--driver", help="Run CMD once, on a worker, as the app's driver. The app ends with its driver.")
 @number_option("--driver-cores", help="Cores of the driver.  [default: 1]")
 @size_option("--driver-memory", "driver_memory_mb", help="Memory of the driver.  [default: 1G]")
+@kinds_option(
+    "--driver-resource", "driver_resources", metavar="KIND=N", help="Resources of a kind for the driver. Repeatable."
+)
 @flag("--supervise", help="Restart the driver when it fails or is lost.")
 @click.option(
     "--env", type=read_pair, multiple=True, metavar="K=V", help="Environment variable for the tasks. Can be repeated."
@@ -324,7 +343,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         where, size = found["driver"], size_text(found["driver"]["memory"])
         click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {where['cores']} cores, {size}")
     click.echo()
-    columns, none = "executor worker cores memory status locality", "It has no executor now."
+    columns, none = "executor worker cores memory resources status locality", "It has no executor now."
     render.print_records(found["executors"], columns, empty=none, as_json=False)
     if source.past:
         return

@@ -71,7 +71,7 @@ def _print_story(told: dict[str, Any]) -> None:
     for executor in told["executors"]:
         size, why = f"{executor['cores']} cores, {size_text(executor['memory'])}", executor["why"]
         click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size} on {executor['worker']}")
-        for name in ("size", "memory", "workers"):
+        for name in ("size", "memory", *(["resources"] if "resources" in why else []), "workers"):
             click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
 
     _print_claims(told)

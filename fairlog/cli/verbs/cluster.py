@@ -162,7 +162,14 @@ def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
         "--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores."
     )
     part = params.text_option("--part", metavar="PART", help="Quota as a part of the live cluster, such as 25% or 1/4.")
-    return cores(memory(part(function)))
+    kinds = params.kinds_option(
+        "--resource",
+        "resources",
+        metavar="KIND=N",
+        help="Resources of a kind, such as gpu=4; kinds that are not named are not limited. Requires --cores. "
+        "Repeatable.",
+    )
+    return cores(memory(part(kinds(function))))
 
 
 _BORROW = "Allow the company to exceed its quota while no other company has an app that can be admitted."
@@ -211,9 +218,38 @@ def company_list(session: Session, *, as_json: bool) -> None:
     """List the companies with their quotas, in force and as given."""
     render.print_records(
         session.ask("companies"),
-        "company quota quotaCores quotaMemory borrow users apps",
-        headings=("COMPANY", "QUOTA", "CORES", "MEMORY", "BORROWS", "USERS", "APPS"),
+        "company quota quotaCores quotaMemory quotaResources borrow users apps",
+        headings=("COMPANY", "QUOTA", "CORES", "MEMORY", "RESOURCES", "BORROWS", "USERS", "APPS"),
         empty="No company is registered; `fairlog company add NAME` adds one.",
+        as_json=as_json,
+    )
+
+
+@click.group()
+@target_options()
+def resource() -> None:
+    """Register or list kinds of resources beside cores and memory, such as gpu."""
+
+
+@resource.command("add")
+@params.names_argument("kind")
+@on_cluster
+def resource_add(session: Session, *, kind: tuple[str, ...]) -> int:
+    """Register kinds, which workers may then offer and apps request."""
+    return send_each(
+        session, kind, lambda each: commands.RegisterKind(kind=each), "registered", nothing="is registered already"
+    )
+
+
+@resource.command("list")
+@params.as_json
+@on_cluster
+def resource_list(session: Session, *, as_json: bool) -> None:
+    """List the registered kinds: what live workers offer, and what is granted."""
+    render.print_records(
+        session.ask("resources"),
+        "kind offered granted workers",
+        empty="No kind is registered; `fairlog resource add KIND` registers one.",
         as_json=as_json,
     )
 
@@ -282,8 +318,11 @@ def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources."""
     render.print_records(
         source.ask("workers"),
-        "worker host rack status cores grantedCores memory grantedMemory executors",
-        headings=("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED", "EXECUTORS"),
+        "worker host rack status cores grantedCores memory grantedMemory resources grantedResources executors",
+        headings=(
+            *("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED"),
+            *("RESOURCES", "GRANTED", "EXECUTORS"),
+        ),
         empty="No worker is registered; `fairlog worker` offers this machine.",
         as_json=as_json,
     )
@@ -353,4 +392,5 @@ def _held(balance: dict[str, Any]) -> tuple[str, str]:
 
 
 def _amounts(balance: dict[str, Any], name: str) -> str:
-    return f"{balance[f'{name}Cores']} cores, {size_text(balance[f'{name}Memory'])}"
+    others = (f"{amount} {kind}" for kind, amount in balance.get(f"{name}Resources", {}).items())
+    return ", ".join((f"{balance[f'{name}Cores']} cores", size_text(balance[f"{name}Memory"]), *others))

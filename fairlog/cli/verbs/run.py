@@ -10,7 +10,17 @@ from typing import Any
 import click
 
 from fairlog.cli import render
-from fairlog.cli.params import Seconds, flag, range_option, read_size, size_option, text_option
+from fairlog.cli.params import (
+    Seconds,
+    flag,
+    kinds_option,
+    range_option,
+    read_offered,
+    read_size,
+    read_text,
+    size_option,
+    text_option,
+)
 from fairlog.cli.target import Target, target_options
 from fairlog.local.running import default_data, find_running
 from scheduler.model.errors import FairlogError
@@ -171,6 +181,20 @@ def master(target: Target, replicas: int, lease_s: float) -> None:
 @size_option("--memory", type=_memory, help="Memory to offer.  [default: the machine's]")
 @text_option("--id", "worker", metavar="ID", help="Id of the worker.  [default: the host's name]")
 @text_option("--rack", default="", metavar="RACK", help="Rack of the machine.")
+@kinds_option(
+    "--resource",
+    "resources",
+    read_offered,
+    metavar="KIND=ADDRESSES",
+    help="Addresses to offer of a kind of resources, such as gpu=0,1, or gpu=2 for the same. Repeatable.",
+)
+@click.option(
+    "--discover",
+    type=read_text,
+    multiple=True,
+    metavar="CMD",
+    help='Command that prints the addresses of a kind as Spark\'s JSON, {"name": …, "addresses": […]}. Repeatable.',
+)
 @range_option("--instances", 1, 1000, default=1, show_default=True, help="Number of workers.")
 @click.option(
     "--run-dir",
@@ -184,8 +208,21 @@ def master(target: Target, replicas: int, lease_s: float) -> None:
 @_logs
 @target_options()
 @click.pass_obj
-def worker(target: Target, /, *, no_outlive: bool, drain: bool, memory: int | None, **asked: Any) -> None:  # noqa: ANN401 (the options as click gives them)
+def worker(
+    target: Target,
+    /,
+    *,
+    no_outlive: bool,
+    drain: bool,
+    memory: int | None,
+    resources: dict[str, tuple[str, ...]],
+    discover: tuple[str, ...],
+    **asked: Any,  # noqa: ANN401 (the options as click gives them)
+) -> None:
     """Offer this machine's cores and memory to the cluster.
+
+    With --resource or --discover it also offers addresses of further kinds of resources, divided among its workers; the
+    kinds must be registered with `fairlog resource add`.
 
     On SIGTERM the worker's agent stops and its executors continue; the next agent with the same id finds them. With
     --drain it accepts nothing new after SIGTERM and stops once its executors have ended; a second SIGTERM stops it at
@@ -194,13 +231,17 @@ def worker(target: Target, /, *, no_outlive: bool, drain: bool, memory: int | No
     from fairlog.cli.session import locate  # noqa: PLC0415 (help needs no store)
     from scheduler.store.connection import check_store, connect  # noqa: PLC0415 (likewise)
     from workers.agent import run_agent  # noqa: PLC0415 (likewise)
-    from workers.offer import make_offers  # noqa: PLC0415 (likewise)
+    from workers.offer import discovered, divided, make_offers  # noqa: PLC0415 (likewise)
 
     url, cluster, _ = locate(target)
     log_to_stderr()
+    for kind, addresses in map(discovered, discover):
+        if resources.setdefault(kind, addresses) is not addresses:
+            raise click.UsageError(f"--resource and --discover name {kind!r} twice; name each kind once")
+    made = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
     offers = [
-        offer.model_copy(update={"drain": drain})
-        for offer in make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
+        offer.model_copy(update={"drain": drain, "resources": addresses})
+        for offer, addresses in zip(made, divided(resources, len(made)), strict=True)
     ]
     for offer in offers:
         check_identifier("the worker id", offer.worker)

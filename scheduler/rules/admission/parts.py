@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import zip_longest
 from math import lcm
 
-from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources, amounts_of
 
 
 class Parts:
@@ -48,19 +46,22 @@ class Parts:
         default. Example, 32 cores live: companies with quotas of 64, 32 and 8 cores are active, 104 in all. Their
         parts are 16 (of 19.7), 8 (of 9.8) and 4, one smallest executor (of 2.5).
         """
-        demand = self._active()
-        parts: list[int] = []
-        for bought, live, active, step in _aligned(quota.amount, self.total, demand.amount, self.smallest):
-            whole = bought // (quota.denominator * (step or 1))
+        demand, total, least = self._active(), self.total, self.smallest
+        active, bought = demand.amount, quota.amount
+
+        def part(bought: int, live: int, active: int, step: int) -> int:
+            whole = bought // (quota.denominator * step)
             if active > live * demand.denominator:
                 share = bought * live * demand.denominator
-                whole = min(whole, share // (quota.denominator * active * (step or 1)))
-            least = by_default or bought >= quota.denominator * (step or 1)
-            parts.append((whole or int(least)) * (step or 1))
-        cores, memory_mb, *others = parts
-        while others and not others[-1]:
-            others.pop()
-        return Resources(cores, memory_mb, tuple(others))
+                whole = min(whole, share // (quota.denominator * active * step))
+            return (whole or int(by_default or bought >= quota.denominator * step)) * step
+
+        cores = part(bought.cores, total.cores, active.cores, least.cores)
+        memory_mb = part(bought.memory_mb, total.memory_mb, active.memory_mb, least.memory_mb)
+        if not bought.others:
+            return Resources(cores, memory_mb)
+        others = {kind: part(amount, total.amount(kind), active.amount(kind), 1) for kind, amount in bought.others}
+        return Resources(cores, memory_mb, amounts_of(others))
 
     def _active(self) -> Quota:
         if self._summed != self.version:
@@ -69,8 +70,3 @@ class Parts:
             self._sum = Quota(sum(amounts, NOTHING), denominator)
             self._summed = self.version
         return self._sum
-
-
-def _aligned(*vectors: Resources) -> Iterator[tuple[int, ...]]:
-    """The amounts of each kind of these vectors."""
-    return zip_longest(*vectors, fillvalue=0)

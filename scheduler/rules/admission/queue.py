@@ -502,29 +502,32 @@ class AppQueue:
             return app
         return None
 
-    def first(self, has_room: Callable[[Resources], bool] = lambda _: True) -> Pending | None:
+    def first(self, room: Callable[[Resources], Test | None] = lambda _: _anybody) -> Pending | None:
         """The app to admit next: one that keeps its company within its part, else any that C4 or C6 lets pass (A3).
 
-        The latter only of companies for which there is room where that much of their claims does not count (E7).
+        The latter only if there is room for its ask where what is lent of its company's claims does not count (E7);
+        None is no room for anybody.
         """
         within = self.next_within()
         if within is not None or not self.arrivals or not self._order:
             return within
-        return self.next_that(lambda _: True, among=lambda company: has_room(company.tenant.standing.lent))
+        unlent = room(NOTHING)
+        for _, _, _, name in self._order:
+            company = self.companies[name]
+            lent = company.tenant.standing.lent
+            test = room(lent) if lent.cores and (unlent is None or lent.others) else unlent
+            if test is not None and (found := self._first_of(name, company, test)) is not None:
+                return found
+        return None
 
-    def next_that(
-        self, test: Test, *, able: Test | None = None, among: Callable[[CompanyQueue], bool] = lambda _: True
-    ) -> Pending | None:
+    def next_that(self, test: Test, *, able: Test | None = None) -> Pending | None:
         """The app to admit next among those that pass the test as well.
 
         With `able`, only apps of other companies that pass that keep a company from borrowing (semantics A9).
         """
         self._settle()
         for _, _, _, name in self._order:
-            company = self.companies[name]
-            if not among(company):
-                continue
-            found = self._first_of(name, company, test, able=able)
+            found = self._first_of(name, self.companies[name], test, able=able)
             if found is not None:
                 return found
         return None
@@ -742,20 +745,19 @@ class AppQueue:
             company.placed = None
 
 
+def _anybody(_: Ask) -> bool:
+    return True
+
+
 def reached(held: Resources, part: Resources) -> bool:
     """Whether a company that holds that much on live workers has reached its part (semantics C8).
 
-    It holds all of it of some kind of which it is assured any, or something of which nothing is assured to it, or it
-    is assured nothing.
+    It holds all of it of some kind of which it is assured any, or cores or memory of which nothing is assured to it, or
+    it is assured nothing.
     """
-    if part == NOTHING or held.cores >= part.cores or held.memory_mb >= part.memory_mb:
-        return part == NOTHING or _reached(held, part)
-    return bool(held.others or part.others) and _reached(held, part)
-
-
-def _reached(held: Resources, part: Resources) -> bool:
-    pairs = zip(*(((*each, *(0,) * 2) if not each.others else each) for each in (held, part)), strict=False)
-    return any(has >= assured if assured else has > 0 for has, assured in pairs)
+    if part == NOTHING or held.cores >= (part.cores or 1) or held.memory_mb >= (part.memory_mb or 1):
+        return True
+    return any(held.amount(kind) >= assured for kind, assured in part.others)
 
 
 def _mark(marks: dict[str, None], name: str, *, marked: bool) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Computed, ExecutorAllocated
-from scheduler.model.resources import UNLIMITED_MEMORY_MB, Resources
+from scheduler.model.resources import UNLIMITED_CORES, UNLIMITED_MEMORY_MB, Resources
 from scheduler.rules.placement.executors import allocation
-from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
@@ -31,9 +31,10 @@ def pack_worker_by_worker(
     if not apps:
         return []
     settings = state.settings
-    least_mb = min(one.fixed_mb or settings.min_executor_memory_mb for one in apps)
+    least_mb = min(settings.min_executor_memory_mb if one.fixed is None else one.fixed.memory_mb for one in apps)
     allocations: list[ExecutorAllocated] = []
-    for worker, free in state.fleet.candidates(Resources(1, least_mb), settings.worker_selection):
+    least = Resources(1, least_mb)
+    for worker, free in state.fleet.candidates(least, settings.worker_selection, sparing=state.sparing):
         room = free
         for owed in apps:
             size = owed.share_of(room) if worker not in owed.own else None
@@ -55,8 +56,8 @@ class _Owed:
     app: App
     left: Resources
     own: set[str]
-    fixed_mb: int | None
-    """Memory of each executor in MiB; None if computed, from `sizes`."""
+    fixed: Resources | None
+    """Each executor but for its cores; None if computed, from `sizes`."""
     sizes: list[Resources]
     count: int = 0
 
@@ -65,9 +66,10 @@ class _Owed:
 
         It takes all the cores it can for whole tasks (A7), or the first computed size that fits.
         """
-        sizes, each = self.sizes, self.app.spec.cores_per_task
-        if self.fixed_mb is not None:
-            sizes = [Resources(min(self.left.cores, room.cores) // each * each, self.fixed_mb)]
+        sizes, fixed, unit = self.sizes, self.fixed, self.app.spec.cores_per_task
+        if fixed is not None:
+            cores = min(self.left.cores, room.cores) // unit * unit
+            sizes = [Resources(cores, fixed.memory_mb, fixed.others)]
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
@@ -75,17 +77,19 @@ def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
     settings, fleet, sizing = state.settings, state.fleet, app.sizing
     cores_left = app.left_cores if most is None else min(app.left_cores, most.cores)
     sizes = []
-    fixed_mb, left_mb = None, app.left_memory_mb
+    fixed, left = None, app.requested - app.granted
+    left = Resources(cores_left, left.memory_mb, left.others)
     if isinstance(sizing, Computed):
         for cores in sizes_to_try(fleet, settings, cores_left, app.spec.cores_per_task):
             memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb, app.spec.cores_per_task)
             if memory_mb is not None:
-                sizes.append(Resources(cores, memory_mb))
+                others = for_tasks(sizing.per_task, cores // app.spec.cores_per_task)
+                sizes.append(Resources(cores, memory_mb, others))
     else:
-        fixed_mb = sizing.memory_mb
+        fixed = sizing.each
         if settings.admission == "open":
-            left_mb = UNLIMITED_MEMORY_MB
+            left = Resources(left.cores, UNLIMITED_MEMORY_MB, (fixed * UNLIMITED_CORES).others)
     if most is not None:
-        left_mb = min(left_mb, most.memory_mb)
+        left = left.combined(most, min)
     own = {executor.worker for executor in app.executors.values()}
-    return _Owed(app, Resources(cores_left, left_mb), own, fixed_mb, sizes)
+    return _Owed(app, left, own, fixed, sizes)

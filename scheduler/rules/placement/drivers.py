@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from scheduler.model.events import DriverAllocated
 from scheduler.model.ids import driver_id
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.kinds import with_addresses
 
 if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
@@ -36,7 +37,8 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
             worker = draw.next_worker(partial(_has_room, state, size))
         if worker is not None:
             driver = driver_id(app.spec.app, app.next_driver)
-            yield DriverAllocated(app=app.spec.app, driver=driver, worker=worker, resources=size)
+            grant = DriverAllocated(app=app.spec.app, driver=driver, worker=worker, resources=size)
+            yield with_addresses(state.workers[worker], grant) if size.others else grant
 
 
 def within_driver_limits(state: ClusterState, cores: int) -> bool:

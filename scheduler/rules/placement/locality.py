@@ -29,7 +29,7 @@ def place_near(
     selected by the usual rules (P1, P2, P3).
     """
     settings = state.settings
-    affordable = app.lacking if settings.admission == "open" else app.left_memory_mb // unit.memory_mb
+    affordable = app.lacking if settings.admission == "open" else app.affords(unit)
     if most is not None:
         affordable = min(affordable, most.holds(unit))
     put = PLACEMENTS[settings.placement].of_size
@@ -43,12 +43,15 @@ def place_near(
             near = [
                 (worker, state.workers[worker].open_to(app.spec.app)) for worker in places(wanted, level, state.places)
             ]
-            counts = put(in_order(near, unit, settings.worker_selection), unit, min(wanted.number, affordable))
+            fitting = in_order(near, unit, settings.worker_selection)
+            if state.sparing and state.fleet.offering:
+                fitting = iter(sorted(fitting, key=lambda one: state.fleet.spare_kinds(one[0], unit)))
+            counts = put(fitting, unit, min(wanted.number, affordable))
             if counts:
                 return allocations(app, counts, unit, level)
     if not anywhere or not affordable:
         return []
-    candidates = state.fleet.candidates(unit, settings.worker_selection)
+    candidates = state.fleet.candidates(unit, settings.worker_selection, sparing=state.sparing)
     granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
     hosts = [host for host, tasks in app.preferred_hosts.items() if tasks]
     racks = state.places.racks_of(hosts).values()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from scheduler.model.resources import Resources, round_up
 
 if TYPE_CHECKING:
-    from scheduler.model.events import ClusterConfigured
+    from scheduler.model.events import ClusterConfigured, PerTask
+    from scheduler.model.resources import Amounts
     from scheduler.rules.fleet import Fleet
 
 MEMORY_STEP_MB = 256
@@ -84,13 +85,26 @@ def memory_of(settings: ClusterConfigured, cores: int, memory_per_task_mb: int |
 
 
 def requested_resources(
-    settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None, cores_per_task: int = 1
+    settings: ClusterConfigured,
+    cores: int,
+    memory_per_task_mb: int | None,
+    cores_per_task: int = 1,
+    per_task: PerTask = (),
 ) -> Resources:
-    """Requested resources of an app of `cores` cores, from admission to removal (semantics A1, A2).
+    """Requested resources of an app of `cores` cores, from admission to removal (semantics A1, A2, R3).
 
-    Cores are rounded up to whole smallest executors: 6 -> 8 with a minimum of 4. The memory is that of these executors,
-    so later grants never exceed it.
+    Cores are rounded up to whole smallest executors: 6 -> 8 with a minimum of 4. Memory and further kinds are those of
+    these executors, so later grants never exceed them.
     """
     least = smallest_cores(settings, cores_per_task)
-    smallest = Resources(least, memory_of(settings, least, memory_per_task_mb, least // cores_per_task))
+    at_once = least // cores_per_task
+    smallest = Resources(least, memory_of(settings, least, memory_per_task_mb, at_once), for_tasks(per_task, at_once))
     return smallest * -(-cores // least)
+
+
+def for_tasks(per_task: PerTask, tasks: int) -> Amounts:
+    """What an executor that runs that many tasks at once gets of each kind (semantics R3).
+
+    Example, 1/4 gpu a task: an executor of 4 tasks gets 1, one of 5 tasks 2.
+    """
+    return tuple((kind, -(-tasks * numerator // denominator)) for kind, numerator, denominator in per_task)

@@ -61,10 +61,34 @@ def test_every_option_of_submit_reaches_the_log(shell: Shell) -> None:
     more = ["--cores-per-task", "2", "--retries", "3", "--time-limit", "10m", "--env", "K=v", "--env", "A="]
     app = submit(shell, *options, *more, "--", "true")
     first = json.loads(shell.ok("log", "--json", "--app", app).splitlines()[0])
-    wanted = {"cores": 8, "sizing": ["computed", 1024], "tasks": 4, "cores_per_task": 2, "kind": "sql"}
+    wanted = {"cores": 8, "sizing": ["computed", 1024, []], "tasks": 4, "cores_per_task": 2, "kind": "sql"}
     assert first["data"].items() >= {**wanted, "retries": 3, "time_limit_s": 600}.items()
     assert first["data"]["requested"] == {"cores": 8, "memory_mb": 4096}
     assert first["private"].items() >= {"name": "Ü 1", "env": ["A", "K"]}.items()
+
+
+def test_kinds_of_resources_are_registered_offered_requested_and_shown(shell: Shell) -> None:
+    """Semantics R1-R5; the worker discovers what it offers."""
+    unknown = shell.run("submit", "--company", "acme", "--user", "ann", "--task-resource", "gpu=1", "--", "true")
+    assert "no kind of resources 'gpu' is registered; none is registered" in unknown.err
+    assert shell.ok("resource", "add", "gpu") == "gpu registered\n"
+    assert shell.ok("resource", "add", "gpu") == "gpu is registered already\n"
+    found = """echo '{"name": "gpu", "addresses": ["5", "7"]}'"""
+    worker = shell.start("worker", "--id", "gpus", "--cores", "4", "--memory", "4G", "--discover", found)
+    wait_until(lambda: '"gpus"' in shell.ok("workers", "--json"), "the worker with GPUs")
+    sized = ("--executor-cores", "2", "--executor-resource", "gpu=1", "--cores", "2", "--tasks", "1", "--wait")
+    app = submit(shell, *sized, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert shell.ok("logs", app) == "5\n"
+    assert json.loads(shell.ok("resource", "list", "--json")) == [
+        {"kind": "gpu", "offered": 2, "granted": 0, "workers": 1}
+    ]
+    assert "gpu=5,7" in shell.ok("workers")
+    shell.ok("company", "add", "few", "--cores", "8", "--memory", "8G", "--resource", "gpu=1")
+    assert "gpu=1" in shell.ok("company", "list")
+    shell.ok("remove", "--force", "gpus")
+    worker.terminate()
+    worker.communicate(timeout=HOPELESS_S)
+    shell.ok("company", "remove", "few")
 
 
 def test_wait_exits_with_0_when_the_app_finished(shell: Shell) -> None:

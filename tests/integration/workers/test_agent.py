@@ -21,7 +21,15 @@ from redis import Redis
 import workers.agent
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
-from scheduler.model.commands import ConfigureCluster, KillApp, LoseWorker, RegisterCompany, RemoveWorker, SubmitApp
+from scheduler.model.commands import (
+    ConfigureCluster,
+    KillApp,
+    LoseWorker,
+    RegisterCompany,
+    RegisterKind,
+    RemoveWorker,
+    SubmitApp,
+)
 from scheduler.service.client import Client
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
@@ -34,6 +42,7 @@ from tests.waiting import HOPELESS_S, wait_until
 from workers.agent import Agent
 from workers.offer import Offer, WorkerBusy, make_offers
 from workers.rundir import ExitNote, RunDir
+from workers.supervisor import REFUSED
 
 SLEEP = ("sleep", "600")
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; exec sleep 600")
@@ -516,3 +525,43 @@ def test_modules_in_the_current_folder_are_not_imported_instead_of_fairlogs(clus
     cluster.start("-P", "-c", script)
     wait_until(lambda: all(cluster.pid_of(offer.worker) for offer in offers), "both agents")
     assert cluster.end_of(cluster.submit(("/bin/true",)))["state"] == "finished"
+
+
+def test_tasks_find_the_addresses_that_their_executor_is_granted(cluster: Cluster, tmp_path: Path) -> None:
+    """Semantics R2, R5. Neither task ends before the other has begun, so each is in an executor of its own."""
+    cluster.client.send(RegisterKind(kind="gpu"))
+    cluster.agent(cluster.offer().model_copy(update={"resources": {"gpu": ("3", "1", "2")}}))
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    script = (
+        f'echo "$FAIRLOG_RESOURCES $CUDA_VISIBLE_DEVICES" > {seen}/$FAIRLOG_EXECUTOR_ID; '
+        f"while test $(ls {seen} | wc -l) -lt 2; do sleep 0.02; done"
+    )
+    app = f"app-{uuid4().hex[:8]}"
+    cluster.client.send(
+        SubmitApp(
+            app=app,
+            company="acme",
+            user="ann",
+            cores=2,
+            tasks=2,
+            command=("/bin/sh", "-c", script),
+            executor_cores=1,
+            executor_memory_mb=512,
+            executor_resources={"gpu": 1},
+        )
+    )
+    assert cluster.end_of(app)["state"] == "finished"
+    assert {path.name: path.read_text() for path in seen.iterdir()} == {
+        f"{app}.0": '{"gpu": ["3"]} 3\n',
+        f"{app}.1": '{"gpu": ["1"]} 1\n',
+    }
+
+
+def test_a_worker_that_offers_an_unknown_kind_is_refused(cluster: Cluster) -> None:
+    """Semantics R1."""
+    offer = cluster.offer().model_copy(update={"resources": {"gpuu": ("0",)}})
+    process = cluster.fork(workers.agent.main, cluster.name, offer.model_dump_json())
+    assert process.wait(HOPELESS_S) == REFUSED
+    said = (cluster.folder / "log").read_text()
+    assert "no kind of resources 'gpuu' is registered; none is registered; `fairlog resource add gpuu`" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,8 +22,16 @@ from workers.executor import ExecutorSpec
 from workers.forkserver import _Server
 from workers.launchers import LAUNCHERS
 from workers.memory import TaskCgroup, excess
-from workers.offer import default_memory_mb, make_offers
-from workers.processes import descendants, in_session, kill_until_gone, proportional_mb, resident_mb, started_s
+from workers.offer import DiscoveryFailed, default_memory_mb, discovered, divided, make_offers
+from workers.processes import (
+    descendants,
+    environment_value,
+    in_session,
+    kill_until_gone,
+    proportional_mb,
+    resident_mb,
+    started_s,
+)
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.supervisor import REFUSED
 
@@ -281,3 +290,87 @@ def test_a_supervisor_restarts_an_agent_that_fails_but_not_one_that_is_refused(t
     run = f"from workers.supervisor import Supervisor; Supervisor([['/bin/sh', '-c', {script!r}]]).run()"
     ended = subprocess.run([sys.executable, "-c", run], check=False, cwd=Path(__file__).parents[3], capture_output=True)
     assert (ended.returncode, runs.read_text()) == (1, "x\nx\n")
+
+
+def test_a_program_finds_its_addresses_in_its_environment() -> None:
+    """Semantics R5."""
+    held = {"fpga": ("a",), "gpu": ("0", "2"), "gpu.a100": ("7",)}
+    assert tasks.resource_environment(held) == {
+        "FAIRLOG_RESOURCES": '{"fpga": ["a"], "gpu": ["0", "2"], "gpu.a100": ["7"]}',
+        "CUDA_VISIBLE_DEVICES": "0,2,7",
+    }
+    assert tasks.resource_environment({"fpga": ("a",)}) == {"FAIRLOG_RESOURCES": '{"fpga": ["a"]}'}
+    assert tasks.resource_environment({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("amount", "addresses", "of_each"),
+    [
+        ((1, 1), "0123", ["0", "1", "2", "3"]),
+        ((2, 1), "01234567", ["01", "23", "45", "67"]),
+        ((1, 4), "0", ["0", "0", "0", "0"]),
+        ((1, 2), "01", ["0", "0", "1", "1"]),
+        ((3, 4), "012", ["0", "01", "12", "2"]),
+    ],
+)
+def test_tasks_that_state_amounts_find_their_part(amount: tuple[int, int], addresses: str, of_each: list[str]) -> None:
+    """Semantics R3, R5."""
+    grant = GRANT.model_copy(update={"addresses": {"gpu": tuple(addresses)}, "per_task": (("gpu", *amount),)})
+    found = [tasks.task_addresses(grant, slot)["gpu"] for slot in range(4)]
+    assert ["".join(each) for each in found] == of_each
+
+
+def test_a_task_takes_the_first_slot_in_which_none_runs(tmp_path: Path) -> None:
+    held = {"gpu": ("a", "b")}
+    grant = GRANT.model_copy(update={"command": ("sleep", "60"), "addresses": held, "per_task": (("gpu", 1, 1),)})
+    starter = tasks.TaskStarter(grant, "w1", RunDir(tmp_path, "w1"), {})
+    visible = []
+    for task in range(3):
+        started = starter.start(Begun(task, 1))
+        assert isinstance(started, tasks.Task)
+        visible.append(environment_value(started.process.pid, "CUDA_VISIBLE_DEVICES"))
+        if task != 1:
+            started.process.kill()
+            started.end(os.waitpid(started.process.pid, 0)[1])
+        else:
+            left = started
+    left.process.kill()
+    left.process.wait()
+    left.abandon()
+    assert visible == ["a", "a", "b"]
+
+
+def test_addresses_are_divided_among_the_workers_of_a_machine() -> None:
+    assert divided({"gpu": tuple("01234"), "fpga": ("a",)}, 2) == [
+        {"gpu": ("0", "1"), "fpga": ()},
+        {"gpu": ("2", "3", "4"), "fpga": ("a",)},
+    ]
+
+
+def test_a_command_discovers_addresses_as_in_spark() -> None:
+    """Semantics R2."""
+    said = '{"name": "gpu", "addresses": ["0", "1"]}'
+    assert discovered(f"echo '{said}'") == ("gpu", ("0", "1"))
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("echo gpu", "`echo gpu` must print a resource such as"),
+        ("sh -c 'echo no driver >&2; exit 3'", "ended with exit code 3: no driver"),
+        ("/nowhere/find-gpus", "`/nowhere/find-gpus` cannot be run: No such file or directory"),
+        ("", "`` cannot be run: it is empty"),
+        ("echo 'a", "must print a resource such as"),
+    ],
+)
+def test_a_command_that_discovers_nothing_is_named(command: str, why: str) -> None:
+    with pytest.raises(DiscoveryFailed, match=re.escape(why)):
+        discovered(command)
+
+
+def test_the_lock_file_says_which_addresses_its_executor_holds(files: RunDir) -> None:
+    lock = files.claim_executor("a.0")
+    assert lock is not None
+    files.name_holder(lock, Holder("a.0", "a", 4711, 4, 2048, {"gpu": ("0",)}))
+    (found,) = files.known()
+    assert found.addresses == {"gpu": ["0"]}

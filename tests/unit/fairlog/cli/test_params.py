@@ -12,14 +12,18 @@ from msgspec.json import encode
 from fairlog.cli import render
 from fairlog.cli.follow import appended
 from fairlog.cli.params import (
+    kinds_option,
     merge_counts,
+    read_amount,
     read_bounds,
     read_cores,
     read_counts,
     read_dependency,
     read_duration,
     read_limit,
+    read_offered,
     read_pair,
+    read_share,
     read_size,
     read_text,
 )
@@ -257,3 +261,51 @@ def test_cores_and_limits_are_numbers_or_one_word() -> None:
 )
 def test_a_setting_is_read_as_what_it_is_likely_to_be(name: str, text: str, value: object) -> None:
     assert read_value(name, text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "offered"),
+    [
+        ("gpu=4", ("gpu", ("0", "1", "2", "3"))),
+        ("gpu=0,2,3", ("gpu", ("0", "2", "3"))),
+        ("gpu=3,", ("gpu", ("3",))),
+        ("gpu.a100=GPU-5f, GPU-6a", ("gpu.a100", ("GPU-5f", "GPU-6a"))),
+    ],
+)
+def test_offered_addresses_are_listed_or_counted(text: str, offered: tuple[str, tuple[str, ...]]) -> None:
+    assert read_offered(text) == offered
+
+
+@pytest.mark.parametrize("text", ["gpu", "gpu=", "=4", "gpu=,", "gpu=0", "gpu=10001"])
+def test_what_offers_no_addresses_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"gpu=0,1 or gpu=2 for the same|not between 1 and 10000 addresses"):
+        read_offered(text)
+
+
+def test_amounts_of_kinds_are_read() -> None:
+    assert read_amount("gpu=2") == ("gpu", 2)
+    assert read_share("gpu=1/4") == ("gpu", "1/4")
+    for text in ("gpu", "gpu=x", "gpu=1/4", "=2"):
+        with pytest.raises(click.BadParameter, match="write it like gpu="):
+            read_amount(text)
+
+
+def test_a_kind_is_named_once() -> None:
+    @kinds_option("--resource", "resources")
+    def run(resources: dict[str, int]) -> None:
+        click.echo(resources)
+
+    command = click.command()(run)
+    assert (
+        CliRunner().invoke(command, ["--resource", "gpu=2", "--resource", "fpga=1"]).output == "{'gpu': 2, 'fpga': 1}\n"
+    )
+    assert (
+        "the kind 'gpu' is named twice"
+        in CliRunner().invoke(command, ["--resource", "gpu=2", "--resource", "gpu=1"]).output
+    )
+
+
+def test_kinds_are_shown_with_amounts_or_addresses() -> None:
+    assert render.in_words("resources", {"gpu": ["0", "1"], "fpga": ["a"]}) == "gpu=0,1 fpga=a"
+    assert render.in_words("quotaResources", {"gpu": 2}) == "gpu=2"
+    assert render.in_words("resources", "") == ""

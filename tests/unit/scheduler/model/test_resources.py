@@ -7,7 +7,6 @@ from copy import deepcopy
 import msgspec
 import pytest
 
-from scheduler.model import resources
 from scheduler.model.resources import Quota, Resources, Share, round_up
 from scheduler.rules.admission.company import Tenant
 from scheduler.rules.admission.quota import QuotaLimit
@@ -104,35 +103,54 @@ def test_rounding_up_gives_the_next_multiple(amount: int, rounded: int) -> None:
     assert round_up(amount, 4) == rounded
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third kind of resources, declared for one test."""
-    monkeypatch.setattr(resources, "_kinds", ["cores", "memory_mb"])
-    resources.declare("gpu")
-
-
-@pytest.mark.usefixtures("gpu")
-def test_a_declared_kind_counts_in_every_operation_like_cores_and_memory() -> None:
-    with_gpus = Resources.of(cores=8, memory_mb=4096, gpu=2)
+def test_a_further_kind_counts_in_every_operation_like_cores_and_memory() -> None:
+    with_gpus = Resources.of(8, 4096, gpu=2)
     plain = Resources(8, 4096)
-    assert resources.kinds() == ("cores", "memory_mb", "gpu")
-    assert (with_gpus.others, plain.others) == ((2,), ())
-    assert with_gpus + plain == Resources.of(cores=16, memory_mb=8192, gpu=2)
+    assert (with_gpus.others, plain.others) == ((("gpu", 2),), ())
+    assert with_gpus.by_kind() == {"cores": 8, "memory_mb": 4096, "gpu": 2}
+    assert with_gpus + plain == Resources.of(16, 8192, gpu=2)
     assert with_gpus - with_gpus == Resources()
+    assert -with_gpus + with_gpus == Resources()
     assert deepcopy(with_gpus) == with_gpus
     assert str(with_gpus) == "8 cores and 4096 MiB and 2 gpu"
-    assert with_gpus * 3 == Resources.of(cores=24, memory_mb=12288, gpu=6)
+    assert with_gpus * 3 == Resources.of(24, 12288, gpu=6)
+    assert with_gpus * 0 == Resources()
+    assert with_gpus.at_least(Resources.of(fpga=1)) == Resources.of(8, 4096, gpu=2, fpga=1)
     assert with_gpus.covers(plain)
     assert not plain.covers(with_gpus)
-    assert Resources.of(cores=80, memory_mb=40960, gpu=5).holds(with_gpus) == 2
-    assert str(Quota(Resources.of(cores=80, memory_mb=40960, gpu=4)).share_of(with_gpus)) == "1/2"
-    assert str(Quota(plain).share_of(with_gpus)) == "1/0"
+    assert not (plain - with_gpus).covers(Resources())
+    assert Resources.of(80, 40960, gpu=5).holds(with_gpus) == 2
 
 
-@pytest.mark.usefixtures("gpu")
-def test_quotas_and_ledgers_take_a_declared_kind_without_a_word_of_it() -> None:
-    third = Quota(Resources.of(cores=30, memory_mb=30_000, gpu=6), denominator=3)
-    two, three = (Resources.of(cores=1, memory_mb=1, gpu=number) for number in (2, 3))
+def test_the_order_in_which_kinds_are_named_makes_no_difference() -> None:
+    assert Resources.of(gpu=1, fpga=2) == Resources.of(fpga=2, gpu=1)
+    assert Resources.of(1, 1, **{"gpu.a100": 1}).amount("gpu.a100") == 1
+    assert Resources.of(gpu=0) == Resources()
+
+
+def test_a_share_is_the_largest_over_the_kinds_that_the_quota_limits() -> None:
+    """Semantics R4."""
+    with_gpus = Resources.of(8, 4096, gpu=2)
+    assert str(Quota(Resources.of(80, 40960, gpu=4)).share_of(with_gpus)) == "1/2"
+    assert str(Quota(Resources.of(80, 40960), named=()).share_of(with_gpus)) == "1/10"
+    assert str(Quota(Resources.of(80, 40960), named=("gpu",)).share_of(with_gpus)) == "1/0"
+    assert str(Quota(Resources(80, 40960), denominator=2).share_of(with_gpus)) == "1/5"
+    assert str(Quota(Resources()).share_of(with_gpus)) == "1/0"
+    assert str(Quota(Resources()).share_of(Resources())) == "0/1"
+
+
+def test_amounts_do_not_limit_a_kind_that_they_do_not_name() -> None:
+    """Semantics R4."""
+    many = Resources.of(1, 1, gpu=100)
+    assert Quota(Resources(8, 8), named=()).covers(many)
+    assert not Quota(Resources(8, 8), named=("gpu",)).covers(many)
+    assert not Quota(Resources(8, 8)).covers(many)
+    assert not Quota(Resources(8, 8), named=()).covers(many, Resources(8))
+
+
+def test_quotas_and_ledgers_take_a_further_kind_without_a_word_of_it() -> None:
+    third = Quota(Resources.of(30, 30_000, gpu=6), denominator=3)
+    two, three = (Resources.of(1, 1, gpu=number) for number in (2, 3))
     assert third.covers(two)
     assert not third.covers(three)
     assert str(third.share_of(two)) == "1/1"
@@ -143,27 +161,28 @@ def test_quotas_and_ledgers_take_a_declared_kind_without_a_word_of_it() -> None:
     usage = Usage()
     usage.update(1000, accounts[0], 3_600_000)
     assert usage.used == two * 1000
-    quota = Quota(Resources.of(cores=9, memory_mb=9, gpu=4))
+    quota = Quota(Resources.of(9, 9, gpu=4))
     limit = QuotaLimit(Tenant("acme", accounts[1], usage, quota=quota, standing=Standing(claimed=three)))
-    assert limit.admits(Resources.of(cores=1, memory_mb=1, gpu=1))
+    assert limit.admits(Resources.of(1, 1, gpu=1))
     assert not limit.admits(two)
 
 
-@pytest.mark.usefixtures("gpu")
-def test_workers_without_the_declared_kind_are_no_candidates() -> None:
+def test_workers_without_the_further_kind_are_no_candidates() -> None:
     fleet = Fleet([16, 8, 4], Resources(4, 2048))
     for name, gpus in (("w1", 0), ("w2", 4)):
-        offer = Resources.of(cores=16, memory_mb=16384, gpu=gpus)
+        offer = Resources.of(16, 16384, gpu=gpus)
         fleet.join(name, offer, offer)
-    assert fleet.total == Resources.of(cores=32, memory_mb=32768, gpu=4)
+    assert fleet.total == Resources.of(32, 32768, gpu=4)
     for selection in WORKER_SELECTIONS:
-        found = fleet.candidates(Resources.of(cores=4, memory_mb=2048, gpu=1), selection)
+        found = fleet.candidates(Resources.of(4, 2048, gpu=1), selection)
         assert [worker for worker, _ in found] == ["w2"]
 
 
-@pytest.mark.usefixtures("gpu")
 def test_a_vector_is_an_array_in_the_log_and_read_back_as_it_was() -> None:
-    for vector, text in ((Resources(8, 4096), b"[8,4096,[]]"), (Resources.of(cores=8, gpu=2), b"[8,0,[2]]")):
+    for vector, text in (
+        (Resources(8, 4096), b"[8,4096,[]]"),
+        (Resources.of(8, gpu=2, fpga=1), b'[8,0,[["fpga",1],["gpu",2]]]'),
+    ):
         assert msgspec.json.encode(vector) == text
         assert msgspec.json.decode(text, type=Resources) == vector
     assert msgspec.json.decode(b"[8,4096]", type=Resources) == Resources(8, 4096)

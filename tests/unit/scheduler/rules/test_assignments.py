@@ -63,6 +63,8 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "settled_at",
         "cores_per_task",
         "leaving",
+        "addresses",
+        "per_task",
     ]
 
 

@@ -28,12 +28,14 @@ from scheduler.model.events import (
     DriverRemoved,
     Elastic,
     Event,
+    ExecutorAllocated,
     ExecutorChanged,
     ExecutorRemoved,
     ExecutorRevoked,
     ExecutorsRequested,
     Fixed,
     HoldEnded,
+    KindRegistered,
     Locations,
     LostWorkersForgotten,
     MasterElected,
@@ -46,6 +48,7 @@ from scheduler.model.events import (
     Shares,
     Wanted,
     WorkerChanged,
+    WorkerRegistered,
     WorkerRemoved,
     WorkerStatus,
 )
@@ -81,6 +84,19 @@ DRIVER = DriverAllocated(app="d1", driver="d1.driver-0", worker="w1", resources=
 STARTED = ExecutorChanged(executor="a1.0")
 REVOKED = ExecutorRevoked(app="a1", executor="a1.0", worker="w1")
 
+WITH_GPUS = WorkerRegistered(
+    worker="g1", node="g1", host="g1", rack="", offer=Resources.of(16, 65536, gpu=2), addresses={"gpu": ("0", "1")}
+)
+GPU_APP = replace(queued("g"), requested=Resources.of(8, 4096, gpu=2), sizing=Fixed(Resources.of(4, 2048, gpu=1)))
+GPU_GRANT = ExecutorAllocated(
+    app="g", executor="g.0", worker="g1", resources=Resources.of(4, 2048, gpu=1), addresses={"gpu": ("1",)}
+)
+
+
+def with_gpus(*addresses: str, number: int, worker: str = "g1") -> WorkerChanged:
+    offer = Resources.of(16, 65536, gpu=number)
+    return WorkerChanged(worker=worker, status="alive", offer=offer, addresses={"gpu": addresses})
+
 
 def held(worker: str, app: str = "f1", cores: int = 4, reason: Literal["hold", "reclaim"] = "hold") -> RoomHeld:
     return RoomHeld(worker=worker, app=app, amounts=Resources(cores, 2048), reason=reason)
@@ -90,7 +106,7 @@ def ended_hold(worker: str = "w1") -> HoldEnded:
     return HoldEnded(hold=HELD_AT, worker=worker, app="f1", reason="granted")
 
 
-HELD_AT = 30
+HELD_AT = 32
 """The position behind `BEFORE`."""
 CLAIM = held("w1", reason="reclaim")
 RECLAIMED = ExecutorRevoked(
@@ -113,6 +129,8 @@ BEFORE: list[Event] = [
     ACME,
     SMALL,
     CompanyRegistered(company="idle"),
+    KindRegistered(kind="gpu"),
+    WITH_GPUS,
     *(joined(f"w{number}") for number in range(1, 7)),
     changed("w2", "draining"),
     changed("w3", "decommissioned"),
@@ -154,6 +172,19 @@ CASES = [
     Case([], ClusterConfigured(min_executor_cores=3), "Settings", "min_executor_cores must be an even number, not 3"),
     Case([], ClusterConfigured(placement="nowhere"), "Settings", "placement cannot be 'nowhere'"),
     Case([], ClusterConfigured(half_life_s=0), "Settings", "half_life_s must be at least 1, not 0"),
+    Case([], KindRegistered(kind="gpu"), "R1", "kind 'gpu' is registered already"),
+    Case([], KindRegistered(kind="cores"), "R1", "a kind of resources must be"),
+    Case([], replace(SMALL, company="new", kinds=("fpga",)), "R1", "no kind of resources 'fpga' is registered"),
+    Case([], CompanyRegistered(company="new", amounts=Resources.of(8, 8, gpu=1)), "R4", "does not name the kinds"),
+    Case([], replace(WITH_GPUS, worker="g2", addresses={"gpu": ("0",)}), "R2", "names other addresses"),
+    Case([], replace(WITH_GPUS, worker="g2", addresses={"gpu": ("0", "0")}), "R2", "'0' is offered twice"),
+    Case([], with_gpus("0", "1", number=3), "R2", "names other addresses"),
+    Case([GPU_APP, entered("g"), GPU_GRANT], with_gpus("0", "2", number=2), "W1", "no longer offers gpu '1'"),
+    Case([], replace(GPU_APP, sizing=Computed(per_task=(("fpga", 1, 2),))), "R1", "'fpga' is registered"),
+    Case([], replace(GPU_APP, sizing=Computed(per_task=(("gpu", 0, 2),))), "R3", "needs nothing"),
+    Case([GPU_APP, entered("g")], replace(GPU_GRANT, addresses={}), "R5", "names other addresses"),
+    Case([GPU_APP, entered("g")], replace(GPU_GRANT, addresses={"gpu": ("7",)}), "R5", "does not offer gpu '7'"),
+    Case([GPU_APP, entered("g"), GPU_GRANT], replace(GPU_GRANT, executor="g.1"), "R5", "gpu '1' .* is granted already"),
     Case([], ACME, "C2", "company 'acme' is registered already"),
     Case([], CompanyRegistered(company="new", amounts=Resources(8, 1), part="1/2"), "C2", "a quota is amounts"),
     Case([], CompanyRegistered(company="new", amounts=Resources(-8, 1)), "C2", "is negative"),

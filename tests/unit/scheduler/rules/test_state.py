@@ -209,7 +209,7 @@ def test_a_part_moves_with_the_live_cluster_and_amounts_do_not() -> None:
     assert state.quota("acme") == Quota(Resources(10, 10_000), 4)
     fold([WorkerRemoved(worker="w1", reason="removed")], state)
     assert state.quota("acme") == Quota(Resources(0, 0), 4)
-    assert state.quota("b") == Quota(Resources(64, 32768))
+    assert state.quota("b") == Quota(Resources(64, 32768), named=())
     fold([CompanyChanged(company="b")], state)
     assert state.quota("b") == Quota(Resources(0, 0), 2)
 

@@ -40,6 +40,7 @@ from scheduler.model.events import (
     ExecutorsRequested,
     Fixed,
     HoldEnded,
+    KindRegistered,
     Locations,
     LostWorkersForgotten,
     MasterElected,
@@ -215,6 +216,7 @@ EVENTS: list[Event] = [
     AppHeld(app="a3"),
     AppReleased(app="a3"),
     AppReady(app="a3"),
+    KindRegistered(kind="gpu"),
 ]
 """An event of every type, in the order of the file."""
 

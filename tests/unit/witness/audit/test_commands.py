@@ -19,6 +19,7 @@ from scheduler.model.commands import (
     LoseWorker,
     Private,
     RegisterCompany,
+    RegisterKind,
     ReleaseApp,
     RemoveCompany,
     RemoveWorker,
@@ -77,6 +78,7 @@ def lively() -> list[Fact]:
     cluster.turn(replace(submission("h1", 4), hold=True), ReprioritizeApp(app="h1", priority=3))
     cluster.turn(replace(submission("h2", 4), after={"any": ("h1",)}))
     cluster.turn(ReleaseApp(app="h1"), HoldApp(app="h2"))
+    cluster.turn(RegisterKind(kind="gpu"))
     return facts(cluster)
 
 

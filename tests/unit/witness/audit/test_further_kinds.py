@@ -1,4 +1,4 @@
-"""A declared kind of resources is carried wherever cores and memory are."""
+"""A registered kind of resources is carried wherever cores and memory are."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from scheduler.model import resources
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
     AppAdmitted,
     CompanyRegistered,
     Event,
     ExecutorAllocated,
+    KindRegistered,
     WorkerRegistered,
 )
 from scheduler.model.resources import Resources
@@ -25,24 +25,24 @@ from tests.property.given import queued
 from witness.audit.shadow_ledger import ShadowLedger
 
 
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third kind of resources, declared for one test."""
-    monkeypatch.setattr(resources, "_kinds", ["cores", "memory_mb"])
-    resources.declare("gpu")
-
-
 def history(granted: int = 2) -> list[Event]:
     """A worker of 4 GPUs, a company that bought 3, and an executor with that many."""
-    size = Resources.of(cores=4, memory_mb=4096, gpu=granted)
+    size = Resources.of(4, 4096, gpu=granted)
+    held = {"gpu": ("0", "1", "2", "3", "4")[:granted]}
     return [
-        CompanyRegistered(company="acme", amounts=Resources.of(cores=16, memory_mb=16384, gpu=3)),
+        KindRegistered(kind="gpu"),
+        CompanyRegistered(company="acme", amounts=Resources.of(16, 16384, gpu=3), kinds=("gpu",)),
         WorkerRegistered(
-            worker="w1", node="n1", host="h1", rack="", offer=Resources.of(cores=16, memory_mb=16384, gpu=4)
+            worker="w1",
+            node="n1",
+            host="h1",
+            rack="",
+            offer=Resources.of(16, 16384, gpu=4),
+            addresses={"gpu": ("0", "1", "2", "3")},
         ),
         queued("a1", 4),
         AppAdmitted(app="a1", company="acme", user="ann", share="0/1"),
-        ExecutorAllocated(app="a1", executor="a1.0", worker="w1", resources=size, requested=size),
+        ExecutorAllocated(app="a1", executor="a1.0", worker="w1", resources=size, requested=size, addresses=held),
     ]
 
 
@@ -56,9 +56,10 @@ def recorded(state: ClusterState, events: list[Event]) -> Record:
 def test_the_log_shows_it_by_name_and_reads_it_back() -> None:
     record = recorded(ClusterState(), history())
     shown = [line.as_json() for line in lines_of(record)]
-    assert shown[0]["data"]["amounts"] == {"cores": 16, "memory_mb": 16384, "gpu": 3}
-    assert shown[1]["data"]["offer"] == {"cores": 16, "memory_mb": 16384, "gpu": 4}
-    assert shown[4]["data"]["resources"] == shown[4]["data"]["requested"] == {"cores": 4, "memory_mb": 4096, "gpu": 2}
+    assert shown[1]["data"]["amounts"] == {"cores": 16, "memory_mb": 16384, "gpu": 3}
+    assert shown[2]["data"]["offer"] == {"cores": 16, "memory_mb": 16384, "gpu": 4}
+    assert shown[5]["data"]["resources"] == shown[5]["data"]["requested"] == {"cores": 4, "memory_mb": 4096, "gpu": 2}
+    assert shown[5]["data"]["addresses"] == {"gpu": ["0", "1"]}
     assert list(read_lines(json.dumps(line).encode() for line in shown)) == [record]
 
 
@@ -66,9 +67,10 @@ def test_replay_and_snapshot_keep_it_in_every_ledger() -> None:
     state, replayed = ClusterState(), ClusterState()
     for fact in told(recorded(state, history())):
         replayed.apply(fact.event, at=fact.at)
-    assert state.quota("acme").amount.others == (3,)
-    assert state.workers["w1"].free == Resources.of(cores=12, memory_mb=12288, gpu=2)
-    assert state.companies["acme"].balance.granted.others == state.balance.requested.others == (2,)
+    assert state.quota("acme").amount.amount("gpu") == 3
+    assert state.workers["w1"].free == Resources.of(12, 12288, gpu=2)
+    assert state.companies["acme"].balance.granted.amount("gpu") == state.balance.requested.amount("gpu") == 2
+    assert state.executors["a1.0"].addresses == {"gpu": ("0", "1")}
     read_back = restored(lines(state))
     check(read_back)
     assert read_back.digest() == replayed.digest() == state.digest()
@@ -79,7 +81,7 @@ def test_the_audits_own_ledger_agrees_and_notices_a_difference_in_it_alone() -> 
     for event in history():
         state.apply(event, at=1_000)
         assert ledger.post(event, state) is None
-    grant = Resources.of(cores=4, memory_mb=4096)
+    grant = Resources.of(4, 4096)
     again = ExecutorAllocated(
         app="a1", executor="a1.1", worker="w1", resources=grant, requested=grant * 2 + Resources.of(gpu=2)
     )
