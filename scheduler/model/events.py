@@ -127,6 +127,12 @@ class ClusterConfigured(_Fact, frozen=True):
     archive_url: str = ""
     archive_after_events: int = 0
     archive_retain_events: int = 1_000_000
+    exclude_after: int = 2
+    exclude_s: int = 3600
+    suspect_failures: int | None = None
+    suspect_window_s: int = 300
+    suspect_s: int = 60
+    retry_backoff_s: int = 1
 
 
 class CompanyRegistered(_Fact, frozen=True):
@@ -177,13 +183,42 @@ class WorkerRemoved(_Fact, frozen=True):
     last_seen: int = 0
 
 
+class WorkerSuspected(_Fact, frozen=True):
+    """The worker gets nothing until `until` (ms): these `executors` ended abnormally soon after their start (W8).
+
+    `times` counts how often in a row it was suspected.
+    """
+
+    worker: str
+    executors: tuple[str, ...]
+    until: int
+    times: int = 1
+
+
+class WorkerProbed(_Fact, frozen=True):
+    """The suspected worker may get one executor as a probe (semantics W8)."""
+
+    worker: str
+
+
+class WorkerCleared(_Fact, frozen=True):
+    """The worker is suspected no longer (semantics W8).
+
+    `ran`: its probe ran for 10 s; `ended-well`: an executor did; `quarter`: more than a quarter of the live workers
+    were suspected; `off`: the setting.
+    """
+
+    worker: str
+    reason: Literal["ran", "ended-well", "quarter", "off"]
+
+
 class AppRegistered(_Fact, frozen=True):
     """An app joined its user's queue with its request (semantics A1, A2, S5).
 
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
-    (L6).
+    (L6). A task that failed waits `retry_backoff_s`, twice as long after each further failure (W10).
     """
 
     app: str
@@ -200,6 +235,7 @@ class AppRegistered(_Fact, frozen=True):
     driver: Resources | None = None
     supervise: bool = False
     elastic: Elastic | None = None
+    retry_backoff_s: int = 0
 
 
 class RoomReserved(_Fact, frozen=True):
@@ -269,7 +305,11 @@ class ExecutorRevoked(_Fact, frozen=True):
 
 
 class ExecutorRemoved(_Fact, frozen=True):
-    """The executor is gone and its grant returns; `done` = no task was left for it (semantics S6)."""
+    """The executor is gone and its grant returns; `done` = no task was left for it (semantics S6).
+
+    `finished`: a task of its app finished in it (semantics W7). `unstartable`: its app's command cannot be started on
+    the worker (semantics W9).
+    """
 
     app: str
     executor: str
@@ -277,6 +317,8 @@ class ExecutorRemoved(_Fact, frozen=True):
     reason: Literal["exited", "failed", "lost", "killed", "idle"]
     exit_code: int | None = None
     done: bool = False
+    finished: bool = False
+    unstartable: bool = False
 
 
 class AppChanged(_Fact, frozen=True):
@@ -329,7 +371,7 @@ class RefusalsOmitted(_Fact, frozen=True):
 
 ClusterEvent = MasterElected | ClusterConfigured
 CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
-WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved
+WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved | WorkerSuspected | WorkerProbed | WorkerCleared
 AppEvent = AppRegistered | RoomReserved | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | ExecutorRemoved

@@ -13,8 +13,9 @@ class Grant(BaseModel):
 
     For a driver, `executor` is its id and `command` its program. An executor that `stays` ends only with its app; the
     result of its tasks ends the app only if the app has no driver. In an `elastic` app it reports the backlog
-    (semantics L6). The worker starts it once the master has settled the log up to position `settled_at`: a commit is
-    visible before it has reached the configured replicas.
+    (semantics L6). A task that failed waits `retry_backoff_s` at first (semantics W10). The worker starts it once the
+    master has settled the log up to position `settled_at`: a commit is visible before it has reached the configured
+    replicas.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +37,7 @@ class Grant(BaseModel):
     stays: bool = False
     has_driver: bool = False
     elastic: bool = False
+    retry_backoff_s: int = 0
     settled_at: int = 0
 
 

@@ -6,7 +6,7 @@ unordered set (semantics T2). `submission` builds the event of a submitted app; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal, assert_never
 
 from msgspec.structs import asdict
@@ -19,11 +19,12 @@ from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import Resources, kinds
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
+from scheduler.rules.failures import could_host_elsewhere, left_out
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.placement.classic import pack_worker_by_worker
-from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
+from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.locality import place_near
-from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.placement.sizing import executor_memory_mb, least_room, sizes_to_try
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import registration
 from scheduler.rules.validate import (
@@ -120,11 +121,23 @@ def place(state: ClusterState, app: App, at: int) -> list[facts.ExecutorAllocate
     """
     if not app.owed:
         return []
+    if not app.troubles:
+        return _place(state, app, at)
+    for without in left_out(state, app, least_room(state.settings, app.sizing), at):
+        with state.seen_by(app, without):
+            granted = _place(state, app, at, without)
+        if granted:
+            return granted
+    return []
+
+
+def _place(state: ClusterState, app: App, at: int, without: Collection[str] = ()) -> list[facts.ExecutorAllocated]:
+    """The executors of `place`, none on the workers `without`."""
     match app.sizing:
         case Computed():
             return _place_computed(state, app, app.sizing)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
-            return place_near(state, app, size, at) if app.wanted else _place_fixed(state, app, size)
+            return place_near(state, app, size, at, without) if app.wanted else _place_fixed(state, app, size)
         case Fixed() | facts.OnePerWorker():
             return _place_growing(state, app, app.sizing.memory_mb)
 
@@ -141,7 +154,8 @@ def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[fac
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
         if limit:
             size = Resources(cores, memory_mb)
-            counts = PLACEMENTS[settings.placement].of_size(_candidates(state, app, size), size, limit)
+            candidates = one_probe(_candidates(state, app, size), state.probes, size)
+            counts = PLACEMENTS[settings.placement].of_size(candidates, size, limit)
             if counts:
                 return allocations(app, counts, size)
     return []
@@ -152,7 +166,7 @@ def _place_fixed(state: ClusterState, app: App, size: Resources) -> list[facts.E
     limit = min(_affordable(state, app, size.memory_mb), app.left_cores // size.cores)
     if limit <= 0:
         return []
-    candidates = _candidates(state, app, size)
+    candidates = one_probe(_candidates(state, app, size), state.probes, size)
     return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
 
 
@@ -188,7 +202,7 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
 def placements(state: ClusterState, at: int) -> Iterator[list[facts.ExecutorAllocated]]:
     """The executors to grant at time `at` (ms), in batches (semantics P6); the caller folds each before the next."""
     if PLACEMENTS[state.settings.placement].across_apps:
-        while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
+        while granted := pack_worker_by_worker(state, list(unsatisfied(state)), at):
             yield granted
         return
     for app in unsatisfied(state):
@@ -224,6 +238,12 @@ def is_full(state: ClusterState, unheld: Resources | None = None) -> bool:
     return (requested if unheld is None else requested - unheld).reaches(state.fleet.total)
 
 
+def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
+    """Whether a live worker could host the app that has not said that its command cannot be started (semantics W9)."""
+    workers = {name for name, trouble in app.troubles.items() if trouble.unstartable} | {worker.id}
+    return could_host_elsewhere(state, least_room(state.settings, app.sizing), workers)
+
+
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
     executor = _executor(state, command.executor)
     starting = executor.status == "starting" and _is_its_worker(executor, command.worker)
@@ -238,17 +258,21 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
 def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
-    An executor that was stopped has not failed. S6 does not apply to apps that size their executors (S5).
+    An executor that was stopped has not failed. S6 does not apply to apps that size their executors (S5). An app ends
+    as well if no other worker is left to start its tasks (W9).
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
         raise InvalidCommand(f"an executor that found no task left must end with reason exited, not {command.reason}")
+    if command.unstartable and command.reason != "failed":
+        raise InvalidCommand(f"an executor that cannot start a task must end with reason failed, not {command.reason}")
     if not _is_its_worker(executor, command.worker):
         return []
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
     done = command.done and isinstance(app.spec.sizing, Computed)
+    unstartable = reason == "failed" and command.unstartable != ""
     events: list[Event] = [
         facts.ExecutorRemoved(
             app=executor.app,
@@ -257,13 +281,17 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
             reason=reason,
             exit_code=command.exit_code,
             done=done,
+            finished=command.finished,
+            unstartable=unstartable,
         )
     ]
     if app.ended is None and not done:
         events += after_removal(app, [executor])
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
-        if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
+        if unstartable and not _can_start_elsewhere(state, app, worker):
+            events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
+        elif reason == "failed" and not running and failures >= state.settings.max_executor_failures:
             detail = f"{failures} executors ended abnormally with none running"
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=detail))
     return [*events, *_out_once_empty(worker)]

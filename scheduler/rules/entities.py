@@ -6,7 +6,7 @@ They are changed by `ClusterState.apply` alone; what is asked of one here follow
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scheduler.model.commands import Private
 from scheduler.model.events import (
@@ -43,6 +43,47 @@ class Allocation:
     locality: Locality | None = None
     idle_since: int | None = None
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+    running_since: int = 0
+    """Since when (ms) it runs, 0 if it does not yet (semantics W8)."""
+
+
+class Trouble(NamedTuple):
+    """An app's abnormal ends in a row on one worker, the last one at `at` (ms) (semantics W7).
+
+    `unstartable`: the last one said that the app's command cannot be started there (W9).
+    """
+
+    ends: int
+    at: int
+    unstartable: bool = False
+
+
+class QuickEnd(NamedTuple):
+    """An executor that ended abnormally soon after its start, at `at` (ms) (semantics W8)."""
+
+    executor: str
+    app: str
+    at: int
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """Why and until when (ms) a worker gets nothing (semantics W8)."""
+
+    executors: tuple[str, ...]
+    since: int
+    until: int
+    times: int = 1
+    """How often in a row it was suspected."""
+    on_probe: bool = False
+    """Whether the time is over and it may get one executor."""
+    probe: str = ""
+    """That executor."""
+
+    @property
+    def shut(self) -> bool:
+        """Whether the worker gets nothing now."""
+        return not self.on_probe or self.probe != ""
 
 
 @dataclass(slots=True)
@@ -60,6 +101,13 @@ class Worker:
     decommissioned: bool = False
     executors: dict[str, Allocation] = field(default_factory=dict)
     drivers: dict[str, Allocation] = field(default_factory=dict)
+    quick_ends: tuple[QuickEnd, ...] = ()
+    """The last executors of it that ended abnormally soon after their start, none well in between (semantics W8)."""
+    suspicion: Suspicion | None = None
+
+    def open_to(self, _app: str | None) -> Resources:
+        """What is free for new executors of that app, None = of any app; nothing while it is shut (semantics W8)."""
+        return NOTHING if self.suspicion is not None and self.suspicion.shut else self.free
 
 
 @dataclass(slots=True)
@@ -98,6 +146,8 @@ class App:
     failures: int = 0
     next_executor: int = 0
     next_driver: int = 0
+    troubles: dict[str, Trouble] = field(default_factory=dict)
+    """Worker -> the app's abnormal ends there, none of its tasks finished since (semantics W7)."""
     private: Private | None = None
     """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False

@@ -66,6 +66,8 @@ class Fleet:
         """What the live workers offer together."""
         self.live = 0
         """Number of live workers."""
+        self._offers: dict[Resources, int] = {}
+        """What a live worker offers -> how many offer that."""
         self._workers: dict[Shape, list[str]] = {}
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, Shape]] = []
@@ -87,12 +89,16 @@ class Fleet:
         """Add a worker that became live with `offer`, of which `free` is not granted (semantics A4)."""
         self.live += 1
         self.total += offer
+        self._offers[offer] = self._offers.get(offer, 0) + 1
         self._insert(worker, free)
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
         self.live -= 1
         self.total -= offer
+        self._offers[offer] -= 1
+        if not self._offers[offer]:
+            del self._offers[offer]
         kept, _ = self._moved.pop(worker, (free, free))
         self._delete(worker, kept)
 
@@ -119,6 +125,10 @@ class Fleet:
         if self._moved:
             self._sync()
         return self._by_cores[-1].cores if self._by_cores else 0
+
+    def hosts(self, size: Resources) -> int:
+        """How many live workers offer that much, granted or not (semantics W7)."""
+        return sum(number for offer, number in self._offers.items() if offer.covers(size))
 
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory (MiB) of usable workers with `cores` free; None if there is none (semantics S3)."""

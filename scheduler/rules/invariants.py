@@ -12,6 +12,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.timers import Timer
+from scheduler.rules.trouble import suspicion_timers
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
@@ -90,13 +91,21 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
 
 def _fleet_and_places(state: ClusterState) -> Iterator[str]:
     live = [worker for _, worker in sorted(state.workers.items()) if worker.status == "alive"]
-    if state.fleet.live_workers() != {worker.id: worker.free for worker in live}:
+    if state.fleet.live_workers() != {worker.id: worker.open_to(None) for worker in live}:
         yield "the fleet index differs from the live workers"
     if state.fleet.live != len(live):
         yield f"the fleet counts {state.fleet.live} live workers, but there are {len(live)}"
     total = sum((worker.offer for worker in live), NOTHING)
     if state.fleet.total != total:
         yield f"the fleet counts {state.fleet.total}, but the live workers offer {total}"
+    if (found := state.fleet.hosts(NOTHING)) != len(live):
+        yield f"the fleet counts {found} offers, but there are {len(live)} live workers"
+    suspected = {worker.id: worker.suspicion for worker in live if worker.suspicion is not None}
+    if state.suspects.keys() != suspected.keys():
+        yield f"the suspects are {sorted(state.suspects)}, but the facts suspect {sorted(suspected)}"
+    probes = {name for name, suspicion in suspected.items() if not suspicion.shut}
+    if state.probes.keys() != probes:
+        yield f"the workers on probe are {sorted(state.probes)}, but by the facts {sorted(probes)}"
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     racks: defaultdict[str, list[str]] = defaultdict(list)
     for worker in live:
@@ -150,6 +159,8 @@ def _timers(state: ClusterState) -> Iterator[str]:
         for app in state.waiting.values()
         for when, what in timers_of(app, state.settings)
     ]
+    for worker in state.suspects.values():
+        due += [Timer(when, -3, worker.id, what) for when, what in suspicion_timers(worker)]
     reserve = [(state.queue.reservation_due(name), name) for name in state.companies]
     due += [Timer(when, 0, name, "reservation") for when, name in reserve if when is not None]
     if state.timers.table != sorted(due):

@@ -124,6 +124,30 @@ def _worker_removed(state: Facts, event: events.WorkerRemoved) -> Broken:
     return ("W2", f"worker {event.worker!r} was last seen at {event.last_seen}") if event.last_seen < 0 else None
 
 
+def _worker_suspected(state: Facts, event: events.WorkerSuspected) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None or worker.status != "alive":
+        return "W8", f"worker {event.worker!r} is not live"
+    due = 1 if worker.suspicion is None else worker.suspicion.times + 1
+    if event.times != due or event.until <= state.at or not event.executors:
+        return "W8", f"worker {event.worker!r} is suspected for time {due}, not {event.times}, until {event.until}"
+    return None
+
+
+def _worker_probed(state: Facts, event: events.WorkerProbed) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None or worker.suspicion is None or worker.suspicion.on_probe:
+        return "W8", f"worker {event.worker!r} is not suspected, or on probe already"
+    return None
+
+
+def _worker_cleared(state: Facts, event: events.WorkerCleared) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None or worker.suspicion is None:
+        return "W8", f"worker {event.worker!r} is not suspected"
+    return None
+
+
 def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
     if event.app in state.apps:
         return "A1", f"app {event.app!r} is known already"
@@ -137,6 +161,8 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
         return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
+    if event.retry_backoff_s < 0:
+        return "W10", f"a task of app {event.app!r} waits {event.retry_backoff_s} s"
     return _sizing(event.app, event.sizing) or _sized(event)
 
 
@@ -193,6 +219,8 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
+    if worker.suspicion is not None and (worker.suspicion.shut or isinstance(event, events.DriverAllocated)):
+        return "W8", f"worker {event.worker!r} is suspected until {worker.suspicion.until}, or has its probe"
     if not event.resources.fits(worker.free):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     return None
@@ -266,6 +294,8 @@ def _executor_removed(state: Facts, event: events.ExecutorRemoved) -> Broken:
     broken = _executor(state, event, "A5")
     if broken is None and event.done and not isinstance(state.apps[event.app].spec.sizing, Computed):
         return "S6", f"app {event.app!r} sizes its executors: nothing is done with"
+    if broken is None and event.unstartable and event.reason != "failed":
+        return "W9", f"executor {event.executor!r} could not start a task, and {event.reason}"
     return broken
 
 
@@ -337,6 +367,9 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.WorkerRegistered: _worker_registered,
     events.WorkerChanged: _worker_changed,
     events.WorkerRemoved: _worker_removed,
+    events.WorkerSuspected: _worker_suspected,
+    events.WorkerProbed: _worker_probed,
+    events.WorkerCleared: _worker_cleared,
     events.AppRegistered: _app_registered,
     events.RoomReserved: _room_reserved,
     events.AppAdmitted: _app_admitted,

@@ -5,7 +5,7 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`. `invariants` recomputes all of them.
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `suspects`, `probes`. `invariants` recomputes all of them.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -36,11 +37,11 @@ from scheduler.model.events import (
     Event,
     Fixed,
 )
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
-from scheduler.rules.entities import Allocation, App, Company, User, Worker
+from scheduler.rules.entities import Allocation, App, Company, QuickEnd, Suspicion, Trouble, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import timers_of
@@ -49,6 +50,7 @@ from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
+from scheduler.rules.trouble import is_quick, suspect_failures, suspicion_timers
 
 REFUSALS_A_MINUTE = 60
 MINUTE_MS = 60_000
@@ -92,6 +94,10 @@ class ClusterState:
         self.unsatisfied_as_asked: list[int] = []
         """Those of them that said what executors they want (semantics S5)."""
         self._by_admission: dict[int, App] = {}
+        self.suspects: dict[str, Worker] = {}
+        """The suspected workers, all of them live (semantics W8)."""
+        self.probes: dict[str, Worker] = {}
+        """Those of them that may get an executor as a probe."""
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
@@ -133,6 +139,10 @@ class ClusterState:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
         index = bisect_right(self.waiting_drivers, after)
         return self._by_submission[self.waiting_drivers[index]] if index < len(self.waiting_drivers) else None
+
+    def drivers_waiting(self) -> list[App]:
+        """The apps whose drivers wait for a worker, in the order of submission (semantics D1)."""
+        return [self._by_submission[position] for position in self.waiting_drivers]
 
     def wants_executors(self, app: App) -> bool:
         """Whether placement owes the app an executor (P4), within its limit (P5), once its driver is placed (D1)."""
@@ -223,6 +233,7 @@ class ClusterState:
         self._oldest_commands = deque(self.commands)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
+            self._set_suspicion(worker)
         for name, company in self.companies.items():
             self.queue.add_company(name, company.balance, company.usage, last_selected=company.last_selected)
             for user_name, user in company.users.items():
@@ -239,6 +250,8 @@ class ClusterState:
             if app.spec.driver is not None and app.driver is None:
                 self._let_driver_wait(app, waits=True)
             self._reconsider(app)
+            if app.troubles:
+                self._set_timers(app)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
@@ -283,6 +296,8 @@ class ClusterState:
         self.queue.configure(event)
         for app in self.waiting.values():
             self._reconsider(app)
+            if app.troubles:
+                self._set_timers(app)
         self._forget_ended()
 
     def _company_registered(self, event: CompanyRegistered) -> None:
@@ -308,6 +323,7 @@ class ClusterState:
     def _worker_removed(self, event: events.WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
         self._set_live(worker, was=worker.status == "alive", now=False)
+        self._trust(worker)
         self._set_quotas()
 
     def _worker_changed(self, event: events.WorkerChanged) -> None:
@@ -318,14 +334,59 @@ class ClusterState:
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
+        if worker.status != "alive":
+            self._trust(worker)
         self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_quotas()
+
+    def _trust(self, worker: Worker) -> None:
+        """Nothing is known against a worker that is not live (semantics W8)."""
+        worker.quick_ends, worker.suspicion = (), None
+        self._set_suspicion(worker)
+
+    def _worker_suspected(self, event: events.WorkerSuspected) -> None:
+        worker = self.workers[event.worker]
+        before, worker.quick_ends = worker.open_to(None), ()
+        worker.suspicion = Suspicion(event.executors, self.at, event.until, event.times)
+        self._show(worker, before)
+
+    def _worker_probed(self, event: events.WorkerProbed) -> None:
+        worker = self.workers[event.worker]
+        before = worker.open_to(None)
+        if worker.suspicion is not None:
+            worker.suspicion.on_probe = True
+        self._show(worker, before)
+
+    def _worker_cleared(self, event: events.WorkerCleared) -> None:
+        worker = self.workers[event.worker]
+        before, worker.quick_ends, worker.suspicion = worker.open_to(None), (), None
+        self._show(worker, before)
+
+    def _probe(self, worker: Worker, suspicion: Suspicion, executor: str) -> None:
+        """The suspected worker has that executor as its probe from now on, "" = none (semantics W8)."""
+        before, suspicion.probe = worker.open_to(None), executor
+        self._show(worker, before)
+
+    def _show(self, worker: Worker, before: Resources) -> None:
+        """Bring what follows from a suspicion up to date; `before` was open to new executors."""
+        if worker.status == "alive":
+            self.fleet.move(worker.id, before, worker.open_to(None))
+        self._set_suspicion(worker)
+
+    def _set_suspicion(self, worker: Worker) -> None:
+        self.suspects.pop(worker.id, None)
+        self.probes.pop(worker.id, None)
+        if worker.suspicion is not None:
+            self.suspects[worker.id] = worker
+            if not worker.suspicion.shut:
+                self.probes[worker.id] = worker
+        self._timers.set(worker.id, -3, suspicion_timers(worker))
 
     def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
         if was == now:
             return
         change = self.fleet.join if now else self.fleet.leave
-        change(worker.id, worker.offer, worker.free)
+        change(worker.id, worker.offer, worker.open_to(None))
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
         move = self.places.join if now else self.places.leave
@@ -417,6 +478,8 @@ class ClusterState:
             add_request(app.accounts, -app.requested)
             self.queue.touch(app.spec.company, app.spec.user)
             self._reconsider(app)
+            if app.troubles:
+                self._set_timers(app)
         else:
             self.queue.remove(app.queued)
         self._forget_if_over(app)
@@ -431,6 +494,8 @@ class ClusterState:
             add_request(app.accounts, event.requested - app.requested)
             app.requested = event.requested
             self.queue.touch(app.spec.company, app.spec.user)
+        if worker.suspicion is not None:
+            self._probe(worker, worker.suspicion, event.executor)
         self._grant(app, worker, event.resources)
 
     def _executor_changed(self, event: events.ExecutorChanged) -> None:
@@ -438,9 +503,11 @@ class ClusterState:
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
         if executor.status == "starting":
-            executor.status = event.status
+            executor.status, executor.running_since = event.status, self.at
             app.running += 1
             app.failures = 0
+            if (worker := self.workers[executor.worker]).suspicion is not None:
+                self._set_suspicion(worker)
         if event.idle != (executor.idle_since is not None):
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
@@ -462,8 +529,26 @@ class ClusterState:
             app.failures += 1
         if event.done:
             app.done_cores += executor.resources.cores
+        self._note_end(event, executor, app, worker)
         self._grant(app, worker, -executor.resources)
+        suspicion = worker.suspicion
+        if suspicion is not None and suspicion.probe == executor.id:
+            self._probe(worker, suspicion, executor.id if event.reason in ("failed", "exited") else "")
         self._forget_if_over(app)
+
+    def _note_end(self, event: events.ExecutorRemoved, executor: Allocation, app: App, worker: Worker) -> None:
+        """What the end says of the worker, for the app (semantics W7, W9) and for everybody (W8)."""
+        if event.finished and app.troubles.pop(worker.id, None) is not None:
+            self._set_timers(app)
+        if event.reason == "exited":
+            worker.quick_ends = ()
+        elif event.reason == "failed":
+            if app.ended is None:
+                ends, _, unstartable = app.troubles.get(worker.id, Trouble(0, 0))
+                app.troubles[worker.id] = Trouble(ends + 1, self.at, unstartable or event.unstartable)
+                self._set_timers(app)
+            if (number := suspect_failures(self.settings)) and is_quick(executor.running_since, self.at):
+                worker.quick_ends = (*worker.quick_ends, QuickEnd(executor.id, app.spec.app, self.at))[-number:]
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
@@ -497,10 +582,10 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        before = worker.free
+        before = worker.open_to(None)
         worker.free -= grant
         if worker.status == "alive":
-            self.fleet.move(worker.id, before, worker.free)
+            self.fleet.move(worker.id, before, worker.open_to(None))
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
@@ -537,6 +622,22 @@ class ClusterState:
         living = app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
+    @contextmanager
+    def seen_by(self, app: App, without: Collection[str]) -> Iterator[None]:
+        """Have the fleet show what is open to the app, nothing on the workers `without` (semantics W7)."""
+        seen = [
+            (worker, worker.open_to(app.spec.app))
+            for name in without
+            if (worker := self.workers.get(name)) is not None and worker.status == "alive"
+        ]
+        for worker, free in seen:
+            self.fleet.move(worker.id, free, NOTHING)
+        try:
+            yield
+        finally:
+            for worker, free in seen:
+                self.fleet.move(worker.id, NOTHING, free)
+
     def _forget_if_over(self, app: App) -> None:
         """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
         if app.ended is None or app.executors or app.driver is not None:
@@ -568,6 +669,9 @@ class ClusterState:
         events.WorkerRegistered: _worker_registered,
         events.WorkerChanged: _worker_changed,
         events.WorkerRemoved: _worker_removed,
+        events.WorkerSuspected: _worker_suspected,
+        events.WorkerProbed: _worker_probed,
+        events.WorkerCleared: _worker_cleared,
         AppRegistered: _app_registered,
         events.RoomReserved: _room_reserved,
         events.AppAdmitted: _app_admitted,

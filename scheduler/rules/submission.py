@@ -58,6 +58,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         driver=driver,
         supervise=command.supervise,
         elastic=_bounds(command, tasks),
+        retry_backoff_s=state.settings.retry_backoff_s if command.retries else 0,
     )
 
 

@@ -10,8 +10,9 @@ from bisect import bisect_left, insort
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-What = Literal["delay", "growth", "idle", "reservation"]
-"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room (C7)."""
+What = Literal["delay", "growth", "idle", "reservation", "excluded", "suspect", "probe"]
+"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room (C7),
+the end of an app's exclusion from a worker (W7), of a suspicion (W8) and of the wait for its probe (W8)."""
 
 
 class Timer(NamedTuple):
@@ -33,7 +34,7 @@ class Timers:
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
         """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
 
-        Apps have their position of admission for `order`; a company has 0, which no app has.
+        Apps have their position of admission for `order`; a company has 0, which no app has, and a worker -3.
         """
         key = whom, order
         before, after = self._of.get(key, ()), tuple(due)

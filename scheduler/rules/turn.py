@@ -21,12 +21,16 @@ from scheduler.model.events import (
     DriverAllocated,
     Event,
     ExecutorAllocated,
+    ExecutorRemoved,
     ExecutorRevoked,
     MasterElected,
     RoomReserved,
+    WorkerCleared,
+    WorkerProbed,
 )
 from scheduler.rules.decide import admit, decide, placements
 from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
+from scheduler.rules.failures import judged, suspicions_due, switched_off
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.state import ClusterState
 
@@ -162,7 +166,7 @@ ENTAILING = MOVE_REQUESTS | {ClusterConfigured}
 
 
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
-    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7).
+    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7), suspicions (W8).
 
     The caller folds each event before it asks for the next.
     """
@@ -175,12 +179,13 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
 def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # noqa: ANN401 - of a type in ENTAILING
     """The events that follow at once from `event`, folded just now at time `at` (ms)."""
     if type(event) is ClusterConfigured:
-        return reservations(state, at)
+        return [*reservations(state, at), *switched_off(state)]
     app = state.apps.get(event.app)
-    if app is None or not (app.preferred_hosts or app.wanted):  # most apps: save the call
-        return ()
-    requested = requests(state, event, at)
-    return () if requested is None else (requested,)
+    requested = None
+    if app is not None and (app.preferred_hosts or app.wanted):  # few apps: save the call
+        requested = requests(state, event, at)
+    told = judged(state, event, at) if type(event) is ExecutorRemoved and event.reason in ("exited", "failed") else None
+    return () if requested is told is None else [each for each in (requested, told) if each is not None]
 
 
 def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
@@ -188,8 +193,8 @@ def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
         yield admitted
 
 
-def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
-    return place_drivers(state)
+def _drivers(state: ClusterState, at: int) -> Iterator[Event]:
+    return place_drivers(state, at)
 
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
@@ -201,6 +206,18 @@ def _executors(state: ClusterState, at: int) -> Iterator[Event]:
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
 
 STAGES = (
+    Stage(
+        suspicions_due,
+        (
+            Decision(WorkerProbed, "W8", "{0.worker} may get one executor as a probe", {"probed": "worker"}),
+            Decision(
+                WorkerCleared,
+                "W8",
+                "{0.worker} is suspected no longer: {0.reason}",
+                {"cleared": "worker", "reason": "reason"},
+            ),
+        ),
+    ),
     Stage(
         _admissions,
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),

@@ -58,6 +58,12 @@ _AT_LEAST = {
     "locality_wait_rack_ms": 0,
     "archive_after_events": 0,
     "archive_retain_events": 0,
+    "exclude_after": 0,
+    "exclude_s": 1,
+    "suspect_failures": 0,
+    "suspect_window_s": 1,
+    "suspect_s": 1,
+    "retry_backoff_s": 0,
 }
 
 
@@ -189,7 +195,7 @@ def _expected(name: str, current: object) -> str:
         return f"use one of {', '.join(_CHOICES[name])}"
     if isinstance(current, bool):
         return "use true or false"
-    if name == "max_drivers":
+    if name in ("max_drivers", "suspect_failures"):
         return "use a whole number or none"
     if name == "max_driver_share":
         return "use a part of the cluster, such as 1/2 or 50%"

@@ -6,23 +6,35 @@ An app gets at most one executor per worker. Packing fills worker by worker, acr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Computed, ExecutorAllocated
 from scheduler.model.resources import UNLIMITED_MEMORY_MB, Resources
+from scheduler.rules.failures import left_out
 from scheduler.rules.placement.executors import allocation
-from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.placement.sizing import executor_memory_mb, least_room, sizes_to_try
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
 
 
-def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> list[ExecutorAllocated]:
-    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7)."""
-    apps = [_owed(state, app) for app in unsatisfied]
+def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App], at: int) -> list[ExecutorAllocated]:
+    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7).
+
+    An app that failed on workers gets one there only if it gets none elsewhere, and is not excluded at `at` (ms) (W7).
+    """
+    tries = [[*left_out(state, app, least_room(state.settings, app.sizing), at)] for app in unsatisfied]
+    granted = _packed(state, [_owed(state, app, first) for app, (first, *_) in zip(unsatisfied, tries, strict=True)])
+    for app, (_, *others) in zip(unsatisfied, tries, strict=True):
+        for without in others:
+            granted = granted or _packed(state, [_owed(state, app, without)])
+    return granted
+
+
+def _packed(state: ClusterState, apps: list[_Owed]) -> list[ExecutorAllocated]:
     if not apps:
         return []
     settings = state.settings
@@ -37,6 +49,8 @@ def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> li
                 room -= size
                 owed.left -= size
                 owed.count += 1
+                if worker in state.probes:
+                    break
         apps = [owed for owed in apps if owed.left.cores > 0 and owed.count < owed.app.left_executors]
         if not apps:
             break
@@ -50,6 +64,7 @@ class _Owed:
     app: App
     left: Resources
     own: set[str]
+    """With those that are left out."""
     fixed_mb: int | None
     """Memory of each executor in MiB; None if computed, from `sizes`."""
     sizes: list[Resources]
@@ -64,7 +79,7 @@ class _Owed:
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
-def _owed(state: ClusterState, app: App) -> _Owed:
+def _owed(state: ClusterState, app: App, without: Collection[str]) -> _Owed:
     settings, fleet, sizing = state.settings, state.fleet, app.sizing
     sizes = []
     fixed_mb, left_mb = None, app.left_memory_mb
@@ -77,5 +92,5 @@ def _owed(state: ClusterState, app: App) -> _Owed:
         fixed_mb = sizing.memory_mb
         if settings.admission == "open":
             left_mb = UNLIMITED_MEMORY_MB
-    own, left = {executor.worker for executor in app.executors.values()}, Resources(app.left_cores, left_mb)
-    return _Owed(app, left, own, fixed_mb, sizes)
+    own = {*without, *(executor.worker for executor in app.executors.values())}
+    return _Owed(app, Resources(app.left_cores, left_mb), own, fixed_mb, sizes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from scheduler.rules.trouble import kept_until
+
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, Wanted
     from scheduler.rules.entities import App, Worker
@@ -60,7 +62,7 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
 
 
 def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
-    """Times (ms) at which a locality wait, elastic step or idle timeout of the app ends (semantics L5, L6)."""
+    """Times (ms) at which a locality wait, elastic step, idle timeout or exclusion of the app ends (L5, L6, W7)."""
     due: dict[tuple[int, What], None] = {}
     for wanted in app.wanted:
         if wanted.locations.hosts is not None:
@@ -73,4 +75,7 @@ def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
         for executor in app.executors.values():
             if executor.idle_since is not None and executor.status != "stopping":
                 due[executor.idle_since + settings.executor_idle_timeout_s * 1000, "idle"] = None
+    for trouble in app.troubles.values():
+        if until := kept_until(trouble, settings):
+            due[until, "excluded"] = None
     return list(due)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from scheduler.rules.fleet import in_order
 from scheduler.rules.placement.delay import delayed_until, places
-from scheduler.rules.placement.executors import PLACEMENTS, allocations
+from scheduler.rules.placement.executors import PLACEMENTS, allocations, one_probe
 
 if TYPE_CHECKING:
     from scheduler.model.events import ExecutorAllocated, Locality
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
 
 
-def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[ExecutorAllocated]:
+def place_near(
+    state: ClusterState, app: App, unit: Resources, at: int, without: Collection[str] = ()
+) -> list[ExecutorAllocated]:
     """Executors for pending requests: on a preferred host, in its rack, or anywhere (semantics L5).
 
     A request waits a bounded time for each nearer level, counted from its creation. Within a level, workers are
-    selected by the usual rules (P1, P2, P3).
+    selected by the usual rules (P1, P2, P3), those `without` left out.
     """
     settings = state.settings
     affordable = app.lacking if settings.admission == "open" else app.left_memory_mb // unit.memory_mb
@@ -36,13 +38,18 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
             anywhere += wanted.number if level == "rack" and at >= for_rack else 0
             if wanted.locations.hosts is None or (level == "rack" and at < for_host):
                 continue
-            near = [(worker, state.workers[worker].free) for worker in places(wanted, level, state.places)]
-            counts = put(in_order(near, unit, settings.worker_selection), unit, min(wanted.number, affordable))
+            near = [
+                (worker, state.workers[worker].open_to(app.spec.app))
+                for worker in places(wanted, level, state.places)
+                if worker not in without
+            ]
+            candidates = one_probe(in_order(near, unit, settings.worker_selection), state.probes, unit)
+            counts = put(candidates, unit, min(wanted.number, affordable))
             if counts:
                 return allocations(app, counts, unit, level)
     if not anywhere or not affordable:
         return []
-    candidates = state.fleet.candidates(unit, settings.worker_selection)
+    candidates = one_probe(state.fleet.candidates(unit, settings.worker_selection), state.probes, unit)
     granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
     hosts = [host for host, tasks in app.preferred_hosts.items() if tasks]
     racks = state.places.racks_of(hosts).values()

@@ -74,6 +74,7 @@ class Rig:
         memory_mb: int = 512,
         cwd: str | None = None,
         retries: int = 0,
+        backoff_s: int = 0,
         time_limit_s: int | None = None,
     ) -> Grant:
         """Write the grant of an executor of the rig's app, as a commit does."""
@@ -90,6 +91,7 @@ class Rig:
             env=(),
             cwd=cwd,
             retries=retries,
+            retry_backoff_s=backoff_s,
             time_limit_s=time_limit_s,
         )
         self.connection.hset(self.keys.grants(WORKER), grant.executor, grant.model_dump_json())

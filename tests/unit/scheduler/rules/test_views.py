@@ -143,7 +143,7 @@ def test_the_cluster_is_shown_in_a_few_numbers() -> None:
     cluster = seen(busy(), "cluster")
     assert (cluster["cores"], cluster["memory"]) == (16, 7168)
     assert cluster["apps"] == {"pending": 1, "waiting": 1, "running": 1, "finished": 0, "failed": 0, "killed": 0}
-    assert cluster["workers"] == [{"worker": "w1", "status": "alive"}]
+    assert cluster["workers"] == [{"worker": "w1", "status": "alive", "suspicion": None}]
 
 
 def test_a_view_that_does_not_exist_or_is_asked_wrongly_is_refused() -> None:

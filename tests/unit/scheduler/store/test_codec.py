@@ -41,8 +41,11 @@ from scheduler.model.events import (
     RoomReserved,
     Wanted,
     WorkerChanged,
+    WorkerCleared,
+    WorkerProbed,
     WorkerRegistered,
     WorkerRemoved,
+    WorkerSuspected,
 )
 from scheduler.model.resources import Resources
 from scheduler.store.codec import (
@@ -179,6 +182,9 @@ EVENTS: list[Event] = [
     ),
     CommandRefused(error="UnknownApp", message="no app 'a9' is known"),
     RefusalsOmitted(count=7, since=1735689600000),
+    WorkerSuspected(worker="w1", executors=("a1.0", "a2.0"), until=1735689660000, times=2),
+    WorkerProbed(worker="w1"),
+    WorkerCleared(worker="w1", reason="ended-well"),
 ]
 """An event of every type, in the order of the file."""
 
