@@ -34,14 +34,14 @@ class ConfigureCluster(_Request, frozen=True):
 class RegisterCompany(_Request, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
-    `borrow`: it may exceed its quota while no other company takes part (semantics C6).
+    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2).
     """
 
     company: str
     cores: int | None = None
     memory_mb: int | None = None
     part: str | None = None
-    borrow: bool = False
+    borrow: bool | None = None
 
 
 class ChangeCompany(_Request, frozen=True):

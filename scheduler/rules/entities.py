@@ -5,8 +5,9 @@ They are changed by `ClusterState.apply` alone; what is asked of one here follow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from scheduler.model.commands import Private
 from scheduler.model.events import (
@@ -21,13 +22,13 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
+from scheduler.rules.claims import NO_NEED, Need, Standings
 from scheduler.rules.ledger import Accounts, Balance, Usage
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
 
 
-@dataclass(slots=True)
-class Allocation:
+class Allocation(Struct):
     """A part of one worker, granted to an executor of one app or to its driver.
 
     `stopping`: the worker has not confirmed the end yet (semantics A5).
@@ -38,11 +39,18 @@ class Allocation:
     worker: str
     resources: Resources
     status: Literal["starting", "running", "stopping"] = "starting"
-    revoked: Literal["killed", "idle"] | None = None
+    revoked: Literal["killed", "idle", "reclaimed"] | None = None
     """Why it was told to stop while its app goes on."""
     locality: Locality | None = None
     idle_since: int | None = None
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+    granted_at: int = 0
+    claim: int = 0
+    """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
+    deadline: int = 0
+    """When (ms) its tasks are ended if reclaiming is firm (semantics E5)."""
+    was_running: bool = False
+    """Whether it was running when it was told to leave for a claim."""
     running_since: int = 0
     """Since when (ms) it runs, 0 if it does not yet (semantics W8)."""
 
@@ -50,7 +58,7 @@ class Allocation:
 class Trouble(NamedTuple):
     """An app's abnormal ends in a row on one worker, the last one at `at` (ms) (semantics W7).
 
-    `unstartable`: the last one said that the app's command cannot be started there (W9).
+    `unstartable`: one of them said that the app's command cannot be started there (W9).
     """
 
     ends: int
@@ -66,8 +74,7 @@ class QuickEnd(NamedTuple):
     at: int
 
 
-@dataclass(slots=True)
-class Suspicion:
+class Suspicion(Struct):
     """Why and until when (ms) a worker gets nothing (semantics W8)."""
 
     executors: tuple[str, ...]
@@ -86,8 +93,22 @@ class Suspicion:
         return not self.on_probe or self.probe != ""
 
 
-@dataclass(slots=True)
-class Worker:
+class Hold(Struct):
+    """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
+
+    id: int
+    worker: str
+    app: str
+    amounts: Resources
+    reason: Literal["hold", "reclaim"]
+    since: int
+    within: bool = False
+    """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
+    leaving: dict[str, Allocation] = {}
+    """The executors that were told to leave for the claim and are not gone."""
+
+
+class Worker(Struct):
     """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
 
     id: str
@@ -99,23 +120,44 @@ class Worker:
     """What of its offer is not granted."""
     status: WorkerStatus = "alive"
     decommissioned: bool = False
-    executors: dict[str, Allocation] = field(default_factory=dict)
-    drivers: dict[str, Allocation] = field(default_factory=dict)
+    executors: dict[str, Allocation] = {}
+    drivers: dict[str, Allocation] = {}
+    holds: dict[int, Hold] = {}
+    leaving: Resources = NOTHING
+    """What its executors that were told to stop have."""
     quick_ends: tuple[QuickEnd, ...] = ()
     """The last executors of it that ended abnormally soon after their start, none well in between (semantics W8)."""
     suspicion: Suspicion | None = None
 
-    def open_to(self, _app: str | None) -> Resources:
-        """What is free for new executors of that app, None = of any app; nothing while it is shut (semantics W8)."""
-        return NOTHING if self.suspicion is not None and self.suspicion.shut else self.free
+    @property
+    def shut(self) -> bool:
+        """Whether it gets nothing now because it is suspected (semantics W8)."""
+        return self.suspicion is not None and self.suspicion.shut
+
+    def open_to(self, app: str | None) -> Resources:
+        """What is free and not held for another app (semantics P8), None = held for nobody; nothing if shut (W8)."""
+        if self.shut:
+            return NOTHING
+        if not self.holds:
+            return self.free
+        held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
+        return (self.free - held).at_least(NOTHING)
 
 
-@dataclass(slots=True)
-class App:
+class LostWorker(Struct):
+    """A worker that was lost at `at` (ms), and what it offered (semantics N3)."""
+
+    id: str
+    offer: Resources
+    at: int
+
+
+class App(Struct):
     """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
 
     spec: AppRegistered
     queued: Pending
+    standings: Standings
     accounts: Accounts
     usage: Usage
     """Its company's."""
@@ -127,7 +169,7 @@ class App:
     sizing: Sizing
     """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
     preferring_tasks: int = 0
-    preferred_hosts: dict[str, int] = field(default_factory=dict)
+    preferred_hosts: dict[str, int] = {}
     wanted: tuple[Wanted, ...] = ()
     """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
     backlog_executors: int | None = None
@@ -135,6 +177,14 @@ class App:
     next_step: int = 1
     """How many more it asks for next, and since when (ms) the last ones are asked for."""
     asked_at: int = 0
+    target: int | None = None
+    """How many executors were asked for, None once they are requested (semantics L1)."""
+    stated: int = 0
+    """Log position at which that was stated."""
+    reserved_at: int = 0
+    """Since when (ms) its company's room is reserved for it; 0 = it is not (semantics C7)."""
+    lapsed: int = 0
+    """Log position at which its last reservation lapsed, 0 = none did."""
     admitted: int = 0
     admitted_at: int = 0
     ended: Literal["finished", "failed", "killed"] | None = None
@@ -146,15 +196,35 @@ class App:
     failures: int = 0
     next_executor: int = 0
     next_driver: int = 0
-    troubles: dict[str, Trouble] = field(default_factory=dict)
+    troubles: dict[str, Trouble] = {}
     """Worker -> the app's abnormal ends there, none of its tasks finished since (semantics W7)."""
     private: Private | None = None
     """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
-    executors: dict[str, Allocation] = field(default_factory=dict)
+    need: Need = NO_NEED
+    """What it needs of a worker."""
+    usable: int = 0
+    """How many of its smallest executors it can still use."""
+    more: Resources = NOTHING
+    """What of its claim is not granted yet (semantics A8)."""
+    claim: Resources = NOTHING
+    """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
+    lent: Resources = NOTHING
+    unserved: bool = False
+    """Whether it was admitted and never granted anything (semantics O3)."""
+    executors: dict[str, Allocation] = {}
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+    holds: dict[int, Hold] = {}
+    owed_since: int = 0
+    """Since when (ms) it is owed executors and was granted none."""
+    on_lent: bool = False
+    """Whether it was admitted on what elastic apps of its company claim beyond their least (semantics E7)."""
+    no_hold_before: int = 0
+    """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
+    losses: tuple[int, ...] = ()
+    """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
 
     @property
     def name(self) -> str:
@@ -179,6 +249,15 @@ class App:
         return left if spec.driver is None or self.driver is not None else left - spec.driver.cores
 
     @property
+    def beyond_least(self) -> Resources:
+        """What an admitted elastic app claims beyond its least number of executors (semantics E7)."""
+        sizing, elastic = self.sizing, self.spec.elastic
+        if elastic is None or not isinstance(sizing, Fixed) or not self.admitted or self.ended is not None:
+            return NOTHING
+        least = sizing.each * elastic.least + (self.spec.driver or NOTHING)
+        return (self.claim - least).at_least(NOTHING)
+
+    @property
     def elastic(self) -> bool:
         """Whether its demand follows its backlog (semantics L6)."""
         return self.spec.elastic is not None
@@ -187,6 +266,11 @@ class App:
     def driver_runs(self) -> bool:
         """Whether it needs no driver, or has one that was not told to stop (semantics D1)."""
         return self.spec.driver is None or (self.driver is not None and self.driver.status != "stopping")
+
+    @property
+    def unplaced_driver(self) -> Resources:
+        """Its driver while that waits for a worker; nothing otherwise."""
+        return NOTHING if self.spec.driver is None or self.driver is not None else self.spec.driver
 
     @property
     def lacking(self) -> int:
@@ -205,13 +289,18 @@ class App:
         return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
 
     @property
+    def left_executor_memory_mb(self) -> int:
+        """Memory that may still be granted to its executors, without its driver's (semantics A2, D1)."""
+        left, spec = self.requested.memory_mb - self.granted.memory_mb, self.spec
+        return left if spec.driver is None or self.driver is not None else left - spec.driver.memory_mb
+
+    @property
     def left_memory_mb(self) -> int:
         """Memory that may still be granted to the app: grants never exceed the request (semantics A2)."""
         return self.requested.memory_mb - self.granted.memory_mb
 
 
-@dataclass(slots=True)
-class User:
+class User(Struct):
     """Somebody who submits apps on behalf of one company."""
 
     balance: Balance = field(default_factory=Balance)
@@ -219,8 +308,7 @@ class User:
     last_selected_at: int = 0
 
 
-@dataclass(slots=True)
-class Company:
+class Company(Struct):
     """A tenant, the quota it bought, and its users."""
 
     spec: CompanyRegistered | CompanyChanged
@@ -229,4 +317,6 @@ class Company:
     last_selected: int = 0
     apps: int = 0
     """How many apps it has that have not ended."""
-    users: dict[str, User] = field(default_factory=dict)
+    short_since: int | None = None
+    """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
+    users: dict[str, User] = {}

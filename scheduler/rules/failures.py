@@ -44,6 +44,22 @@ def left_out(state: ClusterState, app: App, size: Resources, at: int) -> Iterato
             yield ()
 
 
+def kept_from(state: ClusterState, app: App, at: int) -> Collection[str]:
+    """The workers on which the app gets nothing at time `at` (ms), whatever else there is (semantics W7, W9)."""
+    if not app.troubles:
+        return ()
+    *_, last = left_out(state, app, app.need.least, at)
+    return last
+
+
+def has_room_now(state: ClusterState, app: App, at: int) -> bool:
+    """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
+    if not app.troubles:
+        return state.fleet.has_room(app.need.least)
+    with state.seen_by(app, kept_from(state, app, at)):
+        return state.fleet.has_room(app.need.least)
+
+
 def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str]) -> bool:
     """Whether a live worker other than these could host `size` if it were empty (semantics W7)."""
     known = (state.workers.get(worker) for worker in workers)

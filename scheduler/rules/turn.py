@@ -7,6 +7,7 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -23,15 +24,23 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRemoved,
     ExecutorRevoked,
+    HoldEnded,
+    LostWorkersForgotten,
     MasterElected,
+    ReservationLapsed,
+    RevocationWithdrawn,
+    RoomHeld,
     RoomReserved,
     WorkerCleared,
     WorkerProbed,
 )
-from scheduler.rules.decide import admit, decide, placements
-from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
+from scheduler.rules.decide import admit, decide
+from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
 from scheduler.rules.failures import judged, suspicions_due, switched_off
+from scheduler.rules.holds import new_holds, void
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.reclaim import reclaim
+from scheduler.rules.serving import served
 from scheduler.rules.state import ClusterState
 
 
@@ -57,7 +66,7 @@ class Decision(NamedTuple):
 class Stage(NamedTuple):
     """A part of a turn: what it decides on a state at a time (ms), each event folded before the next is asked for."""
 
-    decide: Callable[[ClusterState, int], Iterator[Event]]
+    decide: Callable[[ClusterState, int], Iterable[Event]]
     decisions: tuple[Decision, ...]
 
 
@@ -119,7 +128,7 @@ class Turn:
         return True
 
     def settle(self, *, due: bool = False) -> bool:
-        """Admit until nobody may enter, let elastic apps grow and shrink, place drivers and executors (semantics T2).
+        """Decide what time has brought, admit, let demands grow, place drivers and executors (semantics T2).
 
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
@@ -188,26 +197,56 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     return () if requested is told is None else [each for each in (requested, told) if each is not None]
 
 
-def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
+def _moments(state: ClusterState, at: int) -> Iterator[Event]:
+    return consequences(state, _due(state, at), at)
+
+
+def _due(state: ClusterState, at: int) -> Iterator[Event]:
+    yield from suspicions_due(state, at)
+    if forgotten := state.to_forget(at):
+        yield LostWorkersForgotten(workers=tuple(forgotten))
+    for app in state.to_lapse(at):
+        yield ReservationLapsed(app=app)
+    yield from void(state, at)
+    yield from given_back(state, at)
+
+
+def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
     while (admitted := admit(state)) is not None:
         yield admitted
+        yield from entailed(state, admitted, at)
+        if admitted.lent:
+            yield from consequences(state, withdrawn(state, admitted), at)
 
 
-def _drivers(state: ClusterState, at: int) -> Iterator[Event]:
-    return place_drivers(state, at)
+def _demands(state: ClusterState, at: int) -> Iterator[Event]:
+    return consequences(state, grown(state, at), at)
+
+
+def _drivers(state: ClusterState, at: int) -> Iterable[Event]:
+    return place_drivers(state, at) if state.waiting_drivers else ()
 
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
-    for granted in placements(state, at):
-        for event in granted:
-            yield event if type(state.apps[event.app].sizing) is Computed else with_request(state, event)
+    """The executors to grant (semantics P6). Those whose size is computed raise no request and prefer no host."""
+    for event in served(state, at):
+        if type(event) is not ExecutorAllocated:
+            yield from consequences(state, (event,), at)
+        elif type(state.apps[event.app].sizing) is Computed:
+            yield event
+        else:
+            yield from consequences(state, (with_request(state, event),), at)
+
+
+def _holds(state: ClusterState, at: int) -> Iterator[Event]:
+    return consequences(state, chain(new_holds(state, at), reclaim(state, at)), at)
 
 
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
 
 STAGES = (
     Stage(
-        suspicions_due,
+        _moments,
         (
             Decision(WorkerProbed, "W8", "{0.worker} may get one executor as a probe", {"probed": "worker"}),
             Decision(
@@ -216,6 +255,20 @@ STAGES = (
                 "{0.worker} is suspected no longer: {0.reason}",
                 {"cleared": "worker", "reason": "reason"},
             ),
+            Decision(
+                LostWorkersForgotten,
+                "N3",
+                "{0.workers} are remembered no longer",
+                {"forgotten": "workers"},
+            ),
+            Decision(ReservationLapsed, "C7", "the room reserved for {0.app} is free again", {"lapsed": "app"}),
+            Decision(
+                ExecutorRevoked,
+                "L6",
+                "{0.executor} is told to stop",
+                {"revoked": "executor", "reason": "reason"},
+                lambda event: event.reason == "idle",
+            ),
         ),
     ),
     Stage(
@@ -223,21 +276,13 @@ STAGES = (
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
     ),
     Stage(
-        due,
+        _demands,
         (
             Decision(
                 AppChanged,
                 "L6",
                 "{0.app} asks for {0.executor_limit} executors",
-                {"demanded": "app", "executors": "executor_limit", "cores": "requested.cores"},
-                lambda event: event.backlog_executors is not None,
-            ),
-            Decision(
-                ExecutorRevoked,
-                "L6",
-                "{0.executor} is told to stop",
-                {"given_back": "app", "executor": "executor", "worker": "worker"},
-                lambda event: event.reason == "idle",
+                {"requested": "app", "cores": "requested.cores"},
             ),
         ),
     ),
@@ -259,24 +304,63 @@ STAGES = (
                 ExecutorAllocated,
                 "P6",
                 "{0.executor} gets {0.resources.cores} cores on {0.worker}",
-                {"allocated": "app", **_GRANT, "locality": "locality"},
+                {"granted": "app", "executor": "executor", **_GRANT, "locality": "locality"},
+            ),
+            Decision(
+                HoldEnded,
+                "P8",
+                "room on {0.worker} is no longer held for {0.app}: {0.reason}",
+                {"hold_ended": "worker", "app": "app"},
+            ),
+            Decision(
+                RevocationWithdrawn,
+                "E5",
+                "{0.executor} goes on as before",
+                {"withdrawn": "executor"},
+            ),
+        ),
+    ),
+    Stage(
+        _holds,
+        (
+            Decision(
+                RoomHeld,
+                "P8",
+                "room for {0.amounts} is held on {0.worker} for {0.app}",
+                {
+                    "held": "worker",
+                    "app": "app",
+                    "cores": "amounts.cores",
+                    "memory_mb": "amounts.memory_mb",
+                    "reason": "reason",
+                },
+            ),
+            Decision(
+                ExecutorRevoked,
+                "E1",
+                "{0.executor} is told to leave for {0.claimant}",
+                {"revoked": "executor", "claimant": "claimant", "rule": "rule"},
+                lambda event: event.reason == "reclaimed",
             ),
         ),
     ),
 )
 """In the order of a turn."""
-_KNOWN = {decision.event: (number, decision) for number, stage in enumerate(STAGES) for decision in stage.decisions}
+_KNOWN: dict[type[Event], list[tuple[int, Decision]]] = {}
+for _number, _stage in enumerate(STAGES):
+    for _decision in _stage.decisions:
+        _KNOWN.setdefault(_decision.event, []).append((_number, _decision))
 
 
 def decision_of(event: Event, cause: str = "") -> Decision | None:
     """What kind of decision the event is; None if it is of a command, as one with a `cause` always is."""
-    known = None if cause else _KNOWN.get(type(event))
-    return known[1] if known is not None and known[1].is_one(event) else None
+    known = () if cause else _KNOWN.get(type(event), ())
+    return next((decision for _, decision in known if decision.is_one(event)), None)
 
 
 def stage_of(event: Event) -> int:
-    """The number of the stage that decides events of this type, 0 if none does."""
-    return _KNOWN[type(event)][0] if type(event) in _KNOWN else 0
+    """The number of the stage that decides such an event, 0 if none does."""
+    return next((number for number, decision in _KNOWN.get(type(event), ()) if decision.is_one(event)), 0)
 
 
 def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
@@ -284,5 +368,4 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
 
     The caller folds each event before it asks for the next.
     """
-    for stage in STAGES[first:]:
-        yield from consequences(state, stage.decide(state, at), at)
+    return chain.from_iterable(stage.decide(state, at) for stage in STAGES[first:])

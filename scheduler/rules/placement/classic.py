@@ -14,23 +14,27 @@ from scheduler.model.events import Computed, ExecutorAllocated
 from scheduler.model.resources import UNLIMITED_MEMORY_MB, Resources
 from scheduler.rules.failures import left_out
 from scheduler.rules.placement.executors import allocation
-from scheduler.rules.placement.sizing import executor_memory_mb, least_room, sizes_to_try
+from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
     from scheduler.rules.state import ClusterState
 
 
-def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App], at: int) -> list[ExecutorAllocated]:
+def pack_worker_by_worker(
+    state: ClusterState, unsatisfied: Sequence[App], at: int, most: Resources | None = None
+) -> list[ExecutorAllocated]:
     """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7).
 
     An app that failed on workers gets one there only if it gets none elsewhere, and is not excluded at `at` (ms) (W7).
+    With `most`, each gets no more than that (P6).
     """
-    tries = [[*left_out(state, app, least_room(state.settings, app.sizing), at)] for app in unsatisfied]
-    granted = _packed(state, [_owed(state, app, first) for app, (first, *_) in zip(unsatisfied, tries, strict=True)])
+    tries = [[*left_out(state, app, app.need.least, at)] for app in unsatisfied]
+    first = [_owed(state, app, most, without) for app, (without, *_) in zip(unsatisfied, tries, strict=True)]
+    granted = _packed(state, first)
     for app, (_, *others) in zip(unsatisfied, tries, strict=True):
         for without in others:
-            granted = granted or _packed(state, [_owed(state, app, without)])
+            granted = granted or _packed(state, [_owed(state, app, most, without)])
     return granted
 
 
@@ -79,12 +83,13 @@ class _Owed:
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
-def _owed(state: ClusterState, app: App, without: Collection[str]) -> _Owed:
+def _owed(state: ClusterState, app: App, most: Resources | None, without: Collection[str]) -> _Owed:
     settings, fleet, sizing = state.settings, state.fleet, app.sizing
+    cores_left = app.left_cores if most is None else min(app.left_cores, most.cores)
     sizes = []
     fixed_mb, left_mb = None, app.left_memory_mb
     if isinstance(sizing, Computed):
-        for cores in sizes_to_try(fleet, app.left_cores):
+        for cores in sizes_to_try(fleet, cores_left):
             memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
             if memory_mb is not None:
                 sizes.append(Resources(cores, memory_mb))
@@ -92,5 +97,7 @@ def _owed(state: ClusterState, app: App, without: Collection[str]) -> _Owed:
         fixed_mb = sizing.memory_mb
         if settings.admission == "open":
             left_mb = UNLIMITED_MEMORY_MB
+    if most is not None:
+        left_mb = min(left_mb, most.memory_mb)
     own = {*without, *(executor.worker for executor in app.executors.values())}
-    return _Owed(app, Resources(app.left_cores, left_mb), own, fixed_mb, sizes)
+    return _Owed(app, Resources(cores_left, left_mb), own, fixed_mb, sizes)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from scheduler.rules.trouble import kept_until
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, Wanted
-    from scheduler.rules.entities import App, Worker
+    from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.timers import What
     from scheduler.rules.topology import Topology
 
@@ -62,7 +62,7 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
 
 
 def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
-    """Times (ms) at which a locality wait, elastic step, idle timeout or exclusion of the app ends (L5, L6, W7)."""
+    """Times (ms) at which a wait, elastic step, idle timeout, hold or exclusion of the app ends (L5, L6, P8, W7)."""
     due: dict[tuple[int, What], None] = {}
     for wanted in app.wanted:
         if wanted.locations.hosts is not None:
@@ -78,4 +78,21 @@ def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
     for trouble in app.troubles.values():
         if until := kept_until(trouble, settings):
             due[until, "excluded"] = None
-    return list(due)
+    return [*due, *_hold_timers(app, settings)]
+
+
+def _hold_timers(app: App, settings: ClusterConfigured) -> Iterator[tuple[int, What]]:
+    """When the app has waited long enough for a hold, and when its hold ends (semantics P8)."""
+    if settings.admission == "fair":
+        if app.owed:
+            yield max(app.owed_since + settings.hold_patience_s * 1000, app.no_hold_before), "hold"
+        for hold in app.holds.values():
+            if hold.reason == "hold":
+                yield hold.since + settings.hold_limit_s * 1000, "hold-limit"
+
+
+def takeable_at(executor: Allocation, settings: ClusterConfigured) -> list[tuple[int, What]]:
+    """When (ms) a firm claim may take the executor (semantics E2); empty where its age does not count."""
+    if settings.reclaim != "firm" or settings.admission == "open":
+        return []
+    return [(executor.granted_at + settings.min_runtime_s * 1000, "takeable")]

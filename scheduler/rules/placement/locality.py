@@ -21,7 +21,13 @@ LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
 
 
 def place_near(
-    state: ClusterState, app: App, unit: Resources, at: int, without: Collection[str] = ()
+    state: ClusterState,
+    app: App,
+    unit: Resources,
+    at: int,
+    *,
+    most: Resources | None = None,
+    without: Collection[str] = (),
 ) -> list[ExecutorAllocated]:
     """Executors for pending requests: on a preferred host, in its rack, or anywhere (semantics L5).
 
@@ -30,6 +36,8 @@ def place_near(
     """
     settings = state.settings
     affordable = app.lacking if settings.admission == "open" else app.left_memory_mb // unit.memory_mb
+    if most is not None:
+        affordable = min(affordable, most.holds(unit))
     put = PLACEMENTS[settings.placement].of_size
     anywhere = 0
     for level in LEVELS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.model.events import Computed, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import Resources, round_up
 
 if TYPE_CHECKING:
@@ -12,18 +11,6 @@ if TYPE_CHECKING:
     from scheduler.rules.fleet import Fleet
 
 MEMORY_STEP_MB = 256
-
-
-def least_room(settings: ClusterConfigured, sizing: Sizing) -> Resources:
-    """The least room into which an executor of that sizing can be placed (semantics S3, S5)."""
-    match sizing:
-        case Fixed(each=size):
-            return size
-        case OnePerWorker(memory_mb=memory_mb):
-            return Resources(1, memory_mb)
-        case Computed(memory_per_task_mb=per_task_mb):
-            cores = settings.min_executor_cores
-            return Resources(cores, memory_for(settings, cores, 256 if per_task_mb is None else per_task_mb))
 
 
 def executor_sizes(settings: ClusterConfigured) -> list[int]:

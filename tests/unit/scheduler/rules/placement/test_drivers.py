@@ -98,7 +98,7 @@ def test_one_driver_may_be_placed_beyond_the_share_while_no_other_holds_anything
 
 @pytest.mark.parametrize("placement", ["classic-spread", "classic-pack"])
 def test_classic_placements_fill_each_worker_in_the_drawn_order_with_drivers(placement: str) -> None:
-    """Semantics D2: waiting drivers of 2, 5, 2 and 2 cores on workers of 4."""
+    """Semantics D2: waiting drivers of 2, 3, 2 and 2 cores on workers of 4."""
     orders = set()
     for position in range(12):
         cluster = Cluster({**ALL, "placement": placement, "spread_out_drivers": bool(position % 2)})
@@ -107,12 +107,12 @@ def test_classic_placements_fill_each_worker_in_the_drawn_order_with_drivers(pla
             cluster.worker(f"w{number}", 4)
         for _ in range(position):
             cluster.state.apply(MasterElected(master="m1"), at=cluster.state.at)
-        submitted = [with_driver(f"a{n}", driver_cores=cores) for n, cores in enumerate((2, 5, 2, 2))]
+        submitted = [with_driver(f"a{n}", driver_cores=cores) for n, cores in enumerate((2, 3, 2, 2))]
         placed = drivers(cluster.turn(*submitted))
-        assert [app for app, _ in placed] == ["a0", "a2", "a3"]
-        first, second = placed[0][1], placed[2][1]
-        assert [worker for _, worker in placed] == [first, first, second]
-        orders.add((first, second))
+        assert [app for app, _ in placed] == ["a0", "a2", "a1", "a3"]
+        first, second, third = placed[0][1], placed[2][1], placed[3][1]
+        assert [worker for _, worker in placed] == [first, first, second, third]
+        orders.add((first, second, third))
     assert len(orders) > 3
 
 
