@@ -674,6 +674,8 @@ class ClusterState:
             self._let_leave(held)
         app.running = 0
         self._drop_holder(app)
+        if app.troubles:
+            self._timers.changed[app.submitted] = app
         app.wanted = ()
         self.wishes.pop(event.app, None)
         if app.spec.driver is not None and app.driver is None and app.admitted:

@@ -45,7 +45,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "executorMemory": None if sized is None else sized.memory_mb,
         "executorLimit": found.executor_limit,
         "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
-        "excludedWorkers": _exclusions(state, found),
+        "excludedWorkers": exclusions(state, found),
         "preferredHosts": found.preferred_hosts or None,
         "pendingRequests": sum(wanted.number for wanted in found.wanted) or None,
         "unlimited": spec.cores is None,
@@ -68,7 +68,7 @@ def workers(state: ClusterState) -> list[dict[str, Any]]:
     """
     of_worker: dict[str, list[dict[str, Any]]] = {}
     for found in state.waiting.values():
-        for each in _exclusions(state, found):
+        for each in exclusions(state, found):
             of_worker.setdefault(each.pop("worker"), []).append({"app": found.spec.app, **each})
     return [
         {
@@ -105,7 +105,7 @@ def suspicion(worker: Worker) -> dict[str, Any] | None:
     }
 
 
-def _exclusions(state: ClusterState, app: App) -> list[dict[str, Any]]:
+def exclusions(state: ClusterState, app: App) -> list[dict[str, Any]]:
     """The workers from which the app is excluded, with its abnormal ends there and until when (ms) (semantics W7)."""
     return [
         {
