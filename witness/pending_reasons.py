@@ -21,12 +21,14 @@ from scheduler.rules.decide import is_full
 from scheduler.rules.entities import App, Worker
 from scheduler.rules.failures import kept_from, left_out
 from scheduler.rules.placement.drivers import within_driver_limits
-from scheduler.rules.placement.sizing import executor_memory_mb
+from scheduler.rules.placement.sizing import executor_memory_mb, smallest_cores
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import exclusions, suspicion
 from witness.failing import exclusion_in_words, suspicion_in_words
 
 CAUSES = (
+    "dependency",
+    "hold",
     "no-live-worker",
     "beyond-quota",
     "quota",
@@ -72,12 +74,29 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
         return None
     if app.admitted:
         return _for_executors(state, app)
+    if not app.ready:
+        return _until_ready(app)
     if not state.fleet.live:
         return Wait("no-live-worker", "A3", _no_worker)
     if state.settings.admission == "open":
         return Wait("next-turn", "A6", lambda: ("it will be admitted in the next turn", {}))
     company = state.queue.companies[app.spec.company]
     return _behind_its_company(state, company, app) or _for_its_turn(state, company, app)
+
+
+def _until_ready(app: App) -> Wait:
+    """Its dependencies (J1), a hold (J3), or the next turn, which lets it be ready."""
+    if app.awaits:
+        return Wait("dependency", "J1", partial(_dependent, app))
+    if app.on_hold:
+        return Wait("hold", "J3", lambda: (f"it is on hold; `fairlog release {app.spec.app}` ends that", {}))
+    return Wait("next-turn", "J2", lambda: ("it will be ready in the next turn", {}))
+
+
+def _dependent(app: App) -> Told:
+    named = [f"{name}:{condition}" for name, condition in app.awaits.items()]
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return f"it starts after {', '.join(named[:_NAMED])}{more}", {"after": dict(app.awaits), "onHold": app.on_hold}
 
 
 def _no_worker() -> Told:
@@ -136,14 +155,17 @@ def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
 
 def _queued(queue: UserQueue, app: App) -> Told:
     place = next(number for number, (_, one) in enumerate(queue.by_policy) if one.app == app.spec.app)
-    ahead = [one.app for _, one in queue.by_policy[:place]]
-    text = f"{place} of {app.spec.user}'s apps are before it; the next is {ahead[0]}"
-    return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": ahead[:100]}
+    ahead = [one for _, one in queue.by_policy[:place]]
+    text = f"{place} of {app.spec.user}'s apps are before it; the next is {ahead[0].app}"
+    if any(one.priority != app.priority for one in ahead):
+        text += f", with priority {ahead[0].priority}; its own is {app.priority}"
+    names = [one.app for one in ahead[:100]]
+    return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": names, "priority": app.priority}
 
 
 def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
-    """The app's place among its user's pending apps (F), from 1; None if it is not pending."""
-    if app.state != "pending":
+    """The app's place among its user's pending apps (F), from 1; None if it is not pending or not ready (J2)."""
+    if app.state != "pending" or not app.ready:
         return None
     order = [one.app for _, one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
     return {"place": order.index(app.spec.app) + 1, "of": len(order)}
@@ -152,14 +174,23 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """Another company's turn (C3, C5), another user's turn (U1, U3), or a full cluster (A3)."""
     spec, settings = app.spec, state.settings
-    first = state.queue.first(lambda lent: not is_full(state, lent))
+    first = state.queue.first()
     if first is not None and first.company != spec.company:
+        if first == state.queue.next_within():
+            return Wait("company-turn", "A3", partial(_within_part, state, first))
         rule = COMPANY_POLICIES[settings.company_policy].rule
         return Wait("company-turn", rule, partial(_company_turn, state, company))
     if first is not None and first.user != spec.user:
         return Wait("user-turn", USER_POLICIES[settings.user_policy].rule, partial(_user_turn, state, company, app))
     cause, rule = ("cluster-full", "A3") if is_full(state) else ("next-turn", "T2")
     return Wait(cause, rule, partial(_cluster, state))
+
+
+def _within_part(state: ClusterState, first: Pending) -> Told:
+    """Another company is next because it has not its part yet."""
+    part, claimed = state.queue.part(first.company), state.claims.of(first.company).claimed
+    text = f"company {first.company} is next: it claims {claimed} of its part, {part}, and {first.app} keeps it within"
+    return text, {"ahead": [{"company": first.company}]}
 
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
@@ -286,15 +317,16 @@ def _too_little_left(app: App, size: Resources) -> Told:
 
 def _for_placement(state: ClusterState, app: App) -> Wait:
     """A preferred host (L5), a worker that is large enough, or room on one (P1)."""
-    settings = state.settings
+    settings, each = state.settings, app.spec.cores_per_task
     match app.sizing:
         case Fixed(each=size):
             pass
         case OnePerWorker(memory_mb=memory_mb):
-            size = Resources(1, memory_mb)
+            size = Resources(each, memory_mb)
         case Computed(memory_per_task_mb=per_task):
-            computed_mb = executor_memory_mb(state.fleet, settings, settings.min_executor_cores, per_task)
-            size = Resources(settings.min_executor_cores, computed_mb or settings.min_executor_memory_mb)
+            cores = smallest_cores(settings, each)
+            computed_mb = executor_memory_mb(state.fleet, settings, cores, per_task, each)
+            size = Resources(cores, computed_mb or settings.min_executor_memory_mb)
     kept = kept_from(state, app, state.at)
     with state.seen_by(app, kept):
         room = state.fleet.has_room(size)

@@ -132,6 +132,5 @@ def _submission(job: Job, company: str, largest_mb: int) -> SubmitApp:
         user=job.user,
         cores=job.processors,
         memory_per_task_mb=memory_mb,
-        tasks=1,
         command=("job",),
     )

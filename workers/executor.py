@@ -1,4 +1,4 @@
-"""An executor: one Python process that runs an app's tasks, as many at once as it has cores.
+"""An executor: one Python process that runs an app's tasks, as many at once as its cores suffice for (semantics A7).
 
 It is an RQ worker on the app's queue that takes and reports several tasks per round trip and starts each as a process.
 It ends when no task is left; an executor of an app that sizes itself ends with its app (semantics S5, S6).
@@ -157,7 +157,7 @@ class Executor(SimpleWorker):
             if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
                 return "killed"
             self._filled = True
-        want = 0 if leaving is not None or self._unstartable else grant.cores - len(self._group)
+        want = 0 if leaving is not None or self._unstartable else grant.tasks_at_once - len(self._group)
         self._idle = leaving is not None
         if want or self._group.ended:
             return self._exchange(self._starter, want)

@@ -24,6 +24,8 @@ from workers.rundir import RunDir
 INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
 LOCK_VARIABLE = "FAIRLOG_EXECUTOR_LOCK"
 """The executor's lock file: ids alone are not unique on a machine with several clusters."""
+CORES_VARIABLE = "FAIRLOG_TASK_CORES"
+"""The cores of one task; those of its executor are in FAIRLOG_CORES (semantics A7)."""
 DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
 STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 """The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
@@ -57,7 +59,9 @@ def task_environment(grant: Grant, lock: Path, secrets: Mapping[str, str]) -> di
         LOCK_VARIABLE: str(lock),
         "FAIRLOG_CORES": str(grant.cores),
         "FAIRLOG_MEMORY_MB": str(grant.memory_mb),
-        **({DRIVER_VARIABLE: grant.executor} if grant.role == "driver" else {}),
+        **(
+            {DRIVER_VARIABLE: grant.executor} if grant.role == "driver" else {CORES_VARIABLE: str(grant.cores_per_task)}
+        ),
     }
 
 

@@ -28,6 +28,7 @@ TEXT = (
 )
 WHOLE = (
     *("cores", "memory_mb", "requested_cores", "requested_memory_mb", "memory_per_task_mb", "tasks", "done_cores"),
+    "cores_per_task",
     *("executor_cores", "executor_memory_mb", "executor_limit", "driver_cores", "driver_memory_mb", "exit_code"),
 )
 TRUTH = ("done", "idle", "borrow", "unlimited", "has_driver")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, structs, to_builtins
 
 from scheduler.model.resources import Resources, kinds
 
@@ -73,6 +73,17 @@ class Locations(NamedTuple):
 
     hosts: tuple[str, ...] | None = None
     racks: tuple[str, ...] | None = None
+
+
+Condition = Literal["ok", "any", "not-ok"]
+"""How an app must have ended: finished, in any way, or in any other way than finished (semantics J1)."""
+
+
+class Dependency(NamedTuple):
+    """An app that must have ended in a certain way before another one is ready (semantics J1)."""
+
+    app: str
+    condition: Condition
 
 
 class Shares(NamedTuple):
@@ -147,6 +158,7 @@ class ClusterConfigured(_Fact, frozen=True):
     reclaim_patience_s: int = 300
     kill_grace_s: int = 30
     own_sizes: Literal["any", "within-bounds"] = "any"
+    priority_step_s: int = 3600
     exclude_after: int = 2
     exclude_s: int = 3600
     suspect_failures: int | None = None
@@ -254,7 +266,9 @@ class AppRegistered(_Fact, frozen=True):
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
-    (L6). A task that failed waits `retry_backoff_s`, twice as long after each further failure (W10).
+    (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J). An executor of c cores runs
+    c // `cores_per_task` tasks at once (A7). A task that failed waits `retry_backoff_s`, twice as long after each
+    further failure (W10).
     """
 
     app: str
@@ -271,6 +285,10 @@ class AppRegistered(_Fact, frozen=True):
     driver: Resources | None = None
     supervise: bool = False
     elastic: Elastic | None = None
+    priority: int = 0
+    after: tuple[Dependency, ...] = ()
+    on_hold: bool = False
+    cores_per_task: int = 1
     retry_backoff_s: int = 0
 
 
@@ -435,11 +453,36 @@ class ExecutorsRequested(_Fact, frozen=True):
     pending: tuple[Wanted, ...]
 
 
-class AppRemoved(_Fact, frozen=True):
-    """The app ended; its request leaves all three ledgers (semantics A5)."""
+class AppReady(_Fact, frozen=True):
+    """The pending app joined its user's queue: its dependencies are met and it is not on hold (semantics J2, J3)."""
 
     app: str
-    reason: Literal["finished", "failed", "killed"]
+
+
+class AppReprioritized(_Fact, frozen=True):
+    """The app's new priority among its user's apps, from -1000 to 1000 (semantics Q1)."""
+
+    app: str
+    priority: int
+
+
+class AppHeld(_Fact, frozen=True):
+    """The pending app is not ready until it is released (semantics J3)."""
+
+    app: str
+
+
+class AppReleased(_Fact, frozen=True):
+    """The app is no longer on hold (semantics J3)."""
+
+    app: str
+
+
+class AppRemoved(_Fact, frozen=True):
+    """The app ended; its request leaves all three ledgers (semantics A5). `unmet`: a dependency cannot be met (J2)."""
+
+    app: str
+    reason: Literal["finished", "failed", "killed", "unmet"]
     detail: str = ""
 
 
@@ -469,11 +512,22 @@ WorkerEvent = (
     | WorkerCleared
 )
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
+OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded
 RefusalEvent = CommandRefused | RefusalsOmitted
-Event = ClusterEvent | CompanyEvent | WorkerEvent | AppEvent | DriverEvent | ExecutorEvent | HoldEvent | RefusalEvent
+Event = (
+    ClusterEvent
+    | CompanyEvent
+    | WorkerEvent
+    | AppEvent
+    | OrderEvent
+    | DriverEvent
+    | ExecutorEvent
+    | HoldEvent
+    | RefusalEvent
+)
 
 EVENT_TYPES: dict[str, type[Event]] = {model.__name__: model for model in get_args(Event)}
 
@@ -491,6 +545,8 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
                 found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in by_kind(each).items()}
             case "requested" | "driver", [_, _, *_] | {}:
                 found |= {f"{name}_{kind}": amount for kind, amount in by_kind(value).items()}
+            case "after", [[_, _], *_]:
+                found["after"] = [f"{app}:{condition}" for app, condition in value]
             case "offer" | "amounts" | "resources", [_, _, *_] | {}:
                 found |= by_kind(value)
             case _:
@@ -510,3 +566,8 @@ def outlined(event: Event) -> dict[str, Any]:
     """The event as JSON values: its type and its fields, without those that are None."""
     stated = named(dict(zip(event.__struct_fields__, to_builtins(event)[1:], strict=True)))
     return {"type": type(event).__name__, **{name: value for name, value in stated.items() if value is not None}}
+
+
+def unplaced(event: Event) -> Event:
+    """The event without the position of a hold, by which logs differ that decide alike."""
+    return structs.replace(event, hold=0) if isinstance(event, ExecutorRevoked | HoldEnded) else event

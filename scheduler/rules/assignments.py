@@ -20,7 +20,7 @@ _to_json = Encoder().encode
 _WITHHELD = Private()
 
 
-def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901 - one test a field
+def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901, PLR0912 - one test a field
     """The grant of an executor or driver: the JSON text of a `Grant` without its defaults; `STOP` if it must end now.
 
     A reclaimed executor keeps its grant, with the deadline at which it must leave (semantics E5).
@@ -59,6 +59,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["stays"] = True
     if spec.elastic is not None:
         grant["elastic"] = True
+    if spec.cores_per_task > 1:
+        grant["cores_per_task"] = spec.cores_per_task
     if settled_at:
         grant["settled_at"] = settled_at
     if leaving is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.placement.sizing import memory_for
+from scheduler.rules.placement.sizing import memory_for, smallest_cores
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App
@@ -97,7 +97,7 @@ def usable_executors(app: App) -> int:
     if cores < size.cores or memory_mb < size.memory_mb:
         return 0
     if need.growing:
-        return cores if app.left_executors > 0 else 0
+        return cores // size.cores * size.cores if app.left_executors > 0 else 0
     number = min(cores // size.cores, memory_mb // size.memory_mb)
     return number if app.executor_limit is None else max(0, min(number, app.left_executors))
 
@@ -116,7 +116,7 @@ class Claims:
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._fleet = fleet
         self._settings = ClusterConfigured()
-        self._computed: dict[int | None, tuple[Resources, Resources]] = {}
+        self._computed: dict[tuple[int | None, int], tuple[Resources, Resources]] = {}
         """Memory per task in MiB -> the smallest computed executor, and the least room for it."""
 
     def configure(self, settings: ClusterConfigured) -> None:
@@ -148,24 +148,30 @@ class Claims:
     def need_of(self, app: App) -> Need:
         """What the app needs of a worker now (semantics A8, N3)."""
         sizing, spec = app.sizing, app.spec
-        executor, least = self.smallest(sizing)
+        executor, least = self.smallest(sizing, spec.cores_per_task)
         beside = spec.driver is not None and spec.cores is not None and app.requested.cores - spec.driver.cores
         if app.executor_limit == 0 or (beside is not False and beside < executor.cores):
             executor = least = NOTHING
         return self.intern(executor, app.unplaced_driver, least, growing=isinstance(sizing, OnePerWorker))
 
-    def smallest(self, sizing: Sizing) -> tuple[Resources, Resources]:
-        """The smallest executor under that sizing, and the least room for it (semantics S2, S3, S5)."""
+    def smallest(self, sizing: Sizing, cores_per_task: int) -> tuple[Resources, Resources]:
+        """The smallest executor that can run a task, and the least room for it (semantics A7, S2, S3, S5)."""
         if isinstance(sizing, Fixed):
             return sizing.each, sizing.each
         if isinstance(sizing, OnePerWorker):
-            return (each := Resources(1, sizing.memory_mb)), each
-        known = self._computed.get(sizing.memory_per_task_mb)
+            return (each := Resources(cores_per_task, sizing.memory_mb)), each
+        per_task = sizing.memory_per_task_mb
+        known = self._computed.get((per_task, cores_per_task))
         if known is None:
-            settings, cores, per_core = self._settings, self._settings.min_executor_cores, sizing.memory_per_task_mb
-            most, least = (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE) if per_core is None else (per_core, per_core)
-            executor = Resources(cores, memory_for(settings, cores, most))
-            known = self._computed[per_core] = executor, Resources(cores, memory_for(settings, cores, least))
+            settings, cores = self._settings, smallest_cores(self._settings, cores_per_task)
+            if per_task is None:
+                amounts = [
+                    memory_for(settings, cores, each_mb) for each_mb in (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE)
+                ]
+            else:
+                amounts = [memory_for(settings, cores // cores_per_task, per_task)] * 2
+            known = Resources(cores, amounts[0]), Resources(cores, amounts[1])
+            self._computed[per_task, cores_per_task] = known
         return known
 
     def intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
@@ -211,9 +217,9 @@ class Claims:
         usable, need = usable_executors(app), app.need
         more = app.more
         if held is not None and not moved and need.hostable and need.simple and app.ended is None:
-            number = min(usable, need.most) - min(app.usable, need.most)
-            each = need.executor
-            if held.cores + number * each.cores == 0 == held.memory_mb + number * each.memory_mb and not held.others:
+            most, before, each = need.most, app.usable, need.executor
+            given = (min(most, before)) - (min(most, usable))
+            if held.cores == given * each.cores and held.memory_mb == given * each.memory_mb and not held.others:
                 self._replace(app, usable)  # what it is granted, or gives back, it could use before, or can again
                 app.more = more - held
                 app.standings[1].held += held
@@ -233,6 +239,16 @@ class Claims:
             return False
         self._count(app, change)
         return True
+
+    def rise(self, app: App, memory_mb: int) -> Resources:
+        """How much more an app of growing executors would claim if it requested that much more memory (A8, S5)."""
+        need, left_mb = app.need, app.left_executor_memory_mb + memory_mb
+        each = need.executor
+        if not need.hostable or not each.cores or left_mb < each.memory_mb or app.left_executors <= 0:
+            return NOTHING
+        cores = app.left_cores // each.cores * each.cores
+        more = Resources(cores, left_mb).combined(self._fleet.total, min) if cores else NOTHING
+        return more + need.driver - app.more
 
     def _count(self, app: App, change: Resources) -> None:
         """The app claims that much more."""

@@ -25,6 +25,7 @@ from scheduler.rules.fleet import Candidates
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.readiness import put_on_hold, reprioritized
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import registration
 from scheduler.rules.validate import (
@@ -53,6 +54,10 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
             return _kill(state, command)
         case commands.ScaleApp():
             return scaled(state, _living(state, command.app), command)
+        case commands.ReprioritizeApp():
+            return reprioritized(_living(state, command.app), command.priority)
+        case commands.HoldApp() | commands.ReleaseApp():
+            return put_on_hold(_living(state, command.app), hold=isinstance(command, commands.HoldApp))
         case commands.KillExecutors():
             return _kill_executors(state, command)
         case commands.ReportBacklog():
@@ -161,8 +166,9 @@ def _place_computed(
         left = min(left, most.holds(smallest) * smallest.cores)
     if left < settings.min_executor_cores:
         return []
-    for cores in sizes_to_try(state.fleet, left):
-        memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb)
+    cores_per_task = app.spec.cores_per_task
+    for cores in sizes_to_try(state.fleet, settings, left, cores_per_task):
+        memory_mb = executor_memory_mb(state.fleet, settings, cores, sizing.memory_per_task_mb, cores_per_task)
         if memory_mb is None:
             continue
         limit = min(left // cores, app.left_memory_mb // memory_mb, app.left_executors)
@@ -191,17 +197,19 @@ def _place_fixed(
 def _place_growing(
     state: ClusterState, app: App, memory_mb: int, most: Resources | None
 ) -> list[facts.ExecutorAllocated]:
-    """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
-    limit, left = _affordable(state, app, memory_mb), app.left_cores
+    """One executor a worker, of as many cores as the worker can give to whole tasks (semantics S5, P4, P5, P7, A7)."""
+    limit, left, each = _affordable(state, app, memory_mb), app.left_cores, app.spec.cores_per_task
     if most is not None:
         limit, left = min(limit, most.memory_mb // memory_mb), min(left, most.cores)
     if limit <= 0:
         return []
-    candidates = _candidates(state, app, Resources(1, memory_mb))
-    grown = PLACEMENTS[state.settings.placement].growing(candidates, left, limit)
+    candidates = _candidates(state, app, Resources(each, memory_mb))
+    if each > 1:
+        candidates = ((worker, Resources(free.cores // each)) for worker, free in candidates)
+    grown = PLACEMENTS[state.settings.placement].growing(candidates, left // each, limit)
     return [
-        allocation(app, number, worker, Resources(cores, memory_mb))
-        for number, (worker, cores) in enumerate(grown, start=app.next_executor)
+        allocation(app, number, worker, Resources(units * each, memory_mb))
+        for number, (worker, units) in enumerate(grown, start=app.next_executor)
     ]
 
 

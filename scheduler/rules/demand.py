@@ -6,7 +6,7 @@ Like `decide`, these functions read the state and return events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import Allocation, App
+from scheduler.rules.followers import workers_asked
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
@@ -103,7 +104,7 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
                 f"app {spec.app!r} is elastic; its number of executors must be between {least} and {most}"
             )
     elif isinstance(sizing, Computed) and executors is not None:
-        each = requested_resources(settings, settings.min_executor_cores, sizing.memory_per_task_mb)
+        each = requested_resources(settings, 1, sizing.memory_per_task_mb, spec.cores_per_task)
         return Fixed(each, counted=True)
     elif isinstance(sizing, Fixed) and sizing.counted and executors is None:
         raise InvalidCommand(
@@ -133,7 +134,7 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
     events: list[Event] = []
     if command.idle != (executor.idle_since is not None):
         events.append(ExecutorChanged(executor=executor.id, idle=command.idle))
-    needed = -(-(command.waiting + command.running) // sizing.each.cores)
+    needed = -(-(command.waiting + command.running) // (sizing.each.cores // app.spec.cores_per_task))
     wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.backlog_executors:
         return events
@@ -166,7 +167,7 @@ def requests(
         pending = rethought(
             pending,
             app.lacking,
-            Preferences(app.preferring_tasks, app.preferred_hosts, app.sizing.each.cores),
+            Preferences(app.preferring_tasks, app.preferred_hosts, app.sizing.each.cores // app.spec.cores_per_task),
             _by_host(state, app),
             racks=state.places.racks_of(app.preferred_hosts),
             at=at,
@@ -201,11 +202,15 @@ def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
         yield from _given_back(state, app, at)
 
 
-def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
-    """The requests that rise: of demands stated, in the order of the statements, then of elastic apps (L1, L6)."""
-    for app in state.wishing():
+def grown(
+    state: ClusterState, wishing: Iterable[App], following: Iterable[App], growing: Iterable[App], at: int
+) -> Iterator[AppChanged]:
+    """The requests that rise: of demands stated, of apps of one executor a worker, of elastic ones (L1, S5, L6)."""
+    for app in wishing:
         yield from _wish(state, app)
-    for app in state.elastic_due(at):
+    for app in following:
+        yield from _follow(state, app)
+    for app in growing:
         yield from _growth(state, app, at)
 
 
@@ -229,6 +234,21 @@ def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
         step = 2 * app.next_step if more == app.next_step else 1
         request = _request(app, sizing, limit + more)
         yield demand(app, executor_limit=limit + more, next_step=step, requested=request)
+
+
+def _follow(state: ClusterState, app: App) -> Iterator[AppChanged]:
+    """The memory of one executor for each live worker, as far as C4 or C6 lets the company claim it (semantics S5)."""
+    asked, memory_mb, company = workers_asked(app), app.sizing.memory_mb, app.spec.company  # type: ignore[union-attr]
+    quota = state.queue.companies[company].limit
+    beyond = state.queue.may_borrow(company)
+    more = 0
+    while asked + more < state.fleet.live:
+        rise = state.claims.rise(app, (more + 1) * memory_mb)
+        if not (beyond or quota.admits(rise, lent=False)):
+            break
+        more += 1
+    if more:
+        yield demand(app, requested=app.requested + Resources(0, more * memory_mb))
 
 
 def withdrawn(state: ClusterState, admitted: AppAdmitted) -> Iterator[AppChanged]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.claims import usable_executors
+from scheduler.rules.followers import workers_asked
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.owed import key_of
@@ -43,6 +44,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _drivers_and_owed(state)
     yield from _claims(state)
     yield from _holds(state)
+    yield from _growing(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
         yield from _limit(name, queue, state)
@@ -172,13 +174,16 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
 
 
 def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
-    waiting = sorted((app.submitted, name) for name, app in state.apps.items() if not app.admitted and not app.ended)
-    pending = [name for _, name in waiting]
+    pending = [app for app in state.apps.values() if not app.admitted and app.ended is None]
+    ready = sorted((app.queued.ready, app.spec.app) for app in pending if app.ready)
     users = [user for company in state.queue.companies.values() for user in company.users.values()]
-    if waiting != sorted((item.submitted, item.app) for user in users for _, item in user.by_policy):
-        yield "the queue differs from the pending apps"
-    if list(state.queue.arrivals) != pending:
-        yield "the arrivals are not the pending apps in the order of submission"
+    if ready != sorted((item.ready, item.app) for user in users for _, item in user.by_policy):
+        yield "the queue differs from the pending apps that are ready"
+    if list(state.queue.arrivals) != [name for _, name in ready]:
+        yield "the arrivals are not the pending apps in the order in which they became ready"
+    if any(state.queue.arrivals[name] != state.apps[name].queued for name in state.queue.arrivals):
+        yield "the queue has other pending apps than the facts"
+    yield from _dependencies(state, sorted(pending, key=lambda app: app.submitted))
     admitted = [app.admitted for app in state.waiting.values()]
     if admitted != sorted(admitted):
         yield "waitingApps is not in the order of admission"
@@ -186,6 +191,19 @@ def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
         yield "the executors differ from those of the apps"
     if state.executors.keys() != {e for worker in state.workers.values() for e in worker.executors}:
         yield "the executors differ from those of the workers"
+
+
+def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:
+    """Whether apps wait for those that have not ended, or for one that ended otherwise (semantics J1, J2)."""
+    dependents: defaultdict[str, list[str]] = defaultdict(list)
+    for app in pending:
+        for name in app.awaits:
+            if name in state.apps and state.apps[name].ended is None:
+                dependents[name].append(app.spec.app)
+    if {name: list(apps) for name, apps in state.dependents.of.items()} != dependents:
+        yield f"the apps that wait for others are not {dict(dependents)}"
+    if state.dependents.judged != [(app.submitted, app.spec.app) for app in pending if app.judged]:
+        yield f"a turn judges the apps {state.dependents.judged}, but by the facts others"
 
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
@@ -229,6 +247,22 @@ def _holds(state: ClusterState) -> Iterator[str]:
         leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
         if hold.leaving.keys() != leaving:
             yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
+
+
+def _growing(state: ClusterState) -> Iterator[str]:
+    """Whether the apps whose request may rise are those that the facts call for (semantics L1, L6, S5)."""
+    wishes = {name for name, app in state.apps.items() if app.target is not None and app.ended is None}
+    if state.wishes.keys() != wishes:
+        yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
+    elastic = {name for name, app in state.waiting.items() if app.elastic}
+    if {name for apps in state.elastics.values() for name in apps} != elastic:
+        yield f"the admitted elastic apps are not {sorted(elastic)}"
+    followers: defaultdict[int, set[str]] = defaultdict(set)
+    for name, app in state.waiting.items():
+        if number := workers_asked(app):
+            followers[number].add(name)
+    if {number: set(apps) for number, apps in state.followers.by_workers.items()} != followers:
+        yield f"the apps whose request follows the workers are {dict(followers)}, not {state.followers.by_workers}"
 
 
 def _timers(state: ClusterState) -> Iterator[str]:

@@ -18,7 +18,7 @@ from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
-from scheduler.rules.validate import changed_settings, read_part
+from scheduler.rules.validate import MAX_PRIORITY, changed_settings, read_part
 
 _LEAST = Resources(1, 1)
 """The least that a worker offers (semantics W1)."""
@@ -162,6 +162,8 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "A1", f"company {event.company!r} is not registered"
     if (event.cores or 0) < 0 or event.tasks < 0:
         return "A1", f"app {event.app!r} asks for {event.cores} cores and {event.tasks} tasks"
+    if event.cores_per_task < 1:
+        return "A7", f"a task of app {event.app!r} has {event.cores_per_task} cores"
     if not event.requested.covers(event.driver or NOTHING):
         return "A2", f"app {event.app!r} requests less than its driver has"
     if event.driver is not None and not event.driver.covers(_LEAST):
@@ -170,13 +172,24 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
     if event.retry_backoff_s < 0:
         return "W10", f"a task of app {event.app!r} waits {event.retry_backoff_s} s"
-    return _sizing(event.app, event.sizing) or _sized(event)
+    return _sizing(event.app, event.sizing, event.cores_per_task) or _sized(event) or _ordered(state, event)
+
+
+def _ordered(state: Facts, event: events.AppRegistered) -> Broken:
+    for name, _ in event.after:
+        if name not in state.apps or state.apps[name].spec.company != event.company:
+            return "J1", f"company {event.company!r} has no app {name!r} that app {event.app!r} could wait for"
+    if len({name for name, _ in event.after}) < len(event.after):
+        return "J1", f"app {event.app!r} waits twice for the same app"
+    return (
+        ("Q1", f"app {event.app!r} has the priority {event.priority}") if abs(event.priority) > MAX_PRIORITY else None
+    )
 
 
 _LEAST = Resources(1, 1)
 
 
-def _sizing(app: str, sizing: events.Sizing) -> Broken:
+def _sizing(app: str, sizing: events.Sizing, cores_per_task: int) -> Broken:
     match sizing:
         case Computed(memory_per_task_mb=memory_mb):
             if memory_mb is not None and memory_mb < 1:
@@ -184,6 +197,8 @@ def _sizing(app: str, sizing: events.Sizing) -> Broken:
         case Fixed(each=size):
             if not size.covers(_LEAST):
                 return "S5", f"the executors of app {app!r} have {size}"
+            if size.cores < cores_per_task:
+                return "A7", f"the executors of app {app!r} have {size.cores} cores, its tasks {cores_per_task}"
         case events.OnePerWorker(memory_mb=memory_mb):
             if memory_mb < 1:
                 return "S5", f"the executors of app {app!r} have {memory_mb} MiB"
@@ -223,6 +238,8 @@ def _app_admitted(state: Facts, event: events.AppAdmitted) -> Broken:
         return "A3", f"app {event.app!r} is not pending"
     if app.spec.company != event.company or app.spec.user != event.user:
         return "A3", f"app {event.app!r} is of user {app.spec.user!r} of company {app.spec.company!r}"
+    if not app.ready:
+        return "J2", f"app {event.app!r} is not ready"
     return None
 
 
@@ -253,9 +270,11 @@ def _executor_allocated(state: Facts, event: events.ExecutorAllocated) -> Broken
         return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
     if app.spec.driver is not None and not app.driver_runs:
         return "D1", f"the driver of app {event.app!r} does not run"
-    request = event.requested or app.requested
-    if event.requested is not None and not request.covers(app.requested):
-        return "O4", f"a grant does not lower the request of app {event.app!r}"
+    request = app.requested
+    if event.requested is not None:
+        if not event.requested.covers(request):
+            return "O4", f"a grant does not lower the request of app {event.app!r}"
+        request = event.requested
     held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
     if not request.has_room(held, event.resources):
         return "A2", f"app {event.app!r} requests {request}, and would be granted more"
@@ -388,7 +407,7 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     if event.sizing != app.sizing:
         if not isinstance(app.sizing, Computed) or not isinstance(event.sizing, Fixed):
             return "S5", f"the executors of app {event.app!r} keep their size"
-        if (broken := _sizing(event.app, event.sizing)) is not None:
+        if (broken := _sizing(event.app, event.sizing, app.spec.cores_per_task)) is not None:
             return broken
     if event.preferred_hosts and not isinstance(event.sizing, Fixed):
         return "L1", f"app {event.app!r} prefers hosts without executors of one size"
@@ -408,9 +427,32 @@ def _executors_requested(state: Facts, event: events.ExecutorsRequested) -> Brok
     return None
 
 
+def _app_ready(state: Facts, event: events.AppReady) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None:
+        return "J2", f"app {event.app!r} is not known or has ended"
+    return None if app.judged and not app.unmet else ("J2", f"app {event.app!r} is ready, waits, or is on hold")
+
+
+def _app_reprioritized(state: Facts, event: events.AppReprioritized) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None:
+        return "Q1", f"app {event.app!r} is not known or has ended"
+    return ("Q1", f"{event.priority} is no priority") if abs(event.priority) > MAX_PRIORITY else None
+
+
+def _app_held(state: Facts, event: events.AppHeld | events.AppReleased) -> Broken:
+    app, held = state.apps.get(event.app), isinstance(event, events.AppReleased)
+    if app is None or app.admitted or app.ended is not None:
+        return "J3", f"app {event.app!r} is not pending"
+    return ("J3", f"app {event.app!r} is {'not' if held else 'already'} on hold") if app.on_hold != held else None
+
+
 def _app_removed(state: Facts, event: events.AppRemoved) -> Broken:
     app = state.apps.get(event.app)
-    return ("A5", f"app {event.app!r} is not known or has ended") if app is None or app.ended is not None else None
+    if app is None or app.ended is not None:
+        return "A5", f"app {event.app!r} is not known or has ended"
+    return ("J2", f"app {event.app!r} waits for nothing in vain") if event.reason == "unmet" and not app.unmet else None
 
 
 def _command_refused(_: Facts, event: events.CommandRefused) -> Broken:
@@ -451,6 +493,10 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.ExecutorRemoved: _executor_removed,
     events.AppChanged: _app_changed,
     events.ExecutorsRequested: _executors_requested,
+    events.AppReady: _app_ready,
+    events.AppReprioritized: _app_reprioritized,
+    events.AppHeld: _app_held,
+    events.AppReleased: _app_held,
     events.AppRemoved: _app_removed,
     events.CommandRefused: _command_refused,
     events.RefusalsOmitted: _refusals_omitted,

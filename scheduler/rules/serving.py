@@ -71,13 +71,13 @@ def _within_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> 
     """What stays within the company's part."""
 
     def wanted(app: App) -> bool:
-        company, size = app.spec.company, app.need.executor
-        lacking = parts[company] - state.claims.of(company).held
-        return bool(size.cores) and lacking.covers(size) and has_room(state, app)
+        size = app.need.executor
+        stays = size.cores and parts[app.spec.company].has_room(app.standings[1].held, size)
+        return bool(stays) and has_room(state, app)
 
     for app in state.owed.serve(wanted):
         while wanted(app):
-            granted = _placed(state, app, at, parts[app.spec.company] - state.claims.of(app.spec.company).held)
+            granted = _placed(state, app, at, parts[app.spec.company] - app.standings[1].held)
             if not granted:
                 break
             yield granted
@@ -87,9 +87,8 @@ def _to_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Gran
     """Of companies that have not reached their part, the one executor that takes them to it or beyond."""
 
     def wanted(app: App) -> bool:
-        company = app.spec.company
-        held = state.claims.of(company).held
-        return not reached(held, parts[company]) and bool(app.need.executor.cores) and has_room(state, app)
+        held, part = app.standings[1].held, parts[app.spec.company]
+        return not reached(held, part) and bool(app.need.executor.cores) and has_room(state, app)
 
     for app in state.owed.serve(wanted):
         granted = _placed(state, app, at, app.need.executor)

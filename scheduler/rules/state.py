@@ -5,7 +5,7 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `suspects`, `probes`. `invariants` recomputes all of them.
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`, `suspects`, `probes`. `invariants` recomputes all.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
@@ -35,12 +35,14 @@ from scheduler.model.events import (
     Computed,
     Event,
     Fixed,
+    OnePerWorker,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
+from scheduler.rules.dependents import Dependents
 from scheduler.rules.entities import (
     Allocation,
     App,
@@ -54,6 +56,7 @@ from scheduler.rules.entities import (
     Worker,
 )
 from scheduler.rules.fleet import Fleet
+from scheduler.rules.followers import Followers
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -73,7 +76,7 @@ KNOWN_COMMANDS = 10_000
 class ClusterState:
     """The fold of the log up to position `head`, at time `at` (ms)."""
 
-    def __init__(self) -> None:  # noqa: PLR0915 - a statement a fact or index
+    def __init__(self) -> None:  # noqa: PLR0915 - one a fact or index
         self.head = 0
         self.at = 0
         self.master: str | None = None
@@ -119,6 +122,8 @@ class ClusterState:
         """The apps that placement still owes executors (semantics P6)."""
         self.wishes: dict[str, App] = {}
         """The apps whose stated demand is not met yet (semantics L1)."""
+        self.followers = Followers()
+        """The apps whose request follows the live workers (semantics S5)."""
         self.suspects: dict[str, Worker] = {}
         """The suspected workers, all of them live (semantics W8)."""
         self.probes: dict[str, Worker] = {}
@@ -126,6 +131,7 @@ class ClusterState:
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
+        self.dependents = Dependents()
 
     def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -163,7 +169,7 @@ class ClusterState:
         return [self._by_submission[position] for position in self.waiting_drivers]
 
     def wants_executors(self, app: App) -> bool:
-        """Whether placement owes the app an executor (P4), within its limit (P5), once its driver is placed (D1)."""
+        """Whether placement owes the app an executor (P4, A7), within its limit (P5), once its driver runs (D1)."""
         if app.ended is not None or not app.admitted:
             return False
         limit = app.executor_limit
@@ -171,28 +177,41 @@ class ClusterState:
             return False
         if app.spec.driver is not None and not app.driver_runs:
             return False
-        sizing = app.sizing
-        if type(sizing) is not Fixed or PLACEMENTS[self.settings.placement].one_a_worker:
-            return app.left_cores > 0
-        return app.left_cores >= sizing.each.cores
+        sizing, least = app.sizing, 1
+        if type(sizing) is not Computed:
+            least = app.spec.cores_per_task
+        if type(sizing) is Fixed and not PLACEMENTS[self.settings.placement].one_a_worker:
+            least = sizing.each.cores
+        return app.left_cores >= least
 
     @property
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1), brought up to date with the last event."""
+        timers = self._timers_but_shortage()
         if self._timed != self.head:
             self._timed = self.head
-            self._set_all_timers()
+            if self.owed.lists or timers.short:
+                self._set_short()
+        return timers
+
+    def _timers_but_shortage(self) -> Timers:
+        """Those of companies with held-back apps and of apps: all that a stage before placement asks for."""
+        if self.queue.changed:
+            for company in self.queue.changed:
+                self._timers.set(company, 0, self.queue.moments(company))
+            self.queue.changed.clear()
+        if self._timers.changed:
+            for app in self._timers.changed.values():
+                self._set_timers(app)
+            self._timers.changed.clear()
         return self._timers
 
-    def _set_all_timers(self) -> None:
-        for company in self.queue.changed:
-            self._timers.set(company, 0, self.queue.moments(company))
-        self.queue.changed.clear()
-        for app in self._timers.changed.values():
-            self._set_timers(app)
-        self._timers.changed.clear()
-        if not self.owed.lists and not self._timers.short:
-            return
+    def any_due(self, at: int) -> bool:
+        """Whether anything that waits for a time is due by `at` (ms)."""
+        return self._timers_but_shortage().any_due(at)
+
+    def _set_short(self) -> None:
+        """When the companies that have not reached their parts will have been short for too long (semantics P8)."""
         short = {name: self.short_since(name) for name in self.owed.companies()}
         patience_ms = self.settings.hold_patience_s * 1000
         for name in {**self._timers.short, **short}:
@@ -217,16 +236,18 @@ class ClusterState:
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
-        due = self.timers.due(at, "reservation")
+        due = self._timers_but_shortage().due(at, "reservation") if self.queue.arrivals else ()
         return [app for company in due for app in self.queue.to_reserve(company, at)]
 
     def to_lapse(self, at: int) -> list[str]:
         """The apps whose reservation has lasted too long by `at` (ms), company by company (semantics C7)."""
-        return [app for company in self.timers.due(at, "lapse") for app in self.queue.to_lapse(company, at)]
+        return [
+            app for company in self._timers_but_shortage().due(at, "lapse") for app in self.queue.to_lapse(company, at)
+        ]
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
-        return [self.apps[name] for name in self.timers.due(at, "growth", "idle")]
+        return [self.apps[name] for name in self._timers_but_shortage().due(at, "growth", "idle")]
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2).
@@ -308,10 +329,14 @@ class ClusterState:
         self._set_quotas()
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
-            if not app.admitted and app.ended is None:
-                app.queued = app.queued._replace(need=app.need)
+            app.queued = structs.replace(app.queued, need=app.need)
+        pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
+        for app in sorted(pending, key=lambda app: app.queued.ready):
+            if app.ready:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
+        for app in sorted(pending, key=lambda app: app.submitted):
+            self.dependents.add(app, self.apps)
         for executor in self.executors.values():
             self._set_takeable(executor)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
@@ -442,6 +467,10 @@ class ClusterState:
             self._trust(worker)
         self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_cluster()
+        for allocation in (*worker.executors.values(), *worker.drivers.values()):
+            spec = self.apps[allocation.app].spec
+            if spec.company in self.queue.companies:
+                self.queue.touch(spec.company, spec.user)
 
     def known_workers(self) -> list[Worker | LostWorker]:
         """The workers that are registered, or lost and still remembered (semantics N3)."""
@@ -529,10 +558,7 @@ class ClusterState:
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
-            app = self.apps[allocation.app]
-            self.claims.stay(allocation, app, live=now)
-            if app.spec.company in self.queue.companies:  # none is, while indexes are worked out
-                self.queue.touch(app.spec.company, app.spec.user)
+            self.claims.stay(allocation, self.apps[allocation.app], live=now)
 
     def _set_quotas(self) -> None:
         """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""
@@ -564,16 +590,24 @@ class ClusterState:
                 self.owed.add(app)
         else:
             app.need = need
-            app.queued = self.queue.restate(app.queued, app.requested, need)
+            self._restate(app)
+
+    def _restate(self, app: App) -> None:
+        """A pending app asks for something else, be it in its user's queue or not ready yet."""
+        if app.ready:
+            app.queued = self.queue.restate(app.queued, app.requested, app.need)
+        else:
+            app.queued = structs.replace(app.queued, request=app.requested, need=app.need)
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
+        ready = self.head, self.head, self.at, event.priority
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
@@ -588,8 +622,42 @@ class ClusterState:
         company.apps += 1
         self.apps[event.app] = app
         app.need = self.claims.need_of(app)
-        app.queued = app.queued._replace(need=app.need)
-        self.queue.push(app.queued, user.balance, app.standings[2])
+        app.queued = structs.replace(app.queued, need=app.need)
+        app.priority = event.priority
+        if event.after or event.on_hold:
+            app.ready, app.on_hold = False, event.on_hold
+            self.dependents.begin(app, self.apps)
+        else:
+            self.queue.push(app.queued, user.balance, app.standings[2])
+
+    def _app_ready(self, event: events.AppReady) -> None:
+        """The app joins its user's queue; its time counts from here (semantics J2, Q2)."""
+        app = self.apps[event.app]
+        app.ready, app.readied, app.readied_at = True, self.head, self.at
+        self.dependents.judge(app)
+        app.queued = structs.replace(app.queued, ready=self.head, ready_at=self.at)
+        self.queue.push(app.queued, app.accounts[2], app.standings[2])
+
+    def _app_held(self, event: events.AppHeld) -> None:
+        app = self.apps[event.app]
+        if app.ready:
+            self.queue.remove(app.queued)
+            app.reserved_at = app.lapsed = 0
+        app.ready, app.on_hold = False, True
+        self.dependents.judge(app)
+
+    def _app_released(self, event: events.AppReleased) -> None:
+        app = self.apps[event.app]
+        app.on_hold = False
+        self.dependents.judge(app)
+
+    def _app_reprioritized(self, event: events.AppReprioritized) -> None:
+        app = self.apps[event.app]
+        app.priority = event.priority
+        if not app.admitted and app.ready:
+            app.queued = self.queue.reprioritize(app.queued, event.priority)
+        else:
+            app.queued = structs.replace(app.queued, priority=event.priority)
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
         app = self.apps[event.app]
@@ -637,12 +705,13 @@ class ClusterState:
         app.sizing = event.sizing
         self._set_need(app)
         if not app.admitted and request != app.queued.request:
-            app.queued = self.queue.restate(app.queued, request, app.need)
+            self._restate(app)
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
         if event.target != app.target:
             self._wish(app, event.target)
-        self.queue.touch(app.spec.company, app.spec.user)
+        if app.ready:
+            self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
     def _wish(self, app: App, target: int | None) -> None:
@@ -660,6 +729,12 @@ class ClusterState:
         if not self.wishes:
             return []
         return sorted((app for app in self.wishes.values() if app.admitted), key=lambda app: app.stated)
+
+    def following(self) -> list[App]:
+        """The apps whose memory request is behind the live workers, in the order of admission (semantics S5)."""
+        if not self.followers.by_workers or self.settings.admission == "open":
+            return []
+        return self.followers.behind(self.fleet.live)
 
     def _executors_requested(self, event: events.ExecutorsRequested) -> None:
         app = self.apps[event.app]
@@ -690,8 +765,12 @@ class ClusterState:
                 self.claims.lend(app)
                 del self.elastics[app.spec.company][event.app]
             self.queue.leave(app.queued)
-        else:
+        elif app.ready:
             self.queue.remove(app.queued)
+        else:
+            self.dependents.drop(app)
+        if event.app in self.dependents.of:
+            self.dependents.tell(event.app, event.reason)
         self._forget_if_over(app)
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
@@ -913,6 +992,8 @@ class ClusterState:
         else:
             if sizing is Fixed:
                 self._set_timers(app)
+            elif sizing is OnePerWorker:
+                self.followers.update(app)
             owed = self.wants_executors(app)
         if owed == app.owed:
             return
@@ -1008,6 +1089,10 @@ class ClusterState:
         events.ExecutorRemoved: _executor_removed,
         events.AppChanged: _app_changed,
         events.ExecutorsRequested: _executors_requested,
+        events.AppReady: _app_ready,
+        events.AppReprioritized: _app_reprioritized,
+        events.AppHeld: _app_held,
+        events.AppReleased: _app_released,
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -10,9 +11,10 @@ from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules import validate
+from scheduler.rules import readiness, validate
 from scheduler.rules.entities import Company
-from scheduler.rules.placement.sizing import memory_for, requested_resources
+from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
+from scheduler.rules.request import Asked, asked
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import check_range, shorten
 
@@ -36,11 +38,13 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         command = _elastic(state, command, *command.elastic)
     check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
     sizing, driver = _sizing(command), _driver(command)
-    cores, tasks = _cores_and_tasks(state, command, sizing)
+    ask = asked(state.settings, command, sizing)
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
-    request = _request(state, cores, sizing, command.executor_limit)
+    readiness.check_priority(command.priority)
+    after = readiness.dependencies(state, command.company, command.after) if command.after else ()
+    request = _request(state, ask, sizing, command.executor_limit)
     if driver is not None:
         request += driver
     registered = AppRegistered(
@@ -48,29 +52,36 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         company=command.company,
         user=command.user,
         kind="batch" if command.kind == "batch" else "sql",
-        cores=cores,
+        cores=ask.cores,
         requested=request,
-        tasks=tasks,
+        tasks=ask.tasks,
         sizing=sizing,
         retries=command.retries,
         time_limit_s=command.time_limit_s,
         executor_limit=command.executor_limit,
         driver=driver,
         supervise=command.supervise,
-        elastic=_bounds(command, tasks),
+        elastic=_bounds(command, ask),
+        priority=command.priority,
+        after=after,
+        on_hold=command.hold,
+        cores_per_task=ask.cores_per_task,
         retry_backoff_s=state.settings.retry_backoff_s if command.retries else 0,
     )
     if state.settings.admission == "fair":
         _check_purchase(company, registered)
-        _check_size(state, sizing, cores or 0)
+        _check_size(state, sizing, command.cores)
         _check_fits(state, registered)
     return registered
 
 
-def _check_size(state: ClusterState, sizing: Sizing, cores: int) -> None:
-    """Raises: InvalidCommand if an executor is larger than the app, or out of the bounds that are set (S5)."""
+def _check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimited"] | None) -> None:
+    """Raises: InvalidCommand if an executor is larger than the app, or out of the bounds that are set (semantics S5).
+
+    `cores` are those of the whole app, as given.
+    """
     settings = state.settings
-    if isinstance(sizing, Fixed) and not sizing.counted and sizing.each.cores > cores:
+    if isinstance(sizing, Fixed) and isinstance(cores, int) and not sizing.counted and sizing.each.cores > cores:
         raise InvalidCommand(
             f"an executor of {sizing.each.cores} cores is larger than the app, which asks for {cores} in all; "
             "ask for more cores, or for smaller executors"
@@ -88,7 +99,7 @@ def _check_fits(state: ClusterState, app: AppRegistered) -> None:
     """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
     if not state.offers or state.settings.never_fits == "wait":
         return
-    executor, driver = state.claims.smallest(app.sizing)[1], app.driver
+    executor, driver = state.claims.smallest(app.sizing, app.cores_per_task)[1], app.driver
     beside = app.requested.cores - (driver.cores if driver is not None else 0)
     if app.executor_limit != 0 and beside >= executor.cores:
         _check_fit(state, "an executor", executor)
@@ -113,40 +124,18 @@ def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[
     return max(workers, key=nearness)
 
 
-def _request(state: ClusterState, cores: int | None, sizing: Sizing, limit: int | None) -> Resources:
-    """What the app requests for its executors (semantics A1, A2, S5); nothing yet if its cores are unlimited (A6)."""
+def _request(state: ClusterState, ask: Asked, sizing: Sizing, limit: int | None) -> Resources:
+    """The request for the app's executors (semantics A1, A2, S5); nothing yet if its cores are unlimited (A6)."""
+    cores, _, cores_per_task = ask
     if cores is None:
         return NOTHING
     if isinstance(sizing, Computed):
-        return requested_resources(state.settings, cores, sizing.memory_per_task_mb)
+        return requested_resources(state.settings, cores, sizing.memory_per_task_mb, cores_per_task)
     if isinstance(sizing, Fixed):
         if limit is not None and state.settings.admission == "fair":
             cores = min(cores, limit * sizing.each.cores)
         return Resources(cores, cores // sizing.each.cores * sizing.memory_mb)
     return Resources(cores, max(1, state.fleet.live) * sizing.memory_mb)
-
-
-def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) -> tuple[int | None, int]:
-    """Cores (None = unlimited, semantics A1) and tasks; by default one task a core, or none with a driver."""
-    least = 0 if command.driver else 1
-    cores, tasks = command.cores, command.tasks
-    if cores == "unlimited":
-        if state.settings.admission != "open" or isinstance(sizing, Computed):
-            raise InvalidCommand(
-                "unlimited cores need the setting admission=open, and --executor-cores, --executor-memory or --sizing "
-                "one-per-worker; otherwise give a number of cores"
-            )
-        if tasks is None and not command.driver:
-            raise InvalidCommand("an app of unlimited cores needs a number of tasks; add --tasks N")
-        cores = None
-    elif cores is None:
-        cores = 0 if command.driver and not tasks else state.settings.default_cores
-    else:
-        check_range("cores", cores, least, validate.MAX_CORES)
-    if tasks is None:
-        tasks = 0 if command.driver else cores or 0
-    check_range("tasks", tasks, least, validate.MAX_TASKS)
-    return cores, tasks
 
 
 def _sizing(command: SubmitApp) -> Sizing:
@@ -187,27 +176,30 @@ def _elastic(state: ClusterState, command: SubmitApp, least: int, most: int) -> 
         raise InvalidCommand(
             f"executors of an elastic app have one size; its sizing must be fixed, not {shorten(command.sizing)}"
         )
-    settings, per_core_mb = state.settings, command.memory_per_task_mb
-    each = settings.min_executor_cores if command.executor_cores is None else command.executor_cores
-    memory_mb = command.executor_memory_mb
+    settings, cores_per_task = state.settings, command.cores_per_task or 1
+    each, memory_mb = command.executor_cores, command.executor_memory_mb
+    if each is None:
+        each = smallest_cores(settings, cores_per_task)
+    at_once = max(1, each // cores_per_task)
     if memory_mb is None:
-        memory_mb = memory_for(settings, each, per_core_mb or settings.default_memory_per_task_mb)
+        memory_mb = memory_of(settings, each, command.memory_per_task_mb, at_once)
     tasks = command.tasks
     if tasks is None:
-        tasks = 0 if command.driver else most * each
+        tasks = 0 if command.driver else most * at_once
     if not command.driver:
-        least = min(least, -(-tasks // each))
+        least = min(least, -(-tasks // at_once))
     start = least or min(1, tasks)
     fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
     return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start, elastic=(least, most))
 
 
-def _bounds(command: SubmitApp, tasks: int) -> Elastic | None:
+def _bounds(command: SubmitApp, ask: Asked) -> Elastic | None:
     """The bounds, the number of executors that the tasks need within them, and the next step (semantics L6)."""
     if command.elastic is None:
         return None
     least, most = command.elastic
-    backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
+    at_once = (command.executor_cores or 1) // ask.cores_per_task
+    backlog = max(least, min(most, -(-ask.tasks // at_once)))
     return Elastic(least, most, backlog, 1)
 
 

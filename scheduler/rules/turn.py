@@ -16,6 +16,8 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppReady,
+    AppRemoved,
     ClusterConfigured,
     CommandRefused,
     Computed,
@@ -27,6 +29,7 @@ from scheduler.model.events import (
     HoldEnded,
     LostWorkersForgotten,
     MasterElected,
+    OnePerWorker,
     ReservationLapsed,
     RevocationWithdrawn,
     RoomHeld,
@@ -39,6 +42,7 @@ from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, w
 from scheduler.rules.failures import judged, suspicions_due, switched_off
 from scheduler.rules.holds import new_holds, void
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.readiness import judgements
 from scheduler.rules.reclaim import reclaim
 from scheduler.rules.serving import served
 from scheduler.rules.state import ClusterState
@@ -128,7 +132,7 @@ class Turn:
         return True
 
     def settle(self, *, due: bool = False) -> bool:
-        """Decide what time has brought, admit, let demands grow, place drivers and executors (semantics T2).
+        """Decide stage by stage what follows from the inputs and the time (semantics T2).
 
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
@@ -197,8 +201,8 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     return () if requested is told is None else [each for each in (requested, told) if each is not None]
 
 
-def _moments(state: ClusterState, at: int) -> Iterator[Event]:
-    return consequences(state, _due(state, at), at)
+def _moments(state: ClusterState, at: int) -> Iterable[Event]:
+    return consequences(state, _due(state, at), at) if state.holds or state.suspects or state.any_due(at) else ()
 
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
@@ -207,7 +211,8 @@ def _due(state: ClusterState, at: int) -> Iterator[Event]:
         yield LostWorkersForgotten(workers=tuple(forgotten))
     for app in state.to_lapse(at):
         yield ReservationLapsed(app=app)
-    yield from void(state, at)
+    if state.holds:
+        yield from void(state, at)
     yield from given_back(state, at)
 
 
@@ -219,8 +224,11 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
             yield from consequences(state, withdrawn(state, admitted), at)
 
 
-def _demands(state: ClusterState, at: int) -> Iterator[Event]:
-    return consequences(state, grown(state, at), at)
+def _demands(state: ClusterState, at: int) -> Iterable[Event]:
+    wishing, following, growing = state.wishing(), state.following(), state.elastic_due(at)
+    if wishing or following or growing:
+        return consequences(state, grown(state, wishing, following, growing, at), at)
+    return ()
 
 
 def _drivers(state: ClusterState, at: int) -> Iterable[Event]:
@@ -272,12 +280,32 @@ STAGES = (
         ),
     ),
     Stage(
+        judgements,
+        (
+            Decision(AppReady, "J2", "{0.app} is ready", {"ready": "app"}),
+            Decision(
+                AppRemoved,
+                "J2",
+                "{0.app} removed: {0.detail}",
+                {"removed": "app", "reason": "reason"},
+                lambda event: event.reason == "unmet",
+            ),
+        ),
+    ),
+    Stage(
         _admissions,
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
     ),
     Stage(
         _demands,
         (
+            Decision(
+                AppChanged,
+                "S5",
+                "{0.app} asks for {0.requested.memory_mb} MiB",
+                {"requested": "app", "cores": "requested.cores"},
+                lambda event: isinstance(event.sizing, OnePerWorker),
+            ),
             Decision(
                 AppChanged,
                 "L6",

@@ -24,6 +24,8 @@ MAX_CORES = 1_000_000
 MAX_MEMORY_MB = 1 << 30
 MAX_TASKS = 100_000
 MAX_EXECUTORS = 1_000_000
+MAX_PRIORITY = 1_000
+MAX_DEPENDENCIES = 1_000
 MAX_NAME = 128
 MAX_COMMAND_BYTES = 128 * 1024
 
@@ -69,6 +71,7 @@ _AT_LEAST = {
     "reclaim_window_s": 1,
     "reclaim_patience_s": 0,
     "kill_grace_s": 0,
+    "priority_step_s": 0,
     "exclude_after": 0,
     "exclude_s": 1,
     "suspect_failures": 0,

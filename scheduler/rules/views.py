@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import asdict
 
@@ -11,7 +11,7 @@ from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Computed, Fixed
 from scheduler.model.resources import NOTHING, Quota, Share
-from scheduler.rules.entities import Allocation, App, Worker
+from scheduler.rules.entities import Allocation, App, AppState, Worker
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
 from scheduler.rules.trouble import excluded, kept_until
@@ -33,11 +33,15 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
     return {
         **_app(found),
         "cores": spec.cores or 0,
+        "coresPerTask": spec.cores_per_task,
         "memoryPerTask": spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
         "command": list(private.command),
         "env": list(private.env),
         "cwd": private.cwd,
         "retries": spec.retries,
+        "priority": found.priority,
+        "after": dict(found.awaits) or None,
+        "onHold": found.on_hold,
         "timeLimit": spec.time_limit_s,
         "doneCores": found.done_cores,
         "sizing": spec.sizing.name(),
@@ -154,7 +158,7 @@ def settings(state: ClusterState) -> dict[str, Any]:
 
 def cluster(state: ClusterState) -> dict[str, Any]:
     """The head of the log, the capacity, the number of apps in each state, and the workers."""
-    counts = dict.fromkeys(("pending", "waiting", "running", "finished", "failed", "killed"), 0)
+    counts = dict.fromkeys(get_args(AppState), 0)
     for found in state.apps.values():
         counts[found.state] += 1
     return {
@@ -195,6 +199,7 @@ def _app(app: App) -> dict[str, Any]:
         "name": app.name,
         "kind": spec.kind,
         "state": app.state,
+        "ready": app.ready,
         "tasks": spec.tasks,
         "requestedCores": app.requested.cores,
         "requestedMemory": app.requested.memory_mb,

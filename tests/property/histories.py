@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from hypothesis import strategies as st
 from msgspec import convert
@@ -24,19 +24,23 @@ from scheduler.model.commands import (
     EndApp,
     EndedDriver,
     EndedExecutor,
+    HoldApp,
     KillApp,
     KillExecutors,
     LoseWorker,
     RegisterCompany,
+    ReleaseApp,
     RemoveCompany,
     RemoveWorker,
     ReportBacklog,
+    ReprioritizeApp,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected
+from scheduler.model.events import Condition
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -98,6 +102,8 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"quota_patience_s": 0},
     {"quota_patience_s": 3},
     {"quota_patience_s": 600},
+    {"priority_step_s": 0},
+    {"priority_step_s": 2},
     {"exclude_after": 1, "exclude_s": 20},
     {"exclude_after": 2, "exclude_s": 3600},
     {"suspect_failures": 2, "suspect_s": 3, "suspect_window_s": 60},
@@ -140,6 +146,12 @@ ASKED: tuple[dict[str, object], ...] = (
     {"cores": None, "elastic": (1, 4), "tasks": 40},
     {"cores": None, "elastic": (0, 3), "tasks": 9, "executor_cores": 2},
     {"cores": None, "elastic": (2, 9), "tasks": 30, "executor_memory_mb": 1000},
+    {"cores_per_task": 3, "tasks": 7},
+    {"cores": 9, "cores_per_task": 3, "tasks": 9, "executor_memory_mb": 1500},
+    {"cores_per_task": 6, "tasks": 4, "executor_cores": 8, "executor_memory_mb": 2000},
+    {"cores": None, "elastic": (1, 5), "tasks": 12, "cores_per_task": 3},
+    {"cores": None, "tasks": 2},
+    {"tasks": 1},
 )
 PREFERENCES: tuple[dict[str, int], ...] = (
     {},
@@ -176,6 +188,27 @@ def _word_of_a_driver(state: ClusterState, whom: int, how: int) -> Command:
 def _killed_executors(state: ClusterState, whom: int, how: int) -> Command:
     app = _one_of(list(state.waiting), whom)
     return KillExecutors(app=app, executors=(f"{app}.{how % 5}", f"{app}.{how % 3}"))
+
+
+def _in_order(state: ClusterState, whom: int, how: int) -> Command:
+    """The submission of an app with a priority that waits for others or for a release."""
+    plain = cast("SubmitApp", _submission(state, whom, how))
+    own = [name for name, app in state.apps.items() if app.spec.company == plain.company] or ["nobody"]
+    conditions: tuple[Condition, ...] = ("ok", "any", "not-ok")
+    after = {conditions[how % 3]: (own[whom % len(own)],), conditions[whom % 3]: (own[how % len(own)],)}
+    priority = (0, 1, -1, 1000)[whom % 4]
+    return replace(plain, priority=priority, after=after if how % 4 else {}, hold=how % 5 == 0)
+
+
+def _order(state: ClusterState, whom: int, how: int) -> Command:
+    app = _one_of([name for name, app in state.apps.items() if not app.admitted or how % 5 == 0], whom)
+    match how % 3:
+        case 0:
+            return ReprioritizeApp(app=app, priority=(0, 3, -2)[whom % 3])
+        case 1:
+            return HoldApp(app=app)
+        case _:
+            return ReleaseApp(app=app)
 
 
 def _scaled(state: ClusterState, whom: int, how: int) -> Command:
@@ -250,6 +283,8 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
     (1, "undrain", lambda _, whom, __: UndrainWorker(worker=f"w{whom % 7}")),
     (2, "remove", lambda _, whom, how: RemoveWorker(worker=f"w{whom % 7}", force=how % 4 == 0)),
     (2, "settings", lambda _, __, how: ConfigureCluster(settings=SETTINGS[how % len(SETTINGS)])),
+    (4, "in order", _in_order),
+    (2, "order", _order),
 )
 """Weight, name, and the command for a given cluster."""
 

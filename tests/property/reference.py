@@ -57,11 +57,17 @@ def smallest(state: ClusterState, app: App, per_core: int = 512) -> tuple[int, i
     if isinstance(app.sizing, Fixed):
         return app.sizing.each.cores, app.sizing.each.memory_mb
     if isinstance(app.sizing, OnePerWorker):
-        return 1, app.sizing.memory_mb
-    cores = state.settings.min_executor_cores
-    stated = app.sizing.memory_per_task_mb
-    memory_mb = max(state.settings.min_executor_memory_mb, cores * (per_core if stated is None else stated))
+        return app.spec.cores_per_task, app.sizing.memory_mb
+    cores, stated = smallest_cores(state, app), app.sizing.memory_per_task_mb
+    needed_mb = cores * per_core if stated is None else cores // app.spec.cores_per_task * stated
+    memory_mb = max(state.settings.min_executor_memory_mb, needed_mb)
     return cores, memory_mb + -memory_mb % 256
+
+
+def smallest_cores(state: ClusterState, app: App) -> int:
+    """Cores of the smallest executor that the scheduler gives the app (semantics A7)."""
+    doublings = (state.settings.min_executor_cores << number for number in range(64))
+    return next(cores for cores in doublings if cores >= app.spec.cores_per_task)
 
 
 def asks_executors(state: ClusterState, app: App) -> bool:
@@ -101,7 +107,8 @@ def still(state: ClusterState, app: App) -> tuple[int, int]:
     if not asks_executors(state, app) or number < 1:
         more = 0, 0
     elif isinstance(app.sizing, OnePerWorker):
-        more = min(app.left_cores, offered[0]), min(left_mb, offered[1])
+        whole = app.left_cores - app.left_cores % app.spec.cores_per_task
+        more = min(whole, offered[0]), min(left_mb, offered[1])
     else:
         number = min(number, offered[0] // cores, offered[1] // memory_mb)
         more = number * cores, number * memory_mb
@@ -183,17 +190,29 @@ def unserved(state: ClusterState, company: str, user: str | None = None) -> tupl
 
 def head(state: ClusterState, company: str, user: str, *, borrows: bool = False) -> App | None:
     """The app that the user's queue gives next (semantics F1, F2, N3, C4); if it `borrows`, whatever its quota is."""
-    sql_first = state.settings.app_policy == "sql-first"
     queue = [app for app in pending(state, company, user) if hostable(state, app)]
     if not borrows:
         queue = [app for app in queue if fits_alone(state, state.companies[company], app)]
-    return min(queue, key=lambda app: (sql_first and app.spec.kind != "sql", app.submitted), default=None)
+    return min(queue, key=lambda app: rank(state, app), default=None)
+
+
+def rank(state: ClusterState, app: App) -> tuple[int, ...]:
+    """Where the app stands in its user's queue (semantics F1, F2, Q2)."""
+    last = state.settings.app_policy == "sql-first" and app.spec.kind != "sql"
+    step_ms = state.settings.priority_step_s * 1000
+    strictly = 0 if step_ms else -app.priority
+    return last, strictly, ready(app)[1] - app.priority * step_ms, app.submitted
+
+
+def ready(app: App) -> tuple[int, int]:
+    """The log position and the time (ms) at which a pending app became ready (semantics J2)."""
+    return (app.readied, app.readied_at) if app.readied else (app.submitted, app.submitted_at)
 
 
 def pending(state: ClusterState, company: str, user: str) -> list[App]:
     """The apps in the user's queue."""
     apps = [app for app in state.apps.values() if (app.spec.company, app.spec.user) == (company, user)]
-    return [app for app in apps if app.state == "pending"]
+    return [app for app in apps if app.state == "pending" and app.ready]
 
 
 class Past:
@@ -254,7 +273,7 @@ class Past:
             and not passes_cap(state, company, next_app)
             and fits_alone(state, company, next_app)
         ]
-        waiting = {name for name, app in state.apps.items() if app.state == "pending"}
+        waiting = {name for name, app in state.apps.items() if app.state == "pending" and app.ready}
         requests = {name: (state.apps[name].requested.cores, state.apps[name].requested.memory_mb) for name in waiting}
         restated = {name for name in waiting if self._requests.get(name, requests[name]) != requests[name]}
         self._requests = requests
@@ -271,7 +290,7 @@ class Past:
             return False
         spec, lapsed = known.spec, self.lapsed.get(name, 0)
         others = [user for user in state.companies[spec.company].users if user != spec.user]
-        return any(app.submitted < lapsed for user in others for app in pending(state, spec.company, user))
+        return any(ready(app)[0] < lapsed for user in others for app in pending(state, spec.company, user))
 
     def _reserve(self, state: ClusterState) -> None:
         for name, since in list(self.held_since.items()):
@@ -312,15 +331,15 @@ def user_order(state: ClusterState, company: Company, app: App, past: Past) -> t
     """Where the user whose next app this is stands (semantics U1, U3, U4)."""
     name, user = company.spec.company, app.spec.user
     last_selected = company.users[user].last_selected
-    oldest = min(pending(state, name, user), key=lambda app: app.submitted)
-    by_wait = last_selected, 0 if last_selected else oldest.submitted, user
+    oldest, oldest_at = min(ready(app) for app in pending(state, name, user))
+    by_wait = last_selected, 0 if last_selected else oldest, user
     cores, memory_mb = occupied(state, name, user)
     match state.settings.user_policy:
         case "least-occupied":
             return dominant((cores, memory_mb), quota(state, company)), *by_wait
         case "balanced":
             share = dominant((cores + app.requested.cores, memory_mb + app.requested.memory_mb), quota(state, company))
-            return share / (state.at - past.selected_at.get((name, user), oldest.submitted_at) + 1), *by_wait
+            return share / (state.at - past.selected_at.get((name, user), oldest_at) + 1), *by_wait
         case _:
             return by_wait
 
@@ -376,10 +395,10 @@ def next_admission(state: ClusterState, past: Past) -> Choice | None:
 
 
 def _oldest(state: ClusterState) -> Choice | None:
-    queued = [app for app in state.apps.values() if app.state == "pending"]
+    queued = [app for app in state.apps.values() if app.state == "pending" and app.ready]
     if not queued:
         return None
-    first = min(queued, key=lambda app: app.submitted).spec
+    first = min(queued, key=ready).spec
     part = dominant(occupied(state, first.company), quota(state, state.companies[first.company]))
     return first.app, first.company, first.user, "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
 
@@ -388,13 +407,13 @@ def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
     """Memory of an executor of so many cores, None where no usable worker has them (semantics S3)."""
     settings = state.settings
     assert isinstance(app.sizing, Computed)
-    per_core = app.sizing.memory_per_task_mb
-    if per_core is None:
+    per_task, number = app.sizing.memory_per_task_mb, cores // app.spec.cores_per_task
+    if per_task is None:
         enough = [worker.open_to(None).memory_mb for worker in usable(state) if worker.open_to(None).cores >= cores]
         if not enough:
             return None
-        per_core = 256 if Fraction(min(enough), cores) <= 256 else 512
-    memory_mb = max(per_core * cores, settings.min_executor_memory_mb)
+        per_task, number = 256 if Fraction(min(enough), cores) <= 256 else 512, cores
+    memory_mb = max(per_task * number, settings.min_executor_memory_mb)
     return memory_mb + -memory_mb % 256
 
 
@@ -542,7 +561,7 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     assert not isinstance(sizing, Computed)
     memory_mb, classic = sizing.memory_mb, settings.placement.startswith("classic")
     fixed = sizing.each.cores if isinstance(sizing, Fixed) and not classic else None
-    unit = fixed or 1
+    unit = fixed or app.spec.cores_per_task
     workers = [worker for worker in sorted_workers(state, unit, memory_mb) if worker.id not in own]
     cores, executors = [0] * len(workers), [0] * len(workers)
 
@@ -586,6 +605,7 @@ def packed_worker_by_worker(state: ClusterState, apps: list[App]) -> list[tuple[
             name, needed_mb = app.spec.app, 0 if isinstance(app.sizing, Computed) else app.sizing.memory_mb
             limited = app.executor_limit is not None and count[name] >= app.executor_limit
             got = min(cores, left[name])
+            got -= got % app.spec.cores_per_task
             if got > 0 and memory_mb >= needed_mb and (name, worker.id) not in had and not limited:
                 placed.append((name, worker.id, got))
                 cores, memory_mb = cores - got, memory_mb - needed_mb
@@ -598,16 +618,17 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     left, left_mb, limit = owed
     settings = state.settings
     workers = usable(state)
-    cores = settings.max_executor_cores
-    while cores > settings.min_executor_cores:
+    least = smallest_cores(state, app)
+    cores = max(least, settings.max_executor_cores)
+    while cores > least:
         if left >= len(workers) * cores and 2 * sum(worker.open_to(None).cores >= cores for worker in workers) > len(
             workers
         ):
             break
         cores //= 2
-    while workers and cores >= settings.min_executor_cores:
+    while workers and cores >= least:
         memory_mb = memory_of_executor(state, app, cores)
-        small_enough = cores == settings.min_executor_cores or (memory_mb or 0) <= settings.max_executor_memory_mb
+        small_enough = cores == least or (memory_mb or 0) <= settings.max_executor_memory_mb
         if memory_mb is not None and small_enough:
             placed: dict[str, int] = {}
             count = min(left // cores, left_mb // memory_mb, limit)

@@ -257,7 +257,7 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     assert reasons == {"exited", "failed", "lost", "killed", "idle"}
     reached = Counter(event.locality for event in log if isinstance(event, ExecutorAllocated))
     assert reached.keys() == {None, "host", "rack", "any"}
-    assert {event.reason for event in log if isinstance(event, AppRemoved)} == {"finished", "failed", "killed"}
+    assert {event.reason for event in log if isinstance(event, AppRemoved)} == {"finished", "failed", "killed", "unmet"}
 
 
 def _folded(log: list[Logged], state: ClusterState | None = None) -> ClusterState:

@@ -13,13 +13,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scheduler.store.task_queue import Begun, Completion
+from tests.simulation.promises import PromiseBroken
 from workers.launchers import LAUNCHERS
 from workers.rundir import ExitNote, Holder
 
 if TYPE_CHECKING:
     import pytest
 
-    from scheduler.model.grants import Grant
+    from scheduler.model.grants import Grant, Leaving
     from tests.simulation.loom import Actor, Loom
     from workers.executor import ExecutorSpec
     from workers.offer import Offer
@@ -63,6 +64,7 @@ class Machine:
         self.path = offer.run_dir
         self.holders: dict[str, Holder] = {}
         self.notes: dict[str, ExitNote] = {}
+        self.told: dict[str, Leaving] = {}
         self.processes: dict[str, Actor] = {}
         self.specs: dict[str, ExecutorSpec] = {}
         self.agent: Actor | None = None
@@ -103,10 +105,21 @@ class Machine:
         """As the real one."""
         return self.notes.get(executor)
 
+    def tell_to_leave(self, executor: str, leaving: Leaving | None) -> None:
+        """As the real one."""
+        self.told.pop(executor, None)
+        if leaving is not None:
+            self.told[executor] = leaving
+
+    def leaving(self, executor: str) -> Leaving | None:
+        """As the real one."""
+        return self.told.get(executor)
+
     def forget(self, executor: str) -> None:
         """As the real one."""
         self.holders.pop(executor, None)
         self.notes.pop(executor, None)
+        self.told.pop(executor, None)
 
     def launch(
         self,
@@ -190,6 +203,8 @@ class TaskGroup:
     def add(self, started: Underway) -> None:
         """Take charge of a task."""
         self._tasks[started.index] = started
+        if len(self._tasks) * self._grant.cores_per_task > self._grant.cores:
+            raise PromiseBroken(5, f"{self._grant.executor} runs {len(self._tasks)} tasks on {self._grant.cores} cores")
 
     def reap(self) -> None:
         """Take in what has ended."""
@@ -211,7 +226,7 @@ class TaskGroup:
         """Return nothing: tasks print nothing."""
         return {}
 
-    def stop(self, _wait: Callable[[float], None]) -> None:
+    def stop(self, _wait: Callable[[float], None], _grace_s: float | None = None) -> None:
         """Tell all tasks to end, wait for them, and abandon them."""
         if self._tasks:
             self._loom.wait(self._loom.random.choice((0, 20, 800)))

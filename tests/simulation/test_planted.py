@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
-from scheduler.model.grants import diff
+from scheduler.model.grants import Grant, diff
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_records import restored
 from scheduler.rules.state import ClusterState
@@ -110,6 +110,14 @@ def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", ""))
 
 
+def every_end_meets_every_condition(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.dependents.is_met", lambda _condition, _ended: True)
+
+
+def an_executor_runs_a_task_on_each_core(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Grant, "tasks_at_once", property(lambda grant: grant.cores))
+
+
 class Found(NamedTuple):
     """The promise that finds the bug, and the first seed to try: shortly before one that finds it."""
 
@@ -124,8 +132,10 @@ PLANTS: dict[Plant, Found] = {
     grants_are_given_before_the_commit: Found(3),
     a_commit_appends_wherever_the_log_ends: Found(4, from_seed=80),
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
+    an_executor_runs_a_task_on_each_core: Found(5),
     a_state_remembers_no_commands: Found(6),
     begun_tasks_do_not_come_back: Found(6, from_seed=20),
+    every_end_meets_every_condition: Found(7, from_seed=130),
 }
 
 

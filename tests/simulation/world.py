@@ -32,10 +32,13 @@ from scheduler.model.commands import (
     ConfigureCluster,
     DecommissionWorker,
     DrainWorker,
+    HoldApp,
     KillApp,
     KillExecutors,
     RegisterCompany,
+    ReleaseApp,
     RemoveWorker,
+    ReprioritizeApp,
     ScaleApp,
     SubmitApp,
     UndrainWorker,
@@ -143,10 +146,10 @@ class World:
         raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
 
     def _let_apps_run(self) -> None:
-        """Scale up the apps whose limit of 0 executors keeps them from ending."""
-        apps = self.witness.state.apps.items()
-        held_back = [name for name, app in apps if app.ended is None and app.executor_limit == 0]
-        self._tell(*(ScaleApp(app=name, executors=8) for name in held_back))
+        """Scale up the apps whose limit of 0 executors keeps them from ending, and release those on hold."""
+        apps = [(name, app) for name, app in self.witness.state.apps.items() if app.ended is None]
+        scaled = [ScaleApp(app=name, executors=8) for name, app in apps if app.executor_limit == 0]
+        self._tell(*scaled, *(ReleaseApp(app=name) for name, app in apps if app.on_hold))
 
     def check(self) -> None:
         """Check every promise at the end."""
@@ -354,7 +357,11 @@ class World:
         self.store.patch(patch)
         ids = iter(range(1 << 60))
         doubles = {
-            "time": SimpleNamespace(monotonic=self._now_s, sleep=lambda seconds: loom.wait(max(1, seconds * 1000))),
+            "time": SimpleNamespace(
+                monotonic=self._now_s,
+                sleep=lambda seconds: loom.wait(max(1, seconds * 1000)),
+                time=lambda: self.store.ms / 1000,
+            ),
             "_log": _Log(self),
             "program_log": lambda: _Log(self),
             "uuid4": lambda: SimpleNamespace(hex=f"{next(ids):032x}"),
@@ -447,11 +454,17 @@ def _submit(world: World) -> None:
             about |= {"sizing": "one-per-worker", "executor_memory_mb": 1024, "memory_per_task_mb": None}
         case _:
             pass
+    company = random.choice(COMPANIES)
+    earlier = [app.app for app in world.witness.apps.values() if app.company == company]
+    if earlier and random.random() < 0.25:
+        about["after"] = {random.choice(("ok", "ok", "any", "not-ok")): (random.choice(earlier),)}
+    about |= {"priority": random.choice((0, 0, 1, -5)), "hold": random.random() < 0.06}
+    about["cores_per_task"] = Random(f"{world.seed} {name}").choice((None, None, 1, 1, 2, 3))
     command = SubmitApp(
         app=name,
         name=POISON if random.random() < 0.04 else "",
         kind=random.choice(("batch", "sql")),
-        company=random.choice(COMPANIES),
+        company=company,
         user=random.choice(("ann", "bob")),
         command=("true",),
         retries=retries,
@@ -498,6 +511,13 @@ def _scale(world: World) -> None:
     world._ask(ScaleApp(app=_an_app(world), executors=random.choice((0, 1, 2, 4, None)), prefer=prefer))
 
 
+def _order(world: World) -> None:
+    """Change the priority of an app, put one on hold or release one."""
+    random, name = world.random, _an_app(world)
+    orders = ReprioritizeApp(app=name, priority=random.choice((0, 7, -7))), HoldApp(app=name), ReleaseApp(app=name)
+    world._ask(random.choice(orders), fault=random.random() < 0.1)
+
+
 def _change_company(world: World) -> None:
     random = world.random
     quota = random.choice(({}, {"part": "50%"}, {"borrow": True}, {"cores": 64, "memory_mb": 65536}))
@@ -520,6 +540,7 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
     {"quota_patience_s": 1},
     {"admission": "open"},
     {"admission": "fair"},
+    {"priority_step_s": 0},
 )
 
 
@@ -676,6 +697,7 @@ _CHANCES: dict[Callable[[World], None], int] = {
     _kill_app: 6,
     _kill_executors: 6,
     _scale: 4,
+    _order: 4,
     _change_company: 1,
     _change_settings: 3,
     _change_worker: 4,

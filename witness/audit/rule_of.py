@@ -56,6 +56,8 @@ def rule_of_input(command: commands.Command | None, done: Event | None, due: Eve
 
 def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
     """The rule by which the decision `due`, or none, comes on `state` where the log has `done`, or none."""
+    if isinstance(due, events.AppReady | events.AppRemoved):
+        return _rule(due)
     if isinstance(done, AppAdmitted):
         return _admission(state, done, due)
     if isinstance(due, AppAdmitted):
@@ -75,7 +77,7 @@ def _rule(event: Event | None) -> str:
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
-    """Wrong share (C3), cluster full (A3), beyond the quota (C4), reserved (C7), or out of turn (C3, C5, U, F, A6)."""
+    """Wrong share (C3), not ready (J2), full (A3), beyond quota (C4), reserved (C7), out of turn (C3, C5, U, F, A6)."""
     settings, queue = state.settings, state.queue.companies.get(done.company)
     app = state.apps.get(done.app)
     if isinstance(due, AppAdmitted) and due.app == done.app and due.company == done.company:
@@ -84,8 +86,8 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A6"
     if queue is None or app is None or app.state != "pending" or app.spec.company != done.company:
         return "A3"
-    if due is None and is_full(state):
-        return "A3"
+    if not app.ready or (due is None and is_full(state)):
+        return "A3" if app.ready else "J2"
     if not queue.limit.admits(app.queued.request) and not queue.borrows:
         return "C4"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
@@ -139,6 +141,8 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
 
 _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "A1": (commands.SubmitApp,),
+    "Q1": (commands.ReprioritizeApp,),
+    "J3": (commands.HoldApp, commands.ReleaseApp),
     "A5": (commands.KillApp, commands.EndApp, commands.StartedExecutor),
     "C2": (commands.RegisterCompany, commands.ChangeCompany, commands.RemoveCompany),
     "D3": (commands.EndedDriver,),

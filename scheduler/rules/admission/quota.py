@@ -15,7 +15,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
     from scheduler.rules.claims import Need
 
 
-class Pending(NamedTuple):
-    """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
+class Pending(Struct, frozen=True, order=True, gc=False):
+    """A pending app that is ready (semantics J).
+
+    `submitted` is the log position of its submission; `ready` that at which it became ready, `ready_at` its time in ms.
+    """
 
     app: str
     company: str
@@ -33,7 +38,9 @@ class Pending(NamedTuple):
     kind: str
     request: Resources
     submitted: int
-    submitted_at: int = 0
+    ready: int = 0
+    ready_at: int = 0
+    priority: int = 0
     need: Need | None = None
     """What it needs of a worker; None = nothing in particular."""
 
@@ -47,13 +54,12 @@ Reservation = tuple[int, int, Pending]
 """(held back since in ms, position of its submission, app)."""
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """The heads of one company with the same request."""
 
     passes: bool = False
     held_since: int | None = None
-    heads: dict[str, tuple[int, Pending]] = field(default_factory=dict)
+    heads: dict[str, tuple[int, Pending]] = {}
     """App -> (head since in ms, app), in order of time; without apps that have a reservation."""
     reserving: int = 0
     """The number of heads with a reservation."""
@@ -105,6 +111,17 @@ class QuotaLimit:
         if not group.heads and not group.reserving:
             del self.groups[head.request]
 
+    def exchange(self, app: Pending, restated: Pending) -> None:
+        """Take an app that needs something else of a worker for the one it was: it has waited as long (C7)."""
+        group = self.groups.get(app.request)
+        if group is not None and app.app in group.heads:
+            group.heads[app.app] = group.heads[app.app][0], restated
+        reservation = self.reserved.get(app.app)
+        if reservation is not None:
+            del self.reservations[bisect_left(self.reservations, reservation)]
+            self.reserved[app.app] = (*reservation[:2], restated)
+            insort(self.reservations, self.reserved[app.app])
+
     def review(self, at: int) -> None:
         """What the company claims or its quota is another one since `at` (ms)."""
         for request, group in self.groups.items():
@@ -149,6 +166,15 @@ class QuotaLimit:
         group.reserving += 1
         self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
         insort(self.reservations, self.reserved[app.app])
+
+    def reprioritize(self, old: Pending, new: Pending) -> None:
+        """Replace an app by itself with another priority; what holds it back, or is reserved for it, stays."""
+        if old.app in self.reserved:
+            since, submitted, _ = self.reserved[old.app]
+            place = bisect_left(self.reservations, self.reserved[old.app])
+            self.reservations[place] = self.reserved[old.app] = since, submitted, new
+        elif (group := self.groups.get(old.request)) is not None and old.app in group.heads:
+            group.heads[old.app] = group.heads[old.app][0], new
 
     def lapse(self, app: Pending, at: int) -> None:
         """Reserve for the app no longer; if it is a head, it is one from `at` (ms) on (semantics C7)."""

@@ -77,9 +77,11 @@ class _Owed:
     def share_of(self, room: Resources) -> Resources | None:
         """Size of the app's executor on a worker with `room` free, None if none fits (semantics S4).
 
-        It takes all the cores it can, or the first computed size that fits.
+        It takes all the cores it can for whole tasks (A7), or the first computed size that fits.
         """
-        sizes = self.sizes if self.fixed_mb is None else [Resources(min(self.left.cores, room.cores), self.fixed_mb)]
+        sizes, each = self.sizes, self.app.spec.cores_per_task
+        if self.fixed_mb is not None:
+            sizes = [Resources(min(self.left.cores, room.cores) // each * each, self.fixed_mb)]
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
@@ -89,8 +91,8 @@ def _owed(state: ClusterState, app: App, most: Resources | None, without: Collec
     sizes = []
     fixed_mb, left_mb = None, app.left_memory_mb
     if isinstance(sizing, Computed):
-        for cores in sizes_to_try(fleet, cores_left):
-            memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
+        for cores in sizes_to_try(fleet, settings, cores_left, app.spec.cores_per_task):
+            memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb, app.spec.cores_per_task)
             if memory_mb is not None:
                 sizes.append(Resources(cores, memory_mb))
     else:

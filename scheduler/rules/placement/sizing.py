@@ -21,15 +21,26 @@ def executor_sizes(settings: ClusterConfigured) -> list[int]:
     return sizes
 
 
-def sizes_to_try(fleet: Fleet, left: int) -> tuple[int, ...]:
-    """Executor cores to try, in order, for an app still owed `left` cores (semantics S2, S4).
+def smallest_cores(settings: ClusterConfigured, cores_per_task: int) -> int:
+    """Cores of the smallest executor that can run a task: the minimum, doubled as often as needed (semantics A7)."""
+    cores = settings.min_executor_cores
+    while cores < cores_per_task:
+        cores *= 2
+    return cores
 
-    The first size depends on `left` and on the fleet's free cores; each next one is half of it, down to the minimum
-    executor. Empty if no worker is usable (S1).
+
+def sizes_to_try(fleet: Fleet, settings: ClusterConfigured, left: int, cores_per_task: int = 1) -> tuple[int, ...]:
+    """Executor cores to try, in order, for an app still owed `left` cores (semantics S2, S4, A7).
+
+    The first size depends on `left` and on the fleet's free cores; each next one is half of it, down to the smallest
+    executor that can run a task. Empty if no worker is usable (S1).
     """
     sizes, usable = fleet.sizes, fleet.usable
     if not usable:
         return ()
+    if cores_per_task > sizes[-1]:
+        least = smallest_cores(settings, cores_per_task)
+        sizes = (*(size for size in sizes if size > least), least)
     smallest = len(sizes) - 1
     for index in range(smallest):
         if left >= usable * sizes[index] and 2 * fleet.usable_with(index) > usable:
@@ -38,36 +49,48 @@ def sizes_to_try(fleet: Fleet, left: int) -> tuple[int, ...]:
 
 
 def executor_memory_mb(
-    fleet: Fleet, settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None
+    fleet: Fleet, settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None, cores_per_task: int = 1
 ) -> int | None:
-    """Memory in MiB of an executor of `cores` cores (semantics S3).
+    """Memory in MiB of an executor of `cores` cores, for the tasks it runs at once (semantics S3, A7).
 
     None if no usable worker has that many cores free, or if the memory would exceed `max_executor_memory_mb`. The
-    latter does not apply to a minimum executor (S4).
+    latter does not apply to the smallest executor of the app (S4).
     """
-    per_core = memory_per_task_mb
-    if per_core is None:
+    if memory_per_task_mb is None:
         least = fleet.least_memory_mb(cores)
         if least is None:
             return None
-        per_core = 256 if least <= 256 * cores else 512
-    memory_mb = memory_for(settings, cores, per_core)
-    too_large = memory_mb > settings.max_executor_memory_mb and cores > settings.min_executor_cores
-    return None if too_large else memory_mb
+        memory_mb = memory_for(settings, cores, 256 if least <= 256 * cores else 512)
+    else:
+        memory_mb = memory_for(settings, cores // cores_per_task, memory_per_task_mb)
+    if memory_mb <= settings.max_executor_memory_mb or cores == smallest_cores(settings, cores_per_task):
+        return memory_mb
+    return None
 
 
-def memory_for(settings: ClusterConfigured, cores: int, per_core_mb: int) -> int:
-    """`cores` x `per_core_mb`, at least a minimum executor's memory, rounded up to 256 MiB (semantics S3)."""
-    return round_up(max(settings.min_executor_memory_mb, per_core_mb * cores), MEMORY_STEP_MB)
+def memory_for(settings: ClusterConfigured, number: int, each_mb: int) -> int:
+    """`number` x `each_mb`, at least a minimum executor's memory, rounded up to 256 MiB (semantics S3)."""
+    return round_up(max(settings.min_executor_memory_mb, number * each_mb), MEMORY_STEP_MB)
 
 
-def requested_resources(settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None) -> Resources:
+def memory_of(settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None, at_once: int) -> int:
+    """Memory in MiB of an executor of that many cores and tasks at once, without regard to the workers (semantics A2).
+
+    It is counted per core, by `default_memory_per_task_mb`, if none was given per task (A7).
+    """
+    if memory_per_task_mb is None:
+        return memory_for(settings, cores, settings.default_memory_per_task_mb)
+    return memory_for(settings, at_once, memory_per_task_mb)
+
+
+def requested_resources(
+    settings: ClusterConfigured, cores: int, memory_per_task_mb: int | None, cores_per_task: int = 1
+) -> Resources:
     """Requested resources of an app of `cores` cores, from admission to removal (semantics A1, A2).
 
-    Cores are rounded up to whole minimum executors: 6 -> 8 with a minimum of 4. The memory is that of these executors,
+    Cores are rounded up to whole smallest executors: 6 -> 8 with a minimum of 4. The memory is that of these executors,
     so later grants never exceed it.
     """
-    held = round_up(cores, settings.min_executor_cores)
-    per_core = settings.default_memory_per_task_mb if memory_per_task_mb is None else memory_per_task_mb
-    minimum_mb = memory_for(settings, settings.min_executor_cores, per_core)
-    return Resources(held, held // settings.min_executor_cores * minimum_mb)
+    least = smallest_cores(settings, cores_per_task)
+    smallest = Resources(least, memory_of(settings, least, memory_per_task_mb, least // cores_per_task))
+    return smallest * -(-cores // least)

@@ -57,12 +57,13 @@ def test_submit_prints_the_apps_id_alone_and_the_app_is_in_the_log_by_then(shell
 
 
 def test_every_option_of_submit_reaches_the_log(shell: Shell) -> None:
-    options = ["--cores", "6", "--memory-per-task", "1G", "--tasks", "2", "--name", "Ü 1", "--kind", "sql"]
-    app = submit(shell, *options, "--retries", "3", "--time-limit", "10m", "--env", "K=v", "--env", "A=", "--", "true")
+    options = ["--cores", "6", "--memory-per-task", "1G", "--tasks", "4", "--name", "Ü 1", "--kind", "sql"]
+    more = ["--cores-per-task", "2", "--retries", "3", "--time-limit", "10m", "--env", "K=v", "--env", "A="]
+    app = submit(shell, *options, *more, "--", "true")
     first = json.loads(shell.ok("log", "--json", "--app", app).splitlines()[0])
-    wanted = {"cores": 6, "sizing": ["computed", 1024], "tasks": 2, "kind": "sql"}
+    wanted = {"cores": 8, "sizing": ["computed", 1024], "tasks": 4, "cores_per_task": 2, "kind": "sql"}
     assert first["data"].items() >= {**wanted, "retries": 3, "time_limit_s": 600}.items()
-    assert first["data"]["requested"] == {"cores": 8, "memory_mb": 8192}
+    assert first["data"]["requested"] == {"cores": 8, "memory_mb": 4096}
     assert first["private"].items() >= {"name": "Ü 1", "env": ["A", "K"]}.items()
 
 
@@ -183,7 +184,13 @@ def test_app_shows_its_executors_and_tasks(shell: Shell) -> None:
     assert [(task["state"], task["exitCode"]) for task in shown["taskStates"]] == [("succeeded", 0)] * 2
     wait_until(lambda: not shell.app(app)["executors"], "its executors to be gone")
     table = shell.ok("app", app)
-    for line in (r"state +finished", r"requested cores +8", r"requested memory +4G", r"granted memory +0G"):
+    for line in (
+        r"state +finished",
+        r"cores per task +1",
+        r"requested cores +4",
+        r"requested memory +2G",
+        r"granted memory +0G",
+    ):
         assert re.search(rf"^{line}$", table, re.MULTILINE)
 
 
@@ -280,7 +287,7 @@ def test_a_worker_is_drained_and_taken_back(shell: Shell) -> None:
 
     shell.ok("drain", "worker-2")
     assert states() == {"worker-1": "alive", "worker-2": "draining"}
-    app = submit(shell, "--cores", "16", "--", "true")
+    app = submit(shell, "--cores", "16", "--tasks", "16", "--", "true")
     wait_until(lambda: '"finished"' in shell.ok("app", app, "--json"), "the app to finish on the other worker")
     assert "worker=worker-2" not in shell.ok("log", "--app", app)
     shell.ok("undrain", "worker-2")
@@ -309,7 +316,7 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("submit", "--company", LONG, "--user", "u", "--", "true"), "no company"),
         (("submit", "--company", "acme", "--user", LONG, "--", "true"), "at most 128 characters"),
         (("submit", "--company", "acme", "--user", "\x1b[31m", "--", "true"), "control characters"),
-        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "12 cores, but the quota"),
+        (("submit", "--company", "small", "--user", "u", "--cores", "12", "--", "true"), "16 cores, but the quota"),
         (("company", "add", "acme"), "registered already"),
         (("company", "add", "tiny", "--cores", "2", "--memory", "4G"), "quota"),
         (("company", "add", "tiny", "--cores", "8"), "both --cores and --memory"),

@@ -35,11 +35,20 @@ def succeeded(shell: Shell, name: str) -> int:
 def test_fixed_executors_run_the_apps_tasks(shell: Shell) -> None:
     script = "echo $FAIRLOG_CORES cores, $FAIRLOG_MEMORY_MB MiB"
     size = ["--executor-cores", "2", "--executor-memory", "700M", "--cores", "6", "--max-executors", "2"]
-    name = shell.submit(*size, "--wait", "--", "sh", "-c", script)
+    name = shell.submit(*size, "--tasks", "6", "--wait", "--", "sh", "-c", script)
     assert shell.ok("logs", name) == "2 cores, 700 MiB\n" * 6
     entries = [json.loads(line) for line in shell.ok("log", "--json", "--app", name).splitlines()]
     granted = [entry["data"] for entry in entries if entry["type"] == "ExecutorAllocated"]
     assert [one["resources"] for one in granted] == [{"cores": 2, "memory_mb": 700}] * 2
+
+
+def test_one_program_gets_all_cores_that_it_asks_for(shell: Shell) -> None:
+    """Semantics A1, A7: once, in one executor."""
+    name = shell.submit("--cores", "8", "--wait", "--", "sh", "-c", "echo $FAIRLOG_TASK_CORES of $FAIRLOG_CORES")
+    assert shell.ok("logs", name) == "8 of 8\n"
+    refusal = shell.run("submit", "--company", "acme", "--user", "ann", "--cores", "32", "--", "true")
+    assert "a task of 32 cores does not fit into the largest executor, which has 16 cores" in refusal.err
+    assert "--executor-cores 32" in refusal.err
 
 
 def test_an_executor_that_finds_no_task_stays_and_is_not_replaced_by_another(shell: Shell) -> None:
@@ -70,7 +79,8 @@ def test_a_killed_executor_is_replaced_and_its_task_runs_again(shell: Shell) -> 
 
 
 def test_scaling_up_gives_an_app_more_executors(shell: Shell) -> None:
-    name = shell.submit("--executor-cores", "1", "--cores", "3", "--max-executors", "1", "--", "sleep", "600")
+    size = ["--executor-cores", "1", "--cores", "3", "--max-executors", "1"]
+    name = shell.submit(*size, "--tasks", "3", "--", "sleep", "600")
     wait_until(lambda: len(shell.app(name)["executors"]) == 1, "one executor")
     assert shell.ok("scale", name, "--executors", "2") == f"{name} scaled\n"
     assert len(shell.app(name)["executors"]) == 2
@@ -82,7 +92,7 @@ def test_scaling_up_gives_an_app_more_executors(shell: Shell) -> None:
 
 def test_a_driver_runs_on_a_worker_and_its_app_ends_with_it(shell: Shell) -> None:
     script = "echo I am $FAIRLOG_DRIVER_ID with $FAIRLOG_CORES cores; echo oops >&2"
-    size = ["--driver-cores", "2", "--driver-memory", "512M"]
+    size = ["--driver-cores", "2", "--driver-memory", "512M", "--cores", "0"]
     name = shell.submit("--driver", *size, "--env", "A=b", "--wait", "--", "sh", "-c", script)
     assert shell.ok("logs", name, "--driver") == f"I am {name}.driver-0 with 2 cores\noops\n"
     found = shell.app(name)

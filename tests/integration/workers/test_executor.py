@@ -63,6 +63,19 @@ def test_every_task_runs_once_with_its_own_index_and_the_last_ends_the_app(rig: 
     ]
 
 
+def test_an_executor_runs_as_many_tasks_at_once_as_its_cores_suffice_for(rig: Rig, tmp_path: Path) -> None:
+    """Semantics A7: 5 cores are two tasks of 2."""
+    gate = tmp_path / "gate"
+    script = f"echo $FAIRLOG_TASK_CORES of $FAIRLOG_CORES; until test -e {gate}; do sleep 0.02; done"
+    grant = rig.grant(shell(script), tasks=3, cores=5, cores_per_task=2)
+    rig.launch(grant)
+    wait_until(lambda: rig.work.progress(rig.app).running, "the first tasks")
+    assert rig.work.progress(rig.app)[:3] == (3, 1, 2)
+    gate.touch()
+    assert rig.end_of(grant).done
+    assert outputs(rig, 3) == ["2 of 5\n"] * 3
+
+
 def test_an_executor_and_its_tasks_are_one_process_group(rig: Rig) -> None:
     grant = rig.grant((sys.executable, "-c", "import os; print(os.getpgrp())"), tasks=2)
     pid = rig.launch(grant)

@@ -76,6 +76,7 @@ class Rig:
         retries: int = 0,
         backoff_s: int = 0,
         time_limit_s: int | None = None,
+        cores_per_task: int = 1,
     ) -> Grant:
         """Write the grant of an executor of the rig's app, as a commit does."""
         grant = Grant(
@@ -93,6 +94,7 @@ class Rig:
             retries=retries,
             retry_backoff_s=backoff_s,
             time_limit_s=time_limit_s,
+            cores_per_task=cores_per_task,
         )
         self.connection.hset(self.keys.grants(WORKER), grant.executor, grant.model_dump_json())
         return grant

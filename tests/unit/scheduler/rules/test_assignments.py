@@ -62,6 +62,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "elastic",
         "retry_backoff_s",
         "settled_at",
+        "cores_per_task",
         "leaving",
     ]
 

@@ -107,7 +107,7 @@ def test_classic_placements_fill_each_worker_in_the_drawn_order_with_drivers(pla
             cluster.worker(f"w{number}", 4)
         for _ in range(position):
             cluster.state.apply(MasterElected(master="m1"), at=cluster.state.at)
-        submitted = [with_driver(f"a{n}", driver_cores=cores) for n, cores in enumerate((2, 3, 2, 2))]
+        submitted = [with_driver(f"a{n}", tasks=0, driver_cores=cores) for n, cores in enumerate((2, 3, 2, 2))]
         placed = drivers(cluster.turn(*submitted))
         assert [app for app, _ in placed] == ["a0", "a2", "a1", "a3"]
         first, second, third = placed[0][1], placed[2][1], placed[3][1]
@@ -116,9 +116,10 @@ def test_classic_placements_fill_each_worker_in_the_drawn_order_with_drivers(pla
     assert len(orders) > 3
 
 
-def test_an_app_that_is_its_driver_asks_for_no_executor() -> None:
+@pytest.mark.parametrize("alone", [{"cores": 0}, {"tasks": 0}])
+def test_an_app_that_is_its_driver_asks_for_no_executor(alone: dict[str, Any]) -> None:
     cluster = shared(w1=16)
-    event = cluster.turn(with_driver())[0]
+    event = cluster.turn(with_driver(**alone))[0]
     assert isinstance(event, AppRegistered)
     assert (event.cores, event.tasks, event.requested.cores) == (0, 0, 2)
     assert cluster.state.executors == {}
@@ -158,7 +159,7 @@ def test_the_result_of_its_tasks_does_not_end_an_app_that_has_a_driver() -> None
 def test_a_killed_apps_driver_holds_its_grant_until_its_worker_says_that_it_is_gone() -> None:
     """Semantics A5."""
     cluster = shared(w1=16)
-    cluster.turn(with_driver())
+    cluster.turn(with_driver(tasks=0))
     cluster.turn(KillApp(app="a1"))
     assert all_grants(cluster.state) == {"w1": {"a1.driver-0": STOP}}
     assert cluster.state.balance.granted.cores == 2
@@ -181,7 +182,7 @@ def test_a_lost_worker_takes_its_drivers_with_it() -> None:
 def test_a_leaving_worker_waits_for_its_drivers_and_a_decommissioned_one_keeps_them() -> None:
     """Semantics W3, W6."""
     cluster = shared(w1=16)
-    cluster.turn(with_driver("a1"), with_driver("a2"))
+    cluster.turn(with_driver("a1", tasks=0), with_driver("a2", tasks=0))
     cluster.turn(DecommissionWorker(worker="w1"))
     assert len(cluster.state.drivers) == 2
     cluster.turn(RemoveWorker(worker="w1"))

@@ -254,13 +254,14 @@ def test_under_fair_admission_an_unlimited_app_gets_no_more_than_it_has_held() -
 
 
 def test_fair_admission_gives_growing_executors_no_more_memory_than_was_requested() -> None:
-    """Semantics A2; with open admission, the grant raises the request."""
+    """Semantics A2, S5; with open admission, the grant raises the request."""
     for admission, executors in (("fair", 1), ("open", 2)):
         cluster = shared({"admission": admission}, w1=2)
-        cluster.turn(growing(cores=8))
+        cluster.company("tight", cores=16, memory_mb=2048)
+        cluster.turn(replace(growing(cores=8, memory_mb=1536), company="tight"))
         cluster.worker("w2", 16)
         assert len(cluster.state.executors) == executors
-        assert cluster.state.balance.requested.memory_mb == 1024 * executors
+        assert cluster.state.balance.requested.memory_mb == 1536 * executors
 
 
 def test_a_decommissioned_worker_is_left_at_once_and_nothing_is_placed_in_that_turn() -> None:

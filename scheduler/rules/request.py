@@ -1,0 +1,106 @@
+"""What a submission asks for: tasks, the cores of each, and the cores to be held at once (semantics A1, A7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import Computed, Fixed
+from scheduler.rules.placement.sizing import smallest_cores
+from scheduler.rules.validate import MAX_CORES, MAX_TASKS, check_range
+
+if TYPE_CHECKING:
+    from scheduler.model.commands import SubmitApp
+    from scheduler.model.events import ClusterConfigured, Sizing
+
+
+class Asked(NamedTuple):
+    """The cores to be held at once (None = unlimited), the number of tasks, and the cores of each."""
+
+    cores: int | None
+    tasks: int
+    cores_per_task: int
+
+
+def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> Asked:
+    """What the command asks for under that sizing of its executors (semantics A1, A7).
+
+    With `open` admission an app that sizes its executors keeps its cores as given: Spark's master knows no tasks, and a
+    driver alone asks for no executor. A command that says nothing about tasks has as many as run at once, or none if it
+    has a driver.
+
+    Raises: InvalidCommand.
+    """
+    least = 0 if command.driver else 1
+    tasks, cores, each = command.tasks, command.cores, command.cores_per_task
+    check_range("cores per task", each, 1, MAX_CORES)
+    if cores == "unlimited":
+        _check_unlimited(settings, command, sizing)
+        check_range("tasks", tasks, least, MAX_TASKS)
+        return Asked(None, tasks or 0, each or 1)
+    check_range("cores", cores, least, MAX_CORES)
+    if cores is None and command.driver and tasks is None and settings.admission == "open":
+        cores = 0
+    as_spark = settings.admission == "open" and not isinstance(sizing, Computed)
+    if each is None:
+        each = cores if tasks == 1 and cores and command.elastic is None and not as_spark else 1
+    _check_task(settings, sizing, each)
+    if not as_spark and command.elastic is None:
+        cores = _at_once(settings, sizing, cores, tasks, each)
+    elif cores is None:
+        cores = settings.default_cores
+    if tasks is None:
+        tasks = 0 if command.driver else max(1, cores // each)
+    check_range("tasks", tasks, least, MAX_TASKS)
+    return Asked(cores, tasks, each)
+
+
+def _at_once(settings: ClusterConfigured, sizing: Sizing, cores: int | None, tasks: int | None, each: int) -> int:
+    """The cores to be held at once: those given, or the default, as far as the tasks can use them (semantics A1).
+
+    Whole executors, if the app states its tasks or what each needs: as many as these need to run at once. Example: two
+    tasks of 6 cores in executors of 8 hold 16.
+    """
+    size = executor_cores(settings, sizing, each)
+    if cores is None:
+        cores = settings.default_cores if tasks is None else min(tasks * each, settings.default_cores)
+        cores = max(cores, size if isinstance(sizing, Fixed) else each) if tasks != 0 else 0
+    if tasks is None and each == 1:
+        return cores
+    at_once = max(1, cores // each) if cores else 0
+    if tasks is not None:
+        at_once = min(tasks, at_once)
+        whole = -(-tasks // (size // each)) * size if isinstance(sizing, Fixed) else tasks * each
+        cores = min(cores, whole)
+    return max(cores, -(-at_once // (size // each)) * size)
+
+
+def executor_cores(settings: ClusterConfigured, sizing: Sizing, cores_per_task: int) -> int:
+    """Cores of the smallest executor under that sizing that can run a task (semantics S2, S5, A7)."""
+    if isinstance(sizing, Fixed):
+        return sizing.each.cores
+    return smallest_cores(settings, cores_per_task) if isinstance(sizing, Computed) else cores_per_task
+
+
+def _check_task(settings: ClusterConfigured, sizing: Sizing, each: int) -> None:
+    """Raises: InvalidCommand if no executor of the app can run a task of so many cores (semantics A7)."""
+    if isinstance(sizing, Fixed) and each > sizing.each.cores:
+        raise InvalidCommand(
+            f"a task of {each} cores does not fit into the app's executors of {sizing.each.cores} cores; "
+            f"state --cores-per-task, or larger executors with --executor-cores {each}"
+        )
+    if isinstance(sizing, Computed) and each > settings.max_executor_cores:
+        raise InvalidCommand(
+            f"a task of {each} cores does not fit into the largest executor, which has {settings.max_executor_cores} "
+            f"cores; state --tasks and --cores-per-task, or larger executors with --executor-cores {each}"
+        )
+
+
+def _check_unlimited(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> None:
+    if settings.admission != "open" or isinstance(sizing, Computed):
+        raise InvalidCommand(
+            "unlimited cores need the setting admission=open, and --executor-cores, --executor-memory or --sizing "
+            "one-per-worker; otherwise give a number of cores"
+        )
+    if command.tasks is None and not command.driver:
+        raise InvalidCommand("an app of unlimited cores needs a number of tasks; add --tasks N")
