@@ -17,8 +17,8 @@ def exclusion_in_words(exclusion: Mapping[str, Any]) -> str:
     if exclusion["unstartable"]:
         return f"it is excluded from {worker} until {until}: its command cannot be started there"
     return (
-        f"it is excluded from {worker} until {until}: {ends} executors of it ended abnormally there and none finished "
-        "a task in between"
+        f"it is excluded from {worker} until {until}: {ends} of its executors ended abnormally there, "
+        "none finished a task in between"
     )
 
 
