@@ -17,6 +17,7 @@ from scheduler.rules.admission.queue import CompanyQueue
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full, place
 from scheduler.rules.entities import App, Pending
+from scheduler.rules.failures import left_out
 from scheduler.rules.fleet import Shape
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
@@ -159,11 +160,27 @@ class Batch(NamedTuple):
 
 def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: int) -> Batch:
     """The reasons for this executor and those granted with it at `at` (ms)."""
-    settings = state.settings
     together = [event.executor]
-    placement = PLACEMENTS[settings.placement]
-    if not placement.across_apps:
+    if not PLACEMENTS[state.settings.placement].across_apps:
         together += [granted.executor for granted in place(state, app, at)]
+    tries = left_out(state, app, app.need.least, at)
+    without = next((names for names in tries if event.worker not in names), ())
+    with state.seen_by(app, without):
+        reasons, candidates = _seen(state, app, event)
+    if without:
+        workers = reasons["workers"]
+        names = ", ".join(sorted(without)[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
+        text = f"{workers['text']}, without {names}, where executors of it failed (W7)"
+        reasons["workers"] = _reason(workers["rule"], text)
+    return Batch(together, reasons, candidates)
+
+
+def _seen(
+    state: ClusterState, app: App, event: ExecutorAllocated
+) -> tuple[dict[str, Reason], dict[str, tuple[int, Shape]]]:
+    """The reasons and the candidates, as the fleet is shown."""
+    settings = state.settings
+    placement = PLACEMENTS[settings.placement]
     sizing = app.sizing
     grows = isinstance(sizing, OnePerWorker) or (isinstance(sizing, Fixed) and placement.one_a_worker)  # P4, P7
     if isinstance(sizing, Computed):
@@ -190,7 +207,7 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
     if state.sparing and state.fleet.offering:
         how += ", those with fewer kinds that the app does not request first (R6)"
     where = _reason("L5" if event.locality else placement.rule, how)
-    return Batch(together, {**reasons, "workers": where}, candidates)
+    return {**reasons, "workers": where}, candidates
 
 
 def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAllocated) -> dict[str, Reason]:

@@ -13,6 +13,7 @@ from scheduler.model.errors import UnknownApp
 from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated, ExecutorRevoked, RevocationWithdrawn
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
+from scheduler.rules.views import exclusions
 from scheduler.store.codec import Fact
 from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
 from witness.pending_reasons import CAUSES, place_in_queue, waits_for
@@ -146,6 +147,7 @@ class _Story:
             "executors": self.executors,
             "claims": _claims(self.state, app),
             "losses": self.losses,
+            "excludedWorkers": exclusions(self.state, app),
             "waited": {
                 "ms": sum(self.waited.values()),
                 "byCause": [{"cause": cause, "rule": rule, "ms": ms} for (cause, rule), ms in ordered],

@@ -5,7 +5,7 @@ The cause is determined at every turn of an app's life, the sentence and the fac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,9 +18,13 @@ from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
 from scheduler.rules.entities import App, Pending, Worker
+from scheduler.rules.failures import kept_from, left_out
+from scheduler.rules.placement.drivers import within_driver_limits
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import nearest
+from scheduler.rules.views import exclusions, suspicion
+from witness.failing import exclusion_in_words, suspicion_in_words
 
 CAUSES = (
     "dependency",
@@ -37,6 +41,8 @@ CAUSES = (
     "driver",
     "limit",
     "no-worker-large-enough",
+    "excluded",
+    "suspect-worker",
     "parts-exceed-cluster",
     "locality",
     "workers-full",
@@ -311,7 +317,7 @@ def _for_executors(state: ClusterState, app: App) -> Wait | None:
     if not state.fleet.live:
         return Wait("no-live-worker", "A4", _no_worker)
     if app.spec.driver is not None and app.driver is None:
-        return _for_its_driver(state, app.spec.driver)
+        return _for_its_driver(state, app, app.spec.driver)
     if app.executor_limit == 0:
         return Wait("limit", "P5", lambda: ("its demand is 0 executors", {}))
     sizing = app.sizing
@@ -341,17 +347,41 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
             computed_mb = executor_memory_mb(state.fleet, settings, cores, per_task, each)
             others = for_tasks(sizing.per_task, cores // each)
             size = Resources(cores, computed_mb or settings.min_executor_memory_mb, others)
-    if next(state.fleet.candidates(size, settings.worker_selection), None) is not None:
+    kept = kept_from(state, app, state.at)
+    with state.seen_by(app, kept):
+        room = state.fleet.has_room(size)
+    if room:
         if app.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
         return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
-    wait, company = _for_room(state, size), app.spec.company
+    wait, company = _kept_out(state, app, size, kept) or _for_room(state, size), app.spec.company
     short = wait.cause == "workers-full" and settings.admission == "fair" and not state.queue.reached(company)
     if short and not state.fleet.total.covers(state.queue.parts_of_active()):
         return Wait("parts-exceed-cluster", "C8", partial(_parts, state, company))
     return wait
+
+
+def _kept_out(state: ClusterState, app: App, size: Resources, kept: Collection[str]) -> Wait | None:
+    """The app is excluded from the workers that have room (W7, W9), or these are suspected (W8)."""
+    there = [state.workers[name] for name in kept if name in state.workers]
+    if any(worker.status == "alive" and worker.open_to(app.spec.app).covers(size) for worker in there):
+        unstartable = all(app.troubles[worker.id].unstartable for worker in there)
+        return Wait("excluded", "W9" if unstartable else "W7", partial(_excluded, state, app))
+    suspects = [worker for worker in state.suspects.values() if worker.shut and worker.free.covers(size)]
+    return Wait("suspect-worker", "W8", partial(_suspected, suspects)) if suspects else None
+
+
+def _excluded(state: ClusterState, app: App) -> Told:
+    found = exclusions(state, app)
+    return "; ".join(exclusion_in_words(each) for each in found[:_NAMED]), {"excludedWorkers": found}
+
+
+def _suspected(suspects: Sequence[Worker]) -> Told:
+    known = [(worker.id, seen) for worker in suspects if (seen := suspicion(worker)) is not None]
+    text = "; ".join(suspicion_in_words(worker, seen) for worker, seen in known[:_NAMED])
+    return text, {"suspects": [{"worker": worker, **seen} for worker, seen in known]}
 
 
 def _parts(state: ClusterState, company: str) -> Told:
@@ -362,23 +392,24 @@ def _parts(state: ClusterState, company: str) -> Told:
     return text, {name: [amounts.cores, amounts.memory_mb] for name, amounts in named.items()}
 
 
-def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
+def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
     settings = state.settings
-    numerator, denominator = map(int, settings.max_driver_share.split("/"))
     if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
         most = f"{len(state.drivers)} drivers run, and max_drivers is {settings.max_drivers}"
-    elif (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total.cores:
+    elif not within_driver_limits(state, size.cores):
         most = (
             f"drivers hold {state.driver_cores} of {state.fleet.total.cores} cores, and {size.cores} more exceed "
             f"max_driver_share, {settings.max_driver_share}"
         )
     else:
+        *_, kept = left_out(state, app, size, state.at)
+        barred = _kept_out(state, app, size, kept)
 
         def for_room() -> Told:
-            text, facts = _for_room(state, size).tell()
+            text, facts = barred.tell() if barred is not None else _for_room(state, size).tell()
             return f"its driver waits: {text}", facts
 
-        return Wait("driver", "D1", for_room)
+        return Wait("driver", "D1" if barred is None else barred.rule, for_room)
     facts = {"drivers": len(state.drivers), "driverCores": state.driver_cores}
     return Wait("driver", "D4", lambda: (f"its driver waits: {most}", facts))
 

@@ -404,7 +404,8 @@ class Agent:
         """Report how an executor or driver ended.
 
         A failover of the store may have lost its last reports and task states. So the app's end is reported again, and
-        `done` only if no task of the app is queued (semantics S6).
+        `done` only if no task of the app is queued (semantics S6). A task that waits for its next attempt is not: the
+        executors that run tasks, or wait, stay for it (semantics W10).
         """
         worker, reason, exit_code = self.offer.worker, note.reason, note.exit_code
         if is_driver(executor):
@@ -414,14 +415,24 @@ class Agent:
                 )
             )
             return
+        finished = False
         if note.verdict is not None:
             self._client.notify(commands.EndApp(app=note.app, reason=note.verdict, detail=note.detail))
             done = note.done
         else:
+            finished = self._work.has_finished(note.app, executor)
             came_back, tasks = self._work.put_back(note.app, executor), self._work.progress(note.app)
             done = note.done and tasks.tasks > 0 and not (came_back or tasks.queued)
         self._client.notify(
-            commands.EndedExecutor(executor=executor, worker=worker, reason=reason, exit_code=exit_code, done=done)
+            commands.EndedExecutor(
+                executor=executor,
+                worker=worker,
+                reason=reason,
+                exit_code=exit_code,
+                done=done,
+                finished=finished,
+                unstartable=note.unstartable if reason == "failed" else "",
+            )
         )
 
 

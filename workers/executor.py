@@ -4,7 +4,9 @@ It is an RQ worker on the app's queue that takes and reports several tasks per r
 It ends when no task is left; an executor of an app that sizes itself ends with its app (semantics S5, S6).
 
 - It starts nothing once its grant is revoked.
-- It reports only tasks that it has started.
+- It reports only tasks that it has started, or could not start.
+- It takes no more tasks once one could not be started, and ends when those that run have ended (semantics W9).
+- While failed tasks of its app wait for their next attempt and none runs, it stays (semantics W10).
 - It leaves no process behind.
 - An outage of the store stops no task; completions are reported afterwards.
 """
@@ -33,7 +35,7 @@ from scheduler.service.outage import Outage
 from scheduler.store.connection import ANSWER_S, connect
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.keys import Keys, bell_id, queue_key
-from scheduler.store.task_queue import Worklist
+from scheduler.store.task_queue import Completion, Step, Worklist
 from workers.processes import Wakeup, become_subreaper
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.task_group import TaskGroup
@@ -49,6 +51,10 @@ _BACKLOG_S = 1.0
 """Minimum interval between two backlog reports of an executor."""
 STOPPED = 128 + signal.SIGTERM
 """Exit code of an executor or driver that was stopped."""
+UNSTARTABLE = 126
+"""Exit code of an executor that could not start its app's command."""
+Ending = Literal["exited", "killed", "failed"]
+"""How an executor ends; `failed`: it cannot start the app's command."""
 _log = structlog.get_logger()
 
 
@@ -90,6 +96,8 @@ class Executor(SimpleWorker):
         self._filled = False
         self._verdict: EndApp | None = None
         self._verdict_sent = False
+        self._unstartable = ""
+        """Why the app's command cannot be started on this worker."""
         self._idle = False
         self._next_output_s = 0.0
         self._next_heartbeat_s = 0.0
@@ -134,7 +142,7 @@ class Executor(SimpleWorker):
         """Stop the running tasks and return them to the queue."""
         self._stop_requested = True
 
-    def _turn(self) -> Literal["exited", "killed"] | None:
+    def _turn(self) -> Ending | None:
         """Report ended tasks and take new ones. Returns how the executor ends, None to continue."""
         grant, worker = self._spec.grant, self._spec.worker
         self._keep_alive()
@@ -149,7 +157,7 @@ class Executor(SimpleWorker):
             if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
                 return "killed"
             self._filled = True
-        want = 0 if leaving is not None else grant.tasks_at_once - len(self._group)
+        want = 0 if leaving is not None or self._unstartable else grant.tasks_at_once - len(self._group)
         self._idle = leaving is not None
         if want or self._group.ended:
             return self._exchange(self._starter, want)
@@ -164,7 +172,7 @@ class Executor(SimpleWorker):
             return "killed"
         return None if len(self._group) or self._group.ended else "killed"
 
-    def _exchange(self, starter: TaskStarter, want: int) -> Literal["exited", "killed"] | None:
+    def _exchange(self, starter: TaskStarter, want: int) -> Ending | None:
         grant = self._spec.grant
         reported = list(self._group.ended)
         step = self._work.step(
@@ -174,14 +182,13 @@ class Executor(SimpleWorker):
             executor=grant.executor,
             want=want,
             retries=grant.retries,
+            backoff_s=grant.retry_backoff_s,
             rq_worker=self.name,
         )
         del self._group.ended[: len(reported)]
         for job in step.refused:
             _log.warning("removed a foreign job from the app's queue", job=job, app=grant.app)
-        unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._group]
-        for begun in unknown[:want]:
-            self._group.add(starter.start(begun))
+        self._start(starter, step, want)
         if step.verdict is not None and not grant.has_driver:
             self._verdict = EndApp(app=grant.app, reason=step.verdict, detail=step.detail)
             return self._announce(self._verdict)
@@ -190,8 +197,11 @@ class Executor(SimpleWorker):
         if step.tasks < grant.tasks:
             self._filled = False  # the store failed over and lost jobs
             return None
-        if want and not len(self._group) and not self._group.ended and not grant.stays:
-            return "exited"
+        if not len(self._group) and not self._group.ended:
+            if self._unstartable:
+                return "failed"
+            if want and not grant.stays and (step.next_ms < 0 or step.running):
+                return "exited"
         self._idle = not self._group.ended and (not want or len(step.taken) < want)
         if grant.elastic:
             self._backlog = ReportBacklog(
@@ -200,6 +210,14 @@ class Executor(SimpleWorker):
         self._report_backlog()
         self._store_output()
         return None
+
+    def _start(self, starter: TaskStarter, step: Step, want: int) -> None:
+        unknown = [begun for begun in dict.fromkeys([*step.taken, *step.mine]) if begun.task not in self._group]
+        for begun in unknown[:want]:
+            started = starter.start(begun)
+            self._group.add(started)
+            if isinstance(started, Completion) and started.outcome == "unstartable":
+                self._unstartable = started.message
 
     def _report_backlog(self) -> None:
         """Report an elastic app's backlog to the master if it has changed (semantics L6)."""
@@ -239,23 +257,30 @@ class Executor(SimpleWorker):
             self.register_birth()  # type: ignore[no-untyped-call]
         self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
 
-    def _finish(self, reason: Literal["exited", "killed"]) -> ExitNote:
+    def _finish(self, reason: Ending) -> ExitNote:
         """Stop all processes, report and return tasks, and write how it ended (semantics S6)."""
         self._group.stop(self._wakeup.wait, self._grace_s)
         spec, grant = self._spec, self._spec.grant
         try:
             if self._group.ended:
                 self._work.step(
-                    grant.app, self._group.ended, worker=spec.worker, executor=grant.executor, retries=grant.retries
+                    grant.app,
+                    self._group.ended,
+                    worker=spec.worker,
+                    executor=grant.executor,
+                    retries=grant.retries,
+                    backoff_s=grant.retry_backoff_s,
                 )
-            if reason == "killed":
+            if reason != "exited":
                 self._work.put_back(grant.app, grant.executor)
             self.register_death()  # type: ignore[no-untyped-call]
             self.connection.delete(self.key)
         except RedisError as error:
             _log.warning("could not report the executor's end to the store", executor=grant.executor, error=str(error))
-        exit_code, done = (0, True) if reason == "exited" else (STOPPED, False)
-        note = ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=done)
+        exit_code = {"exited": 0, "killed": STOPPED, "failed": UNSTARTABLE}[reason]
+        unstartable = self._unstartable if reason == "failed" else ""
+        done = reason == "exited"
+        note = ExitNote(app=grant.app, reason=reason, exit_code=exit_code, done=done, unstartable=unstartable)
         if self._verdict is None:
             return note
         return note.model_copy(update={"verdict": self._verdict.reason, "detail": self._verdict.detail})

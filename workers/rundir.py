@@ -36,7 +36,8 @@ class Holder(NamedTuple):
 class ExitNote(BaseModel):
     """How an executor or driver ended.
 
-    `done` means that the app has no tasks left. A `verdict` ends the app; `detail` is its reason.
+    `done` means that the app has no tasks left. A `verdict` ends the app; `detail` is its reason. `unstartable`: why
+    the app's command cannot be started on the worker.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,6 +48,7 @@ class ExitNote(BaseModel):
     done: bool = False
     verdict: Literal["finished", "failed"] | None = None
     detail: str = ""
+    unstartable: str = ""
 
 
 class RunDir:

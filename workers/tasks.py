@@ -39,7 +39,7 @@ STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELIBBAD, errno.E2BIG, errno.ENAMETOOLONG)
-"""Errors that a retry would meet again."""
+"""Errors that a retry on the same worker would meet again (semantics W9)."""
 
 
 def run(app: str, task: int) -> None:
@@ -176,13 +176,13 @@ class TaskStarter:
         grant = self._grant
         if grant.cwd is not None and not os.path.isdir(grant.cwd):  # noqa: PTH112 - Path.is_dir raises for some errors
             reason = f"directory {grant.cwd!r} does not exist or is not accessible on worker {self._worker}"
-            return self._refuse(begun, "failed", 126, reason)
+            return self._refuse(begun, "unstartable", 126, reason)
         if self._program is None:
             return self._missing(begun)
         try:
             log = self._open_log(begun)
         except OSError as error:
-            return self._refuse(begun, "failed", 126, f"no log file on worker {self._worker}: {error.strerror}")
+            return self._refuse(begun, "unstartable", 126, f"no log file on worker {self._worker}: {error.strerror}")
         log_start = os.fstat(log).st_size
         slot = next(n for n in count() if n not in self._slots or self._slots[n].process.returncode is not None)
         index = {} if self._is_driver else {INDEX_VARIABLE: str(begun.task)}
@@ -216,11 +216,11 @@ class TaskStarter:
                 return self._missing(begun)
             reason = "its interpreter does not exist"
         message = f"command {self._command!r} cannot be run on worker {self._worker}: {reason}"
-        return self._refuse(begun, "hopeless" if error.errno in _PERMANENT else "failed", 126, message)
+        return self._refuse(begun, "unstartable" if error.errno in _PERMANENT else "failed", 126, message)
 
     def _missing(self, begun: Begun) -> Completion:
         message = f"command {self._command!r} does not exist on worker {self._worker}"
-        return self._refuse(begun, "hopeless", 127, message)
+        return self._refuse(begun, "unstartable", 127, message)
 
     def _refuse(self, begun: Begun, outcome: Outcome, exit_code: int, message: str) -> Completion:
         line = f"fairlog: {message}\n".encode()

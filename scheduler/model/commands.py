@@ -225,13 +225,19 @@ class StartedExecutor(_Request, frozen=True):
 
 
 class EndedExecutor(_Request, frozen=True, kw_only=True):
-    """A worker reports that an executor is gone; `done` = no task was left for it (semantics S6)."""
+    """A worker reports that an executor is gone; `done` = no task was left for it (semantics S6).
+
+    `finished`: a task of its app finished in it (W7). `unstartable`: why its app's command cannot be started on the
+    worker, "" if it can (W9).
+    """
 
     executor: str
     worker: str = ""
     reason: Literal["exited", "failed", "killed"]
     exit_code: int | None = None
     done: bool = False
+    finished: bool = False
+    unstartable: str = ""
 
 
 class ReportBacklog(_Request, frozen=True):

@@ -179,6 +179,12 @@ class ClusterConfigured(_Fact, frozen=True):
     own_sizes: Literal["any", "within-bounds"] = "any"
     priority_step_s: int = 3600
     spare_resources: bool = True
+    exclude_after: int = 2
+    exclude_s: int = 3600
+    suspect_failures: int | None = None
+    suspect_window_s: int = 300
+    suspect_s: int = 60
+    retry_backoff_s: int = 1
 
 
 class KindRegistered(_Fact, frozen=True):
@@ -255,6 +261,35 @@ class LostWorkersForgotten(_Fact, frozen=True):
     workers: tuple[str, ...]
 
 
+class WorkerSuspected(_Fact, frozen=True):
+    """The worker gets nothing until `until` (ms): these `executors` ended abnormally soon after their start (W8).
+
+    `times` counts how often in a row it was suspected.
+    """
+
+    worker: str
+    executors: tuple[str, ...]
+    until: int
+    times: int = 1
+
+
+class WorkerProbed(_Fact, frozen=True):
+    """The suspected worker may get one executor as a probe (semantics W8)."""
+
+    worker: str
+
+
+class WorkerCleared(_Fact, frozen=True):
+    """The worker is suspected no longer (semantics W8).
+
+    `ran`: its probe ran for 10 s; `ended-well`: an executor did; `quarter`: more than a quarter of the live workers
+    were suspected; `off`: the setting.
+    """
+
+    worker: str
+    reason: Literal["ran", "ended-well", "quarter", "off"]
+
+
 class AppRegistered(_Fact, frozen=True):
     """An app joined its user's queue with its request (semantics A1, A2, S5).
 
@@ -262,7 +297,8 @@ class AppRegistered(_Fact, frozen=True):
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
     (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J). An executor of c cores runs
-    c // `cores_per_task` tasks at once (A7).
+    c // `cores_per_task` tasks at once (A7). A task that failed waits `retry_backoff_s`, twice as long after each
+    further failure (W10).
     """
 
     app: str
@@ -283,6 +319,7 @@ class AppRegistered(_Fact, frozen=True):
     after: tuple[Dependency, ...] = ()
     on_hold: bool = False
     cores_per_task: int = 1
+    retry_backoff_s: int = 0
 
 
 class RoomReserved(_Fact, frozen=True):
@@ -406,7 +443,11 @@ class RevocationWithdrawn(_Fact, frozen=True):
 
 
 class ExecutorRemoved(_Fact, frozen=True):
-    """The executor is gone and its grant returns; `done` = no task was left for it (semantics S6)."""
+    """The executor is gone and its grant returns; `done` = no task was left for it (semantics S6).
+
+    `finished`: a task of its app finished in it (semantics W7). `unstartable`: its app's command cannot be started on
+    the worker (semantics W9).
+    """
 
     app: str
     executor: str
@@ -414,6 +455,8 @@ class ExecutorRemoved(_Fact, frozen=True):
     reason: Literal["exited", "failed", "lost", "killed", "idle", "reclaimed"]
     exit_code: int | None = None
     done: bool = False
+    finished: bool = False
+    unstartable: bool = False
 
 
 class AppChanged(_Fact, frozen=True):
@@ -492,7 +535,15 @@ class RefusalsOmitted(_Fact, frozen=True):
 
 ClusterEvent = MasterElected | ClusterConfigured | KindRegistered
 CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
-WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved | LostWorkersForgotten
+WorkerEvent = (
+    WorkerRegistered
+    | WorkerChanged
+    | WorkerRemoved
+    | LostWorkersForgotten
+    | WorkerSuspected
+    | WorkerProbed
+    | WorkerCleared
+)
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased
 DriverEvent = DriverAllocated | DriverRemoved

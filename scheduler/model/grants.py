@@ -26,8 +26,9 @@ class Grant(BaseModel):
 
     For a driver, `executor` is its id and `command` its program. An executor that `stays` ends only with its app; the
     result of its tasks ends the app only if the app has no driver. In an `elastic` app it reports the backlog
-    (semantics L6). Each of its tasks has `cores_per_task` of its cores (A7). The worker starts it once the master has
-    settled the log up to position `settled_at`: a commit is visible before it has reached the configured replicas.
+    (semantics L6). Each of its tasks has `cores_per_task` of its cores (A7). A task that failed waits `retry_backoff_s`
+    at first (W10). The worker starts it once the master has settled the log up to position `settled_at`: a commit is
+    visible before it has reached the configured replicas.
     `addresses` are those of further kinds (R5), and `per_task` what each task needs of them, (kind, numerator,
     denominator), where the tasks state that (R3).
     """
@@ -51,6 +52,7 @@ class Grant(BaseModel):
     stays: bool = False
     has_driver: bool = False
     elastic: bool = False
+    retry_backoff_s: int = 0
     settled_at: int = 0
     cores_per_task: int = 1
     leaving: Leaving | None = None

@@ -48,7 +48,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
     if private.cwd is not None:
         grant["cwd"] = private.cwd
     if spec.retries:
-        grant["retries"] = spec.retries
+        grant |= {"retries": spec.retries, "retry_backoff_s": spec.retry_backoff_s}
     if spec.time_limit_s is not None:
         grant["time_limit_s"] = spec.time_limit_s
     if spec.driver is not None:

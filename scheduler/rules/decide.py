@@ -6,7 +6,7 @@ unordered set (semantics T2). `submission` builds the event of a submitted app; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Literal, assert_never
 
@@ -21,6 +21,7 @@ from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.admission.queue import Ask
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Pending, Worker
+from scheduler.rules.failures import could_host_elsewhere, left_out
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.kinds import (
     MAX_QUOTA,
@@ -29,7 +30,7 @@ from scheduler.rules.kinds import (
     check_kind,
     check_still_offered,
 )
-from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
+from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 from scheduler.rules.readiness import put_on_hold, reprioritized
@@ -138,16 +139,33 @@ def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> fa
 def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[facts.ExecutorAllocated]:
     """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
-    With `most`, only whole executors that fit into that much (semantics P6). The caller folds them before it calls
-    again. None fits at present if it is empty.
+    With `most`, only whole executors that fit into that much (semantics P6). Room that is held for the app counts (P8),
+    workers from which it is excluded do not (W7). The caller folds them before it calls again. None fits at present if
+    it is empty.
     """
     if not app.owed:
         return []
+    if not app.troubles and not app.holds:
+        return _place(state, app, at, most)
+    for without in left_out(state, app, app.need.least, at):
+        with state.seen_by(app, without):
+            granted = _place(state, app, at, most, without)
+        if granted:
+            return granted
+    return []
+
+
+def _place(
+    state: ClusterState, app: App, at: int, most: Resources | None, without: Collection[str] = ()
+) -> list[facts.ExecutorAllocated]:
+    """The executors of `place` as the fleet is shown; none for a preferred host on the workers `without`."""
     match app.sizing:
         case Computed():
             return _place_computed(state, app, app.sizing, most)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
-            return place_near(state, app, size, at, most) if app.wanted else _place_fixed(state, app, size, most)
+            if app.wanted:
+                return place_near(state, app, size, at, most=most, without=without)
+            return _place_fixed(state, app, size, most)
         case Fixed(each=each) | facts.OnePerWorker(each=each):
             return _place_growing(state, app, each, most)
 
@@ -171,7 +189,8 @@ def _place_computed(
         size = Resources(cores, memory_mb, others)
         limit = min(left // cores, app.affords(size), app.left_executors)
         if limit:
-            counts = PLACEMENTS[settings.placement].of_size(_candidates(state, app, size), size, limit)
+            candidates = one_probe(_candidates(state, app, size), state.probes, size)
+            counts = PLACEMENTS[settings.placement].of_size(candidates, size, limit)
             if counts:
                 return allocations(app, counts, size)
     return []
@@ -186,7 +205,7 @@ def _place_fixed(
         limit = min(limit, most.holds(size))
     if limit <= 0:
         return []
-    candidates = _candidates(state, app, size)
+    candidates = one_probe(_candidates(state, app, size), state.probes, size)
     return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
 
 
@@ -243,6 +262,12 @@ def room_for(state: ClusterState, lent: Resources) -> Callable[[Ask], bool] | No
     return lambda ask: not ask.request.others or not is_full(state, ask.request, lent)
 
 
+def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
+    """Whether a live worker could host the app that has not said that its command cannot be started (semantics W9)."""
+    workers = {name for name, trouble in app.troubles.items() if trouble.unstartable} | {worker.id}
+    return could_host_elsewhere(state, app.need.least, workers)
+
+
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
     executor = _executor(state, command.executor)
     starting = executor.status == "starting" and _is_its_worker(executor, command.worker)
@@ -257,17 +282,21 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
 def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
-    An executor that was stopped has not failed, and leaves what is done as it is.
+    An executor that was stopped has not failed, and leaves what is done as it is. An app ends as well if no other
+    worker is left to start its tasks (W9).
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
         raise InvalidCommand(f"an executor that found no task left must end with reason exited, not {command.reason}")
+    if command.unstartable and command.reason != "failed":
+        raise InvalidCommand(f"an executor that cannot start a task must end with reason failed, not {command.reason}")
     if not _is_its_worker(executor, command.worker):
         return []
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
     done = command.done
+    unstartable = reason == "failed" and command.unstartable != ""
     events: list[Event] = [
         facts.ExecutorRemoved(
             app=executor.app,
@@ -276,13 +305,17 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
             reason=reason,
             exit_code=command.exit_code,
             done=done,
+            finished=command.finished,
+            unstartable=unstartable,
         )
     ]
     if app.ended is None and not done:
         events += [] if revoked else after_removal(app)
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
-        if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
+        if unstartable and not _can_start_elsewhere(state, app, worker):
+            events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
+        elif reason == "failed" and not running and failures >= state.settings.max_executor_failures:
             detail = f"{failures} executors ended abnormally with none running"
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=detail))
     return [*events, *_out_once_empty(worker)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field as attribute
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 
@@ -62,6 +62,46 @@ class Allocation(Struct):
     """Whether it was running when it was told to leave for a claim."""
     addresses: Addresses = {}
     """Those of further kinds, held until it is gone (semantics R5)."""
+    running_since: int = 0
+    """Since when (ms) it runs, 0 if it does not yet (semantics W8)."""
+
+
+class Trouble(NamedTuple):
+    """An app's abnormal ends in a row on one worker, the last one at `at` (ms) (semantics W7).
+
+    `unstartable`: one of them said that the app's command cannot be started there (W9).
+    """
+
+    ends: int
+    at: int
+    unstartable: bool = False
+
+
+class QuickEnd(NamedTuple):
+    """An executor that ended abnormally soon after its start, at `at` (ms) (semantics W8)."""
+
+    executor: str
+    app: str
+    at: int
+
+
+class Suspicion(Struct):
+    """Why and until when (ms) a worker gets nothing (semantics W8)."""
+
+    executors: tuple[str, ...]
+    since: int
+    until: int
+    times: int = 1
+    """How often in a row it was suspected."""
+    on_probe: bool = False
+    """Whether the time is over and it may get one executor."""
+    probe: str = ""
+    """That executor."""
+
+    @property
+    def shut(self) -> bool:
+        """Whether the worker gets nothing now."""
+        return not self.on_probe or self.probe != ""
 
 
 class Hold(Struct):
@@ -98,6 +138,14 @@ class Worker(Struct):
     """What its executors that were told to stop have."""
     addresses: Addresses = {}
     """What it offers of further kinds (semantics R2)."""
+    quick_ends: tuple[QuickEnd, ...] = ()
+    """The last executors of it that ended abnormally soon after their start, none well in between (semantics W8)."""
+    suspicion: Suspicion | None = None
+
+    @property
+    def shut(self) -> bool:
+        """Whether it gets nothing now because it is suspected (semantics W8)."""
+        return self.suspicion is not None and self.suspicion.shut
 
     def granted_addresses(self) -> Iterator[tuple[str, str]]:
         """(kind, address) of each address that an executor or a driver holds."""
@@ -106,7 +154,9 @@ class Worker(Struct):
                 yield from ((kind, address) for address in addresses)
 
     def open_to(self, app: str | None) -> Resources:
-        """What is free and not held for another app (semantics P8); None = held for nobody."""
+        """What is free and not held for another app (semantics P8), None = held for nobody; nothing if shut (W8)."""
+        if self.shut:
+            return NOTHING
         if not self.holds:
             return self.free
         held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
@@ -232,6 +282,8 @@ class App(Struct):
     failures: int = 0
     next_executor: int = 0
     next_driver: int = 0
+    troubles: dict[str, Trouble] = {}
+    """Worker -> the app's abnormal ends there, none of its tasks finished since (semantics W7)."""
     private: Private | None = None
     """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False

@@ -138,6 +138,10 @@ class Fleet:
             self._sync()
         return self._by_cores[-1].cores if self._by_cores else 0
 
+    def hosts(self, size: Resources) -> int:
+        """How many live workers offer that much, granted or not (semantics W7)."""
+        return sum(number for offer, number in self._offers.items() if offer.covers(size))
+
     def could_host(self, size: Resources) -> bool:
         """Whether a live worker offers that much, be it granted or not (semantics A8, N3)."""
         return any(offer.covers(size) for offer in self._offers)

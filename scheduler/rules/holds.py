@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from scheduler.model.events import Event, ExecutorAllocated, HoldEnded, RevocationWithdrawn, RoomHeld
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.demand import raised_by_return
+from scheduler.rules.failures import has_room_now, kept_from
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Hold, Worker
@@ -49,12 +50,14 @@ def end(state: ClusterState, hold: Hold, reason: Ending) -> Iterator[Event]:
 
 def _why_void(state: ClusterState, hold: Hold, at: int) -> Ending | None:
     app, worker = state.apps.get(hold.app), state.workers.get(hold.worker)
-    if worker is None or worker.status != "alive" or hold.id not in worker.holds:
+    if worker is None or worker.status != "alive" or worker.shut or hold.id not in worker.holds:
         return "worker-gone"
     if app is None or not app.owed or _superfluous(app, hold):
         return "served"
     if not hold.within and state.queue.reached(app.spec.company):
         return "part-reached"
+    if hold.worker in kept_from(state, app, at):
+        return "unusable"
     if hold.reason == "hold":
         return "limit" if at >= hold.since + state.settings.hold_limit_s * 1000 else None
     return None if hold.leaving or _usable(app, worker, hold) else "unusable"
@@ -94,21 +97,24 @@ def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
             or any(hold.reason == "hold" for hold in app.holds.values())
         ):
             continue
-        worker = _worker_for(state, app)
+        worker = _worker_for(state, app, at)
         if worker is not None:
             number += 1
             yield RoomHeld(worker=worker, app=name, amounts=app.need.executor, reason="hold")
 
 
-def _worker_for(state: ClusterState, app: App) -> str | None:
+def _worker_for(state: ClusterState, app: App, at: int) -> str | None:
     """Where room is held for an executor of the app: the most free cores, then memory, then the smallest id."""
     need = app.need
     if not need.executor.cores or not need.hostable or state.queue.reached(app.spec.company):
         return None
-    if state.fleet.has_room(need.least):
+    if has_room_now(state, app, at):
         return None
+    kept = kept_from(state, app, at)
     for worker in state.fleet.by_room():
         known = state.workers[worker]
+        if known.suspicion is not None or worker in kept:
+            continue
         if known.offer.covers(need.executor) and not known.holds and not _one_would_do(known, need.executor):
             return worker
     return None

@@ -15,6 +15,7 @@ from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.owed import key_of
 from scheduler.rules.timers import Timer
+from scheduler.rules.trouble import suspicion_timers
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
@@ -167,6 +168,14 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
     total = sum((worker.offer for worker in live), NOTHING)
     if state.fleet.total != total:
         yield f"the fleet counts {state.fleet.total}, but the live workers offer {total}"
+    if (found := state.fleet.hosts(NOTHING)) != len(live):
+        yield f"the fleet counts {found} offers, but there are {len(live)} live workers"
+    suspected = {worker.id: worker.suspicion for worker in live if worker.suspicion is not None}
+    if state.suspects.keys() != suspected.keys():
+        yield f"the suspects are {sorted(state.suspects)}, but the facts suspect {sorted(suspected)}"
+    probes = {name for name, suspicion in suspected.items() if not suspicion.shut}
+    if state.probes.keys() != probes:
+        yield f"the workers on probe are {sorted(state.probes)}, but by the facts {sorted(probes)}"
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     racks: defaultdict[str, list[str]] = defaultdict(list)
     for worker in live:
@@ -276,6 +285,8 @@ def _timers(state: ClusterState) -> Iterator[str]:
         for app in state.waiting.values()
         for when, what in timers_of(app, state.settings)
     ]
+    for worker in state.suspects.values():
+        due += [Timer(when, -3, worker.id, what) for when, what in suspicion_timers(worker)]
     if state.lost:
         first = min(worker.at for worker in state.lost.values())
         due.append(Timer(first + state.settings.remember_lost_s * 1000, 0, "", "lost"))

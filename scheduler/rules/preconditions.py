@@ -166,6 +166,30 @@ def _lost_workers_forgotten(state: Facts, event: events.LostWorkersForgotten) ->
     return ("N3", f"worker {unknown[0]!r} was not lost, or is forgotten") if unknown else None
 
 
+def _worker_suspected(state: Facts, event: events.WorkerSuspected) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None or worker.status != "alive":
+        return "W8", f"worker {event.worker!r} is not live"
+    due = 1 if worker.suspicion is None else worker.suspicion.times + 1
+    if event.times != due or event.until <= state.at or not event.executors:
+        return "W8", f"worker {event.worker!r} is suspected for time {due}, not {event.times}, until {event.until}"
+    return None
+
+
+def _worker_probed(state: Facts, event: events.WorkerProbed) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None or worker.suspicion is None or worker.suspicion.on_probe:
+        return "W8", f"worker {event.worker!r} is not suspected, or on probe already"
+    return None
+
+
+def _worker_cleared(state: Facts, event: events.WorkerCleared) -> Broken:
+    worker = state.workers.get(event.worker)
+    if worker is None or worker.suspicion is None:
+        return "W8", f"worker {event.worker!r} is not suspected"
+    return None
+
+
 def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
     if event.app in state.apps:
         return "A1", f"app {event.app!r} is known already"
@@ -181,6 +205,8 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
         return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
+    if event.retry_backoff_s < 0:
+        return "W10", f"a task of app {event.app!r} waits {event.retry_backoff_s} s"
     return (
         _sizing(event.app, event.sizing, event.cores_per_task)
         or _sized(event)
@@ -273,6 +299,8 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
+    if worker.suspicion is not None and (worker.suspicion.shut or isinstance(event, events.DriverAllocated)):
+        return "W8", f"worker {event.worker!r} is suspected until {worker.suspicion.until}, or has its probe"
     if not event.resources.fits(worker.free):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     if worker.holds:
@@ -410,7 +438,10 @@ def _revocation_withdrawn(state: Facts, event: events.RevocationWithdrawn) -> Br
 
 
 def _executor_removed(state: Facts, event: events.ExecutorRemoved) -> Broken:
-    return _executor(state, event, "A5")
+    broken = _executor(state, event, "A5")
+    if broken is None and event.unstartable and event.reason != "failed":
+        return "W9", f"executor {event.executor!r} could not start a task, and {event.reason}"
+    return broken
 
 
 def _driver_removed(state: Facts, event: events.DriverRemoved) -> Broken:
@@ -508,6 +539,9 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.WorkerChanged: _worker_changed,
     events.WorkerRemoved: _worker_removed,
     events.LostWorkersForgotten: _lost_workers_forgotten,
+    events.WorkerSuspected: _worker_suspected,
+    events.WorkerProbed: _worker_probed,
+    events.WorkerCleared: _worker_cleared,
     events.AppRegistered: _app_registered,
     events.RoomReserved: _room_reserved,
     events.ReservationLapsed: _reservation_lapsed,

@@ -11,6 +11,7 @@ from scheduler.model.events import Computed, Event, ExecutorRevoked, HoldEnded, 
 from scheduler.model.resources import NOTHING, Resources, Share, aligned
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.demand import lowered_by_loss
+from scheduler.rules.failures import has_room_now, kept_from
 from scheduler.rules.holds import claimed_by_company, claims_of, leaving_by_company
 
 if TYPE_CHECKING:
@@ -102,9 +103,10 @@ class _Reclaiming:
         if (app.admitted in self.failed and not again) or not app.owed or app.usable <= len(claims_of(app)):
             return False
         state, size = self.state, app.need.least
-        if state.fleet.has_room(size):
+        if has_room_now(state, app, self.at):
             return False
-        if any(_room_to_come(state.workers[worker], app).covers(size) for worker in state.fleet.leaving):
+        leaving = [worker for worker in state.fleet.leaving if worker not in kept_from(state, app, self.at)]
+        if any(_room_to_come(state.workers[worker], app).covers(size) for worker in leaving):
             return False
         return not any(
             _room_to_come(state.workers[hold.worker], app).covers(size)
@@ -182,6 +184,8 @@ class _Reclaiming:
     def _may_be_taken(self, executor: Allocation, worker: Worker, claimant: App) -> bool:
         """Whether the executor may leave for the claimant, but for the parts (semantics E2)."""
         if executor.status == "stopping" or executor.app == claimant.spec.app or worker.status != "alive":
+            return False
+        if worker.suspicion is not None or worker.id in kept_from(self.state, claimant, self.at):
             return False
         if any(hold.app != claimant.spec.app for hold in worker.holds.values()):
             return False
@@ -296,6 +300,8 @@ def _needed(losses: list[Loss], room: Resources, size: Resources) -> list[Loss]:
 
 def _room_to_come(worker: Worker, app: App) -> Resources:
     """What is free, with what was told to leave, less what is held there but for a hold of the app's own (E1, E4)."""
+    if worker.shut:
+        return NOTHING
     kept = (hold.amounts for hold in worker.holds.values() if hold.app != app.spec.app or hold.reason == "reclaim")
     return worker.free + worker.leaving - sum(kept, NOTHING)
 

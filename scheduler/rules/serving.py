@@ -42,7 +42,7 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
         filled = fill(state)
         if filled is not None:
             yield filled
-            yield from place_drivers(state)
+            yield from place_drivers(state, at)
         elif len(state.holds) == ended and not any(void(state, at)):
             return
 
@@ -102,7 +102,7 @@ def _the_rest(state: ClusterState, at: int) -> Grants:
         return bool(app.need.least.cores) and has_room(state, app)
 
     if PLACEMENTS[state.settings.placement].across_apps and not state.holds:
-        while granted := pack_worker_by_worker(state, list(state.owed.serve(wanted))):
+        while granted := pack_worker_by_worker(state, list(state.owed.serve(wanted)), at):
             yield granted
         return
     for app in state.owed.serve(wanted):
@@ -111,16 +111,10 @@ def _the_rest(state: ClusterState, at: int) -> Grants:
 
 
 def _placed(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
-    if not app.holds:
-        return _found(state, app, at, most)
+    if not PLACEMENTS[state.settings.placement].across_apps:
+        return place(state, app, at, most)
     with state.seen_by(app):
-        return _found(state, app, at, most)
-
-
-def _found(state: ClusterState, app: App, at: int, most: Resources | None) -> list[ExecutorAllocated]:
-    if PLACEMENTS[state.settings.placement].across_apps:
-        return pack_worker_by_worker(state, [app], most)
-    return place(state, app, at, most)
+        return pack_worker_by_worker(state, [app], at, most)
 
 
 def has_room(state: ClusterState, app: App) -> bool:

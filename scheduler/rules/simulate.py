@@ -16,7 +16,7 @@ from scheduler.model.commands import (
     command_of,
 )
 from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand
-from scheduler.model.events import AppChanged, AppRegistered, AppRemoved, Event
+from scheduler.model.events import AppChanged, AppRegistered, AppRemoved, Event, WorkerSuspected
 from scheduler.model.resources import Resources
 from scheduler.rules import invariants
 from scheduler.rules.state import ClusterState
@@ -145,6 +145,8 @@ class _Course:
             return None if event.requested.cores == before else {"requested": event.app, "cores": event.requested.cores}
         elif isinstance(event, AppRemoved) and event.reason not in ("finished", "killed"):
             return {"removed": event.app, "reason": event.reason}
+        elif isinstance(event, WorkerSuspected):
+            return {"suspected": event.worker, "executors": list(event.executors), "until": event.until}
         decision = decision_of(event)
         return None if decision is None else decision.as_json(event)
 

@@ -5,7 +5,7 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`. `invariants` recomputes all of them.
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`, `suspects`, `probes`. `invariants` recomputes all.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -42,7 +42,19 @@ from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
 from scheduler.rules.dependents import Dependents
-from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Pending, User, Worker
+from scheduler.rules.entities import (
+    Allocation,
+    App,
+    Company,
+    Hold,
+    LostWorker,
+    Pending,
+    QuickEnd,
+    Suspicion,
+    Trouble,
+    User,
+    Worker,
+)
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.followers import Followers
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
@@ -53,6 +65,7 @@ from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
+from scheduler.rules.trouble import is_quick, suspect_failures, suspicion_timers
 
 REFUSALS_A_MINUTE = 60
 MINUTE_MS = 60_000
@@ -112,6 +125,10 @@ class ClusterState:
         """The apps whose stated demand is not met yet (semantics L1)."""
         self.followers = Followers()
         """The apps whose request follows the live workers (semantics S5)."""
+        self.suspects: dict[str, Worker] = {}
+        """The suspected workers, all of them live (semantics W8)."""
+        self.probes: dict[str, Worker] = {}
+        """Those of them that may get an executor as a probe."""
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
@@ -149,6 +166,10 @@ class ClusterState:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
         index = bisect_right(self.waiting_drivers, after)
         return self._by_submission[self.waiting_drivers[index]] if index < len(self.waiting_drivers) else None
+
+    def drivers_waiting(self) -> list[App]:
+        """The apps whose drivers wait for a worker, in the order of submission (semantics D1)."""
+        return [self._by_submission[position] for position in self.waiting_drivers]
 
     def wants_executors(self, app: App) -> bool:
         """Whether placement owes the app an executor (P4, A7), within its limit (P5), once its driver runs (D1)."""
@@ -312,6 +333,7 @@ class ClusterState:
                 self.queue.add_user(name, known)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
+            self._set_suspicion(worker)
         for offering in self.known_workers():
             self._offer(offering.offer, 1)
         self._wait_to_forget()
@@ -344,6 +366,8 @@ class ClusterState:
             owed_since = app.owed_since
             self._reconsider(app)
             app.owed_since = owed_since
+            if app.troubles:
+                self._timers.changed[app.submitted] = app
             if app.executors:
                 self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
             self.queue.touch(app.spec.company, app.spec.user)
@@ -442,6 +466,7 @@ class ClusterState:
         else:
             self._offer(worker.offer, -1)
         self._set_live(worker, was=worker.status == "alive", now=False)
+        self._trust(worker)
         self._set_cluster()
 
     def _worker_changed(self, event: events.WorkerChanged) -> None:
@@ -454,6 +479,8 @@ class ClusterState:
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
+        if worker.status != "alive":
+            self._trust(worker)
         self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_cluster()
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
@@ -489,6 +516,49 @@ class ClusterState:
         first = min((worker.at for worker in self.lost.values()), default=None)
         remembered_ms = self.settings.remember_lost_s * 1000
         self._timers.set("", 0, () if first is None else ((first + remembered_ms, "lost"),))
+
+    def _trust(self, worker: Worker) -> None:
+        """Nothing is known against a worker that is not live (semantics W8)."""
+        worker.quick_ends, worker.suspicion = (), None
+        self._set_suspicion(worker)
+
+    def _worker_suspected(self, event: events.WorkerSuspected) -> None:
+        worker = self.workers[event.worker]
+        before, worker.quick_ends = worker.open_to(None), ()
+        worker.suspicion = Suspicion(event.executors, self.at, event.until, event.times)
+        self._show(worker, before)
+
+    def _worker_probed(self, event: events.WorkerProbed) -> None:
+        worker = self.workers[event.worker]
+        before = worker.open_to(None)
+        if worker.suspicion is not None:
+            worker.suspicion.on_probe = True
+        self._show(worker, before)
+
+    def _worker_cleared(self, event: events.WorkerCleared) -> None:
+        worker = self.workers[event.worker]
+        before, worker.quick_ends, worker.suspicion = worker.open_to(None), (), None
+        self._show(worker, before)
+
+    def _probe(self, worker: Worker, suspicion: Suspicion, executor: str) -> None:
+        """The suspected worker has that executor as its probe from now on, "" = none (semantics W8)."""
+        before, suspicion.probe = worker.open_to(None), executor
+        self._show(worker, before)
+
+    def _show(self, worker: Worker, before: Resources) -> None:
+        """Bring what follows from a suspicion up to date; `before` was open to new executors."""
+        if worker.status == "alive":
+            self.fleet.move(worker.id, before, worker.open_to(None))
+        self._set_suspicion(worker)
+
+    def _set_suspicion(self, worker: Worker) -> None:
+        self.suspects.pop(worker.id, None)
+        self.probes.pop(worker.id, None)
+        if worker.suspicion is not None:
+            self.suspects[worker.id] = worker
+            if not worker.suspicion.shut:
+                self.probes[worker.id] = worker
+        self._timers.set(worker.id, -3, suspicion_timers(worker))
 
     def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
         if was == now:
@@ -695,6 +765,8 @@ class ClusterState:
             self._let_leave(held)
         app.running = 0
         self._drop_holder(app)
+        if app.troubles:
+            self._timers.changed[app.submitted] = app
         app.wanted = ()
         self.wishes.pop(event.app, None)
         if app.spec.driver is not None and app.driver is None and app.admitted:
@@ -742,6 +814,8 @@ class ClusterState:
             app.requested = event.requested
             self.claims.restate(app, before)
             self.queue.touch(app.spec.company, app.spec.user)
+        if worker.suspicion is not None:
+            self._probe(worker, worker.suspicion, event.executor)
         self._grant(app, worker, event.resources)
 
     def _executor_changed(self, event: events.ExecutorChanged) -> None:
@@ -749,9 +823,11 @@ class ClusterState:
         executor = self.executors[event.executor]
         app = self.apps[executor.app]
         if executor.status == "starting":
-            executor.status = event.status
+            executor.status, executor.running_since = event.status, self.at
             app.running += 1
             app.failures = 0
+            if (worker := self.workers[executor.worker]).suspicion is not None:
+                self._set_suspicion(worker)
         if event.idle != (executor.idle_since is not None):
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
@@ -845,8 +921,26 @@ class ClusterState:
         if event.done:
             held = app.granted.cores - executor.resources.cores + app.unplaced_driver.cores
             app.done_cores = max(0, app.requested.cores - held)
+        self._note_end(event, executor, app, worker)
         self._grant(app, worker, -executor.resources)
+        suspicion = worker.suspicion
+        if suspicion is not None and suspicion.probe == executor.id:
+            self._probe(worker, suspicion, executor.id if event.reason in ("failed", "exited") else "")
         self._forget_if_over(app)
+
+    def _note_end(self, event: events.ExecutorRemoved, executor: Allocation, app: App, worker: Worker) -> None:
+        """What the end says of the worker, for the app (semantics W7, W9) and for everybody (W8)."""
+        if event.finished and app.troubles.pop(worker.id, None) is not None:
+            self._timers.changed[app.submitted] = app
+        if event.reason == "exited":
+            worker.quick_ends = ()
+        elif event.reason == "failed":
+            if app.ended is None:
+                ends, _, unstartable = app.troubles.get(worker.id, Trouble(0, 0))
+                app.troubles[worker.id] = Trouble(ends + 1, self.at, unstartable or event.unstartable)
+                self._timers.changed[app.submitted] = app
+            if (number := suspect_failures(self.settings)) and is_quick(executor.running_since, self.at):
+                worker.quick_ends = (*worker.quick_ends, QuickEnd(executor.id, app.spec.app, self.at))[-number:]
 
     def _drop_holder(self, app: App) -> None:
         """The app has no executors any more, or has ended."""
@@ -890,11 +984,11 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        held, live = worker.holds, worker.status == "alive"
-        before = worker.open_to(None) if held else worker.free
+        plain, live = not worker.holds and worker.suspicion is None, worker.status == "alive"
+        before = worker.free if plain else worker.open_to(None)
         worker.free -= grant
         if live:
-            self.fleet.move(worker.id, before, worker.open_to(None) if held else worker.free)
+            self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
@@ -943,7 +1037,7 @@ class ClusterState:
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        waits = app.owed or app.wanted or app.holds or app.spec.elastic is not None
+        waits = app.owed or app.wanted or app.holds or app.troubles or app.spec.elastic is not None
         living = waits and app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
@@ -956,12 +1050,12 @@ class ClusterState:
         )
 
     @contextmanager
-    def seen_by(self, app: App) -> Iterator[None]:
-        """Have the fleet show what is free to the app, room that is held for it included (semantics P8)."""
-        workers = [self.workers.get(worker) for worker in dict.fromkeys(hold.worker for hold in app.holds.values())]
+    def seen_by(self, app: App, without: Collection[str] = ()) -> Iterator[None]:
+        """Have the fleet show what is open to the app: also room that is held for it, nothing `without` (P8, W7)."""
+        names = dict.fromkeys((*(hold.worker for hold in app.holds.values()), *without))
         seen = [
-            (worker, worker.open_to(None), worker.open_to(app.spec.app))
-            for worker in workers
+            (worker, worker.open_to(None), NOTHING if worker.id in without else worker.open_to(app.spec.app))
+            for worker in map(self.workers.get, names)
             if worker is not None and worker.status == "alive"
         ]
         for worker, everybody, own in seen:
@@ -1005,6 +1099,9 @@ class ClusterState:
         events.WorkerChanged: _worker_changed,
         events.WorkerRemoved: _worker_removed,
         events.LostWorkersForgotten: _lost_workers_forgotten,
+        events.WorkerSuspected: _worker_suspected,
+        events.WorkerProbed: _worker_probed,
+        events.WorkerCleared: _worker_cleared,
         AppRegistered: _app_registered,
         events.RoomReserved: _room_reserved,
         events.ReservationLapsed: _reservation_lapsed,

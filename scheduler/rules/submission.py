@@ -67,6 +67,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         after=after,
         on_hold=command.hold,
         cores_per_task=ask.cores_per_task,
+        retry_backoff_s=state.settings.retry_backoff_s if command.retries else 0,
     )
     if state.settings.admission == "fair":
         _check_purchase(company, registered)

@@ -13,10 +13,25 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
 
-What = Literal["delay", "growth", "idle", "lapse", "lost", "reservation", "hold", "hold-limit", "short", "takeable"]
+What = Literal[
+    "delay",
+    "growth",
+    "idle",
+    "lapse",
+    "lost",
+    "reservation",
+    "hold",
+    "hold-limit",
+    "short",
+    "takeable",
+    "excluded",
+    "suspect",
+    "probe",
+]
 """A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
 end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
-the end of one (P8), an executor that may be taken from then on (E2)."""
+the end of one (P8), an executor that may be taken from then on (E2), the end of an app's exclusion from a worker (W7),
+of a suspicion and of the wait for its probe (W8)."""
 
 
 class Timer(NamedTuple):
@@ -42,7 +57,7 @@ class Timers:
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:
         """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for.
 
-        Apps have their position of admission for `order`; a company has 0, which no app has.
+        Apps have their position of admission for `order`; a company has 0, which no app has, and a worker -3.
         """
         key = whom, order
         before = self._of.get(key, ())

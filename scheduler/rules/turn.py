@@ -24,6 +24,7 @@ from scheduler.model.events import (
     DriverAllocated,
     Event,
     ExecutorAllocated,
+    ExecutorRemoved,
     ExecutorRevoked,
     HoldEnded,
     LostWorkersForgotten,
@@ -33,9 +34,12 @@ from scheduler.model.events import (
     RevocationWithdrawn,
     RoomHeld,
     RoomReserved,
+    WorkerCleared,
+    WorkerProbed,
 )
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
+from scheduler.rules.failures import judged, suspicions_due, switched_off
 from scheduler.rules.holds import new_holds, void
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.drivers import place_drivers
@@ -180,7 +184,7 @@ ENTAILING = MOVE_REQUESTS | {ClusterConfigured}
 
 
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
-    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7).
+    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7), suspicions (W8).
 
     The caller folds each event before it asks for the next.
     """
@@ -193,19 +197,21 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
 def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # noqa: ANN401 - of a type in ENTAILING
     """The events that follow at once from `event`, folded just now at time `at` (ms)."""
     if type(event) is ClusterConfigured:
-        return reservations(state, at)
+        return [*reservations(state, at), *switched_off(state)]
     app = state.apps.get(event.app)
-    if app is None or not (app.preferred_hosts or app.wanted):  # most apps: save the call
-        return ()
-    requested = requests(state, event, at)
-    return () if requested is None else (requested,)
+    requested = None
+    if app is not None and (app.preferred_hosts or app.wanted):  # few apps: save the call
+        requested = requests(state, event, at)
+    told = judged(state, event, at) if type(event) is ExecutorRemoved and event.reason in ("exited", "failed") else None
+    return () if requested is told is None else [each for each in (requested, told) if each is not None]
 
 
 def _moments(state: ClusterState, at: int) -> Iterable[Event]:
-    return consequences(state, _due(state, at), at) if state.holds or state.any_due(at) else ()
+    return consequences(state, _due(state, at), at) if state.holds or state.suspects or state.any_due(at) else ()
 
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
+    yield from suspicions_due(state, at)
     if forgotten := state.to_forget(at):
         yield LostWorkersForgotten(workers=tuple(forgotten))
     for app in state.to_lapse(at):
@@ -230,8 +236,8 @@ def _demands(state: ClusterState, at: int) -> Iterable[Event]:
     return ()
 
 
-def _drivers(state: ClusterState, _at: int) -> Iterable[Event]:
-    return place_drivers(state) if state.waiting_drivers else ()
+def _drivers(state: ClusterState, at: int) -> Iterable[Event]:
+    return place_drivers(state, at) if state.waiting_drivers else ()
 
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
@@ -263,6 +269,13 @@ STAGES = (
     Stage(
         _moments,
         (
+            Decision(WorkerProbed, "W8", "{0.worker} may get one executor as a probe", {"probed": "worker"}),
+            Decision(
+                WorkerCleared,
+                "W8",
+                "{0.worker} is suspected no longer: {0.reason}",
+                {"cleared": "worker", "reason": "reason"},
+            ),
             Decision(
                 LostWorkersForgotten,
                 "N3",

@@ -72,6 +72,12 @@ _AT_LEAST = {
     "reclaim_patience_s": 0,
     "kill_grace_s": 0,
     "priority_step_s": 0,
+    "exclude_after": 0,
+    "exclude_s": 1,
+    "suspect_failures": 0,
+    "suspect_window_s": 1,
+    "suspect_s": 1,
+    "retry_backoff_s": 0,
 }
 
 
@@ -203,7 +209,7 @@ def _expected(name: str, current: object) -> str:
         return f"use one of {', '.join(_CHOICES[name])}"
     if isinstance(current, bool):
         return "use true or false"
-    if name == "max_drivers":
+    if name in ("max_drivers", "suspect_failures"):
         return "use a whole number or none"
     if name == "max_driver_share":
         return "use a part of the cluster, such as 1/2 or 50%"

@@ -14,6 +14,7 @@ from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.entities import Allocation, App, AppState, Worker
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
+from scheduler.rules.trouble import excluded, kept_until
 
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:
@@ -50,6 +51,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "taskResources": _per_task(spec.sizing),
         "executorLimit": found.executor_limit,
         "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
+        "excludedWorkers": exclusions(state, found),
         "preferredHosts": found.preferred_hosts or None,
         "pendingRequests": sum(wanted.number for wanted in found.wanted) or None,
         "unlimited": spec.cores is None,
@@ -65,7 +67,15 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
 
 
 def workers(state: ClusterState) -> list[dict[str, Any]]:
-    """The workers by id: their offers, the granted amounts, and the numbers of executors and drivers."""
+    """The workers by id: their offers, the granted amounts, and the numbers of executors and drivers.
+
+    With the time (ms) until which a worker is suspected, the executors because of which it is (semantics W8), and the
+    apps that are excluded from it (W7).
+    """
+    of_worker: dict[str, list[dict[str, Any]]] = {}
+    for found in state.waiting.values():
+        for each in exclusions(state, found):
+            of_worker.setdefault(each.pop("worker"), []).append({"app": found.spec.app, **each})
     return [
         {
             "worker": worker.id,
@@ -80,8 +90,38 @@ def workers(state: ClusterState) -> list[dict[str, Any]]:
             **_addresses(worker),
             "executors": len(worker.executors),
             "drivers": len(worker.drivers),
+            "suspicion": suspicion(worker),
+            "excludedApps": of_worker.get(worker.id, []),
         }
         for _, worker in sorted(state.workers.items())
+    ]
+
+
+def suspicion(worker: Worker) -> dict[str, Any] | None:
+    """Why and until when (ms) the worker is suspected, and its probe; None if it is not (semantics W8)."""
+    known = worker.suspicion
+    if known is None:
+        return None
+    return {
+        "executors": list(known.executors),
+        "since": known.since,
+        "until": known.until,
+        "times": known.times,
+        "onProbe": known.on_probe,
+        "probe": known.probe or None,
+    }
+
+
+def exclusions(state: ClusterState, app: App) -> list[dict[str, Any]]:
+    """The workers from which the app is excluded, with its abnormal ends there and until when (ms) (semantics W7)."""
+    return [
+        {
+            "worker": worker,
+            "ends": app.troubles[worker].ends,
+            "until": kept_until(app.troubles[worker], state.settings),
+            "unstartable": app.troubles[worker].unstartable,
+        }
+        for worker in excluded(app, state.settings, state.at)
     ]
 
 
@@ -152,7 +192,10 @@ def cluster(state: ClusterState) -> dict[str, Any]:
         "tooLarge": sum(
             not found.need.hostable for found in state.apps.values() if found.ended is None and state.fleet.live
         ),
-        "workers": [{"worker": worker.id, "status": worker.status} for _, worker in sorted(state.workers.items())],
+        "workers": [
+            {"worker": worker.id, "status": worker.status, "suspicion": suspicion(worker)}
+            for _, worker in sorted(state.workers.items())
+        ],
     }
 
 

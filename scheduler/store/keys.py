@@ -66,6 +66,10 @@ class Keys:
         """Hash, index of a running task -> its executor."""
         return f"{self.prefix}begun:{app}"
 
+    def later(self, app: str) -> str:
+        """Sorted set, index of a task that waits for its next attempt -> when that is due (ms)."""
+        return f"{self.prefix}later:{app}"
+
     def output(self, app: str) -> str:
         """Hash, task index -> last 64 KiB of its output; expires after the app ends."""
         return f"{self.prefix}output:{app}"

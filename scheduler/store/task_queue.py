@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from scheduler.store.inflight import StoreCommand
 
-Outcome = Literal["succeeded", "failed", "hopeless"]
-"""How a task ended. A failed task may be retried; a hopeless task is not."""
+Outcome = Literal["succeeded", "failed", "unstartable"]
+"""How a task ended. A failed task may be retried; one that cannot be started is tried on another worker (W9)."""
 
 FUNCTION = "workers.tasks.run"
 """The function named in the jobs; never called, because executors read only the job ids."""
@@ -65,6 +65,7 @@ class Step(NamedTuple):
     - `taken`: the tasks to start now.
     - `refused`: ids of foreign jobs removed from the queue.
     - `mine`: all running tasks of the executor; only if the queue held fewer tasks than wanted.
+    - `next_ms`: until the next attempt of a failed task; -1 if none waits, or the queue held as many as wanted.
     """
 
     granted: bool
@@ -76,6 +77,7 @@ class Step(NamedTuple):
     refused: list[str]
     mine: list[Begun]
     running: int
+    next_ms: int
 
     @property
     def verdict(self) -> Literal["finished", "failed"] | None:
@@ -86,24 +88,26 @@ class Step(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """How many tasks of the app are queued."""
+        """How many tasks of the app are queued, or wait for their next attempt."""
         return self.tasks - self.succeeded - self.failed - self.running
 
 
 class Progress(NamedTuple):
-    """Numbers of an app's tasks by state; all zero before its first executor."""
+    """Numbers of an app's tasks by state; all zero before its first executor. `later`: wait for their next attempt."""
 
     tasks: int = 0
     queued: int = 0
     running: int = 0
     succeeded: int = 0
     failed: int = 0
+    later: int = 0
 
 
 class TaskState(NamedTuple):
     """The state of a task: queued, running, succeeded, failed, or stopped because its app ended first.
 
-    `attempts` counts every start. Times are ms by the store's clock.
+    `attempts` counts every start. Times are ms by the store's clock; a failed task runs again at `due_at`. `tried`: the
+    worker on which its command could not be started.
     """
 
     task: int
@@ -114,6 +118,8 @@ class TaskState(NamedTuple):
     started_at: int | None = None
     ended_at: int | None = None
     message: str = ""
+    due_at: int | None = None
+    tried: str | None = None
 
 
 class Worklist:
@@ -150,27 +156,30 @@ class Worklist:
         executor: str,
         want: int = 0,
         retries: int = 0,
+        backoff_s: int = 0,
         rq_worker: str = "",
     ) -> Step:
         """Report ended tasks and take up to `want` new ones, in one round trip.
 
-        A completion counts only if the task is running on `executor`. A failed task returns to the end of the queue,
-        at most `retries` times. An executor whose grant was revoked gets no tasks, nor does any executor after a task
-        has failed for good.
+        A completion counts only if the task is running on `executor`. A failed task is tried again at most `retries`
+        times, after `backoff_s`, doubled each time (semantics W10). One that cannot be started returns to the front of
+        the queue until it could not be started on a second worker (W9). An executor whose grant was revoked gets no
+        tasks, nor does any executor after a task has failed for good.
         """
-        arguments: list[str | int | bytes] = [executor, want, retries, self._id(app), _rq_now(), rq_worker]
+        arguments: list[str | int | bytes] = [executor, want, retries, backoff_s, self._id(app), _rq_now(), rq_worker]
+        arguments.append(worker)
         for done in completions:
             exit_code = "" if done.exit_code is None else done.exit_code
             attempt = "" if done.attempt is None else done.attempt
             arguments += [done.task, attempt, done.outcome, exit_code, done.message, done.output[-OUTPUT_BYTES:]]
         keys = self._keys
         places = [self._queue(app), keys.tasks(app), keys.begun(app), keys.output(app), keys.grants(worker)]
-        answer = cast("list[Any]", self._step(places, arguments))
-        granted, tasks, succeeded, failed, detail, taken, refused, mine, running = answer
+        answer = cast("list[Any]", self._step([*places, keys.later(app)], arguments))
+        granted, tasks, succeeded, failed, detail, taken, refused, mine, running, next_ms = answer
         jobs = [job.decode(errors="replace") for job in refused]
         begun, held = ([Begun(*pair) for pair in pairs] for pairs in (taken, mine))
         said = detail.decode(errors="replace")
-        return Step(bool(granted), tasks, succeeded, failed, said, begun, jobs, held, running)
+        return Step(bool(granted), tasks, succeeded, failed, said, begun, jobs, held, running, next_ms)
 
     def put_back(self, app: str, *gone: str) -> int:
         """Return the running tasks of `gone` executors to the front of the queue, not as retries. Returns how many."""
@@ -200,7 +209,8 @@ class Worklist:
         """The first step of `forget`, as a command to send with others. Pass its answer to `sweep`, the second step."""
         keys = self._keys
         places = [keys.tasks(app) for app in apps]
-        places += [place for app in apps for place in (self._queue(app), keys.begun(app), keys.secrets(app))]
+        for app in apps:
+            places += [self._queue(app), keys.begun(app), keys.later(app), keys.secrets(app)]
         return ("EVAL", task_queue_lua.CLOSE, len(places), *places)
 
     def sweep(self, apps: Sequence[str], made: Sequence[int]) -> None:
@@ -225,9 +235,14 @@ class Worklist:
         pipeline = self._store.pipeline(transaction=True)
         pipeline.hmget(self._keys.tasks(app), ["tasks", "succeeded", "failed"])
         pipeline.hlen(self._keys.begun(app))
-        counts, running = pipeline.execute()
+        pipeline.zcard(self._keys.later(app))
+        counts, running, later = pipeline.execute()
         tasks, succeeded, failed = (int(count or 0) for count in counts)
-        return Progress(tasks, tasks - running - succeeded - failed, running, succeeded, failed)
+        return Progress(tasks, tasks - running - succeeded - failed - later, running, succeeded, failed, later)
+
+    def has_finished(self, app: str, executor: str) -> bool:
+        """Whether a task of the app finished in the executor (semantics W7)."""
+        return bool(self._store.hexists(self._keys.tasks(app), f"finished:{executor}"))
 
     def states(self, app: str) -> list[TaskState]:
         """The states of the app's tasks, by index; empty before its first executor."""

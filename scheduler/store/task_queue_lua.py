@@ -7,6 +7,8 @@ is never run.
 
 from __future__ import annotations
 
+LONGEST_BACKOFF_S = 300
+
 _GRANTED = """
 local function granted(grants, executor)
   local grant = redis.call('HGET', grants, executor)
@@ -44,12 +46,13 @@ return total - upto
 STEP = (
     _GRANTED
     + """
-local queue, tasks, begun, output, grants = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local executor, want, retries = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local id, now, rq_worker = ARGV[4], ARGV[5], ARGV[6]
+local queue, tasks, begun, output, grants, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local executor, want, retries, backoff_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, now, rq_worker, worker = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local jobs = 'rq:job:' .. id
 local clock = redis.call('TIME')
 local at = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local finished = false
 
 local function complete(i, attempt, outcome, exit_code, message, tail)
   if redis.call('HGET', begun, i) ~= executor then return end
@@ -62,13 +65,24 @@ local function complete(i, attempt, outcome, exit_code, message, tail)
   if tail ~= '' then redis.call('HSET', output, i, tail) end
   if outcome == 'succeeded' then
     task.state = 'succeeded'
+    finished = true
     redis.call('HINCRBY', tasks, 'succeeded', 1)
     redis.call('DEL', jobs .. i)
+  elseif outcome == 'unstartable' and (task.tried or worker) == worker then
+    task.state = 'queued'
+    task.tried = worker
+    redis.call('LPUSH', queue, id .. i)
+    redis.call('HSET', jobs .. i, 'status', 'queued')
   else
     task.failures = task.failures + 1
     if outcome == 'failed' and task.failures <= retries then
       task.state = 'queued'
-      redis.call('RPUSH', queue, id .. i)
+      if backoff_s > 0 then
+        task.due_at = at + math.min(backoff_s * 2 ^ (task.failures - 1), LONGEST_S) * 1000
+        redis.call('ZADD', later, task.due_at, i)
+      else
+        redis.call('RPUSH', queue, id .. i)
+      end
       redis.call('HSET', jobs .. i, 'status', 'queued')
     else
       task.state = 'failed'
@@ -80,15 +94,22 @@ local function complete(i, attempt, outcome, exit_code, message, tail)
   redis.call('HSET', tasks, i, cjson.encode(task))
 end
 
-for n = 7, #ARGV, 6 do
+for n = 9, #ARGV, 6 do
   complete(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[n + 4], ARGV[n + 5])
 end
+if finished then redis.call('HSET', tasks, 'finished:' .. executor, 1) end
 
 local is_granted = granted(grants, executor)
 local about = redis.call('HMGET', tasks, 'tasks', 'succeeded', 'failed', 'detail', 'forgotten')
 local total, succeeded = tonumber(about[1] or 0), tonumber(about[2] or 0)
 local failed = tonumber(about[3] or 0)
 local taken, refused = {}, {}
+if want > 0 and backoff_s > 0 then
+  for _, i in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', at, 'LIMIT', 0, want)) do
+    redis.call('ZREM', later, i)
+    redis.call('RPUSH', queue, id .. i)
+  end
+end
 if is_granted and not about[5] and failed == 0 then
   while #taken < want do
     local job = redis.call('LPOP', queue)
@@ -107,6 +128,7 @@ if is_granted and not about[5] and failed == 0 then
         task.executor = executor
         task.started_at = at
         task.ended_at = nil
+        task.due_at = nil
         redis.call('HSET', tasks, i, cjson.encode(task))
         redis.call('HSET', begun, i, executor)
         redis.call('HSET', jobs .. i, 'status', 'started', 'started_at', now, 'worker_name', rq_worker)
@@ -115,8 +137,10 @@ if is_granted and not about[5] and failed == 0 then
     end
   end
 end
-local mine = {}
+local mine, next_ms = {}, -1
 if want > #taken then
+  local first = redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')
+  if first[2] then next_ms = math.max(0, tonumber(first[2]) - at) end
   local all = redis.call('HGETALL', begun)
   for n = 1, #all, 2 do
     if all[n + 1] == executor then
@@ -125,11 +149,12 @@ if want > #taken then
   end
 end
 local running = redis.call('HLEN', begun)
-return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine, running}
+return {is_granted and 1 or 0, total, succeeded, failed, about[4] or '', taken, refused, mine, running, next_ms}
 """
-)
+).replace("LONGEST_S", str(LONGEST_BACKOFF_S))
 """Counts completions and hands out tasks. Once the queue is empty, `mine` lists all running tasks of the executor. It
-includes tasks whose answer was lost."""
+includes tasks whose answer was lost. A failed task waits before its next attempt (semantics W10); a task whose command
+cannot be started is tried on one more worker (semantics W9)."""
 
 RETURN = """
 local function return_tasks(queue, tasks, begun, id, first, last)
@@ -169,7 +194,7 @@ end
 """Stores the output tails of tasks that are running on the executor."""
 
 CLOSE = """
-local apps = #KEYS / 4
+local apps = #KEYS / 5
 local made = {}
 for first = 1, apps, 1000 do
   local last = math.min(first + 999, apps)
@@ -188,7 +213,7 @@ for first = apps + 1, #KEYS, 1000 do
 end
 return made
 """
-"""Closes apps for good. KEYS: `tasks` of every app, then queue, `begun` and `secrets` of every app.
+"""Closes apps for good. KEYS: `tasks` of every app, then queue, `begun`, `later` and `secrets` of every app.
 
 -> for each app the number of jobs created, -1 if its `tasks` do not exist."""
 

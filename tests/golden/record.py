@@ -25,7 +25,7 @@ def _played(seed: int, **settings: object) -> Callable[[], list[Record]]:
 
 def _failover() -> list[Record]:
     """Masters are killed and take over from each other, answers get lost, workers restart."""
-    with running(11) as world:
+    with running(12) as world:
         world.found()
         for _ in range(60):
             world.happen()

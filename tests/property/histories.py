@@ -104,6 +104,10 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"quota_patience_s": 600},
     {"priority_step_s": 0},
     {"priority_step_s": 2},
+    {"exclude_after": 1, "exclude_s": 20},
+    {"exclude_after": 2, "exclude_s": 3600},
+    {"suspect_failures": 2, "suspect_s": 3, "suspect_window_s": 60},
+    {"suspect_failures": None, "suspect_s": 60},
 )
 QUOTAS: tuple[dict[str, int | str], ...] = (
     {},
@@ -226,9 +230,18 @@ def _word_of_an_executor(state: ClusterState, whom: int, how: int) -> Command:
         case 0:
             return StartedExecutor(executor=executor)
         case 1:
-            return EndedExecutor(executor=executor, reason="failed" if how % 8 == 1 else "killed")
+            if how % 8 != 1:
+                return EndedExecutor(executor=executor, reason="killed")
+            why = "its command does not exist there" if how % 3 == 0 else ""
+            return EndedExecutor(executor=executor, reason="failed", finished=how % 5 == 0, unstartable=why)
         case _:
-            return EndedExecutor(executor=executor, reason="exited", done=how % 3 > 0)
+            return EndedExecutor(executor=executor, reason="exited", done=how % 3 > 0, finished=how % 5 > 0)
+
+
+def _bad_host(state: ClusterState, whom: int, how: int) -> Command:
+    """The end of an executor on one of two workers, on which everything fails."""
+    there = [name for name, executor in state.executors.items() if executor.worker == f"w{1 + how % 2}"]
+    return EndedExecutor(executor=_one_of(there, whom), reason="failed", exit_code=1)
 
 
 def _offer(_: ClusterState, whom: int, how: int) -> Command:
@@ -259,6 +272,7 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
     (1, "decommission", lambda _, whom, __: DecommissionWorker(worker=f"w{whom % 7}")),
     (4, "worker", _offer),
     (14, "executor", _word_of_an_executor),
+    (4, "bad host", _bad_host),
     (2, "company", _tenant(RegisterCompany)),
     (1, "change", _tenant(ChangeCompany)),
     (1, "dissolve", lambda _, whom, __: RemoveCompany(company=f"c{whom % 4}")),

@@ -5,8 +5,11 @@ Slow and short on purpose. It uses none of the scheduler's indexes.
 
 from __future__ import annotations
 
+from copy import copy
 from fractions import Fraction
 from typing import Any
+
+from msgspec.structs import replace
 
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
@@ -447,8 +450,52 @@ def sorted_workers(state: ClusterState, cores: int, memory_mb: int) -> list[Work
     raise AssertionError(state.settings.worker_selection)
 
 
+def tries(state: ClusterState, app: App) -> list[set[str]]:
+    """The workers that are left out for the app, try after try (semantics W7, W9)."""
+    settings = state.settings
+    counts = settings.exclude_after if settings.admission == "fair" else 0
+    recent = {name: one for name, one in app.troubles.items() if state.at - one.at < settings.exclude_s * 1000}
+    unstartable = {name for name, one in recent.items() if one.unstartable}
+    excluded = {name for name, one in recent.items() if 0 < counts <= one.ends} | unstartable
+    found = [set(recent) if counts else unstartable, excluded]
+    cores, memory_mb = smallest(state, app, per_core=256)
+
+    def others(without: set[str]) -> bool:
+        known = [one.offer for one in live(state) if one.id not in without]
+        return any(offer.cores >= cores and offer.memory_mb >= memory_mb for offer in known)
+
+    if excluded and not others(excluded):
+        found.append(unstartable)
+        if unstartable and not others(unstartable):
+            found.append(set())
+    return found
+
+
+def seen(state: ClusterState, app: App, without: set[str]) -> ClusterState:
+    """The state with what is free to the app for what is free, nothing on some workers (semantics P8, W7, W8)."""
+    shown = copy(state)
+    shown.workers = {
+        name: replace(worker, free=NOTHING if name in without else worker.open_to(app.spec.app), holds={})
+        for name, worker in state.workers.items()
+    }
+    return shown
+
+
+def most_on(worker: Worker) -> int:
+    """How many executors it gets at once: one if it is on probe (semantics W8)."""
+    return 1 if worker.suspicion is not None else 2**31
+
+
 def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
-    """(worker, cores, MiB) of each executor that the app gets next (semantics S2-S5, P1-P7, D1)."""
+    """(worker, cores, MiB) of each executor that the app gets next (semantics S2-S5, P1-P8, D1, W7)."""
+    for without in tries(state, app):
+        placed = _next_placement(seen(state, app, without), app)
+        if placed:
+            return placed
+    return []
+
+
+def _next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
     driver = app.spec.driver or NOTHING
     if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
         return []
@@ -494,7 +541,10 @@ def _dealt(
 ) -> list[tuple[str, int, int]]:
     """So many executors, one by one: round and round, or each worker to the full (semantics P2, P3)."""
     placed = dict.fromkeys((worker.id for worker in workers), 0)
-    room = {one.id: min(one.open_to(None).cores // size[0], one.open_to(None).memory_mb // size[1]) for one in workers}
+    room = {
+        one.id: min(one.open_to(None).cores // size[0], one.open_to(None).memory_mb // size[1], most_on(one))
+        for one in workers
+    }
     while sum(placed.values()) < number and placed != room:
         for worker in placed:
             while placed[worker] < room[worker] and sum(placed.values()) < number:
@@ -523,6 +573,7 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
             worker.open_to(None).memory_mb >= (executors[index] + 1) * memory_mb
             and sum(executors) < limit
             and affordable
+            and executors[index] < most_on(worker)
         )
         return left - sum(cores) >= unit and worker.open_to(None).cores - cores[index] >= unit and (room or not new)
 
@@ -591,6 +642,7 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
                     if (
                         count
                         and not twice
+                        and held <= most_on(worker)
                         and worker.open_to(None).cores >= held * cores
                         and worker.open_to(None).memory_mb >= held * memory_mb
                     ):

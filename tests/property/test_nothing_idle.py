@@ -70,6 +70,7 @@ def has_room(state: ClusterState, size: tuple[int, int], app: App | None = None)
     """Whether a live worker has that much free that is not held for another app, one without its own by P7."""
     one_each = app is not None and state.settings.placement.startswith("classic")
     own = {executor.worker for executor in app.executors.values()} if app is not None and one_each else set()
+    own |= reference.tries(state, app)[-1] if app is not None else set()
     workers = (worker for worker in reference.live(state) if worker.id not in own)
     rooms = (worker.open_to(None if app is None else app.spec.app) for worker in workers)
     return any(room.cores >= size[0] and room.memory_mb >= size[1] for room in rooms)

@@ -29,11 +29,13 @@ SECONDS = 1000
 
 
 class Nature(NamedTuple):
-    """The duration of an app's tasks, and which of them fail, always or at the first attempt."""
+    """The duration of an app's tasks, which of them fail, always or at the first attempt, and where none starts."""
 
     takes_ms: int
     fails: frozenset[int] = frozenset()
     fails_once: frozenset[int] = frozenset()
+    missing_on: str = ""
+    """The worker on which its command cannot be started."""
 
 
 class Underway:
@@ -200,8 +202,12 @@ class TaskGroup:
     def __contains__(self, index: int) -> bool:
         return index in self._tasks
 
-    def add(self, started: Underway) -> None:
-        """Take charge of a task."""
+    def add(self, started: Underway | Completion) -> None:
+        """Take charge of a task, or of the word that it could not be started."""
+        if isinstance(started, Completion):
+            self._ran(self._grant, started)
+            self.ended.append(started)
+            return
         self._tasks[started.index] = started
         tasks = 0 if self._grant.role == "driver" else len(self._tasks)  # a driver runs one program
         if tasks * self._grant.cores_per_task > self._grant.cores:
@@ -258,8 +264,10 @@ def patch_machines(  # noqa: C901 - a double after the other
     def is_same_process(pid: int, since_s: float) -> bool:
         return any(actor.pid == pid == since_s for actor in loom.actors)
 
-    def start(grant: Grant, begun: Begun) -> Underway:
+    def start(grant: Grant, worker: str, begun: Begun) -> Underway | Completion:
         nature = natures[grant.app]
+        if worker == nature.missing_on and grant.role == "executor":
+            return Completion(begun.task, "unstartable", 127, f"nothing to run on {worker}", b"", begun.attempt)
         fails = begun.task in nature.fails or (begun.task in nature.fails_once and begun.attempt == 1)
         takes_ms = loom.random.randrange(nature.takes_ms) + 1
         return Underway(begun, loom.now_ms + takes_ms, fails=fails)
@@ -273,8 +281,8 @@ def patch_machines(  # noqa: C901 - a double after the other
         loom.current.on_signal = on_term
         return SimpleNamespace(wait=wait)
 
-    def starter(grant: Grant, *_: object) -> Any:
-        return SimpleNamespace(start=lambda begun: start(grant, begun))
+    def starter(grant: Grant, worker: str, *_: object) -> Any:
+        return SimpleNamespace(start=lambda begun: start(grant, worker, begun))
 
     system = SimpleNamespace(getpid=lambda: loom.current.pid, close=lambda _: None)
     doubles: dict[str, dict[str, Any]] = {

@@ -187,7 +187,9 @@ class World:
             skipped = [task for task in range(app.tasks) if "succeeded" not in self.ran.get((name, task), ())]
             if skipped:
                 raise PromiseBroken(6, f"app {name} finished without its tasks {skipped}")
-        may_fail = nature.fails or (nature.fails_once and not app.retries) or "executor" in end.detail
+        may_fail = (
+            nature.fails or nature.missing_on or (nature.fails_once and not app.retries) or "executor" in end.detail
+        )
         if end.reason == "failed" and not may_fail:
             raise PromiseBroken(6, f"app {name} failed, though all of its tasks succeed: {end.detail}")
 
@@ -477,7 +479,8 @@ def _submit(world: World) -> None:
     some = frozenset({random.randrange(tasks)})
     fails = some if random.random() < 0.1 and not command.supervise else frozenset()
     fails_once = some if random.random() < 0.2 and not command.supervise else frozenset()
-    world.natures[name] = Nature(random.choice((20, 500, 3_000, 8_000)), fails, fails_once)
+    missing_on = random.choice(list(world.machines)) if random.random() < 0.1 else ""
+    world.natures[name] = Nature(random.choice((20, 500, 3_000, 8_000)), fails, fails_once, missing_on)
     identity = f"submit-{name}"
     world._ask(command, identity, fault=random.random() < 0.3)
 

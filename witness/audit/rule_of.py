@@ -50,7 +50,7 @@ def rule_of_input(command: commands.Command | None, done: Event | None, due: Eve
     if kind in _ENTAILED:
         return _ENTAILED[kind]
     if isinstance(command, commands.EndedExecutor):
-        return _OF_AN_END.get(kind, "A5")
+        return "W9" if command.unstartable and kind is events.AppRemoved else _OF_AN_END.get(kind, "A5")
     return next((rule for rule, kinds in _OF_COMMANDS.items() if isinstance(command, kinds)), "T2")
 
 
@@ -127,10 +127,14 @@ def _executor(state: ClusterState, done: Event | None, due: Event | None) -> str
 
 
 def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
-    """Not a candidate (P1), or not the one whose turn it was (P2, P3, P7, L5)."""
+    """Not a candidate (P1, W7, W8), or not the one whose turn it was (P2, P3, P7, L5)."""
     worker = state.workers.get(done.worker)
     if worker is None or worker.status != "alive" or not worker.free.covers(done.resources):
         return "P1"
+    if worker.suspicion is not None:
+        return "W8"
+    if worker.id in app.troubles:
+        return "W7"
     placement = PLACEMENTS[state.settings.placement]
     return "L5" if app.wanted and not placement.one_a_worker else placement.rule
 
@@ -151,5 +155,10 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "W6": (commands.DecommissionWorker,),
 }
 _OF_AN_END: dict[Any, str] = {events.AppChanged: "S6", events.AppRemoved: "W5", events.WorkerRemoved: "W3"}
-_ENTAILED: dict[Any, str] = {events.RoomReserved: "C7", events.ExecutorsRequested: "L1"}
+_ENTAILED: dict[Any, str] = {
+    events.RoomReserved: "C7",
+    events.ExecutorsRequested: "L1",
+    events.WorkerSuspected: "W8",
+    events.WorkerCleared: "W8",
+}
 """Events that follow another event, or the beginning of a turn, at once."""

@@ -53,6 +53,7 @@ from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.validate import MAX_NAME
 from scheduler.store.codec import told
+from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -336,12 +337,18 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
         render.print_json({**found, "taskStates": [_task_json(task) for task in tasks]})
         return
     for name, value in found.items():
-        if name not in {"executors", "driver"} and value is not False and value not in (None, "", []):
+        if (
+            name not in {"executors", "driver", "excludedWorkers"}
+            and value is not False
+            and value not in (None, "", [])
+        ):
             label = re.sub("[A-Z]", lambda capital: f" {capital[0].lower()}", name)
             click.echo(f"{label:<18} {_in_words(name, value)}")
     if found["driver"] is not None:
         where, size = found["driver"], size_text(found["driver"]["memory"])
         click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {where['cores']} cores, {size}")
+    for exclusion in found["excludedWorkers"]:
+        click.echo(f"{'excluded':<18} {exclusion_in_words(exclusion)}")
     click.echo()
     columns, none = "executor worker cores memory resources status locality", "It has no executor now."
     render.print_records(found["executors"], columns, empty=none, as_json=False)

@@ -20,6 +20,7 @@ from scheduler.store.codec import read_export
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
 from witness.explain import explain as tell
+from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
@@ -74,6 +75,8 @@ def _print_story(told: dict[str, Any]) -> None:
         for name in ("size", "memory", *(["resources"] if "resources" in why else []), "workers"):
             click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
 
+    for exclusion in told["excludedWorkers"]:
+        click.echo(f"excluded  {exclusion_in_words(exclusion)} ({'W9' if exclusion['unstartable'] else 'W7'})")
     _print_claims(told)
 
 

@@ -17,6 +17,7 @@ from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
 from scheduler.rules.views import look
 from scheduler.service.program_log import masked
+from witness.failing import exclusion_in_words, suspicion_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
     for worker in seen["workers"]:
         name, agent = worker["worker"], agents.get(worker["worker"], {})
         place = {"pid": agent.get("pid"), "host": agent.get("host")}
-        workers.append({"worker": name, **place, "status": worker["status"]})
+        workers.append({"worker": name, **place, "status": worker["status"], "suspicion": worker.get("suspicion")})
     said = {
         "cluster": session.cluster,
         "head": seen["head"],
@@ -88,9 +89,11 @@ def status(session: Session, *, as_json: bool, warn_at: int, check: str | None) 
 
 def _past_status(session: Session, *, as_json: bool) -> int:
     """Print the elected master and the workers of a past state."""
+    from scheduler.rules.views import suspicion  # noqa: PLC0415 (the present needs no rules)
+
     state = session.folded()
     workers = [
-        {"worker": name, "pid": None, "host": worker.host, "status": worker.status}
+        {"worker": name, "pid": None, "host": worker.host, "status": worker.status, "suspicion": suspicion(worker)}
         for name, worker in sorted(state.workers.items())
     ]
     too_large = look(state, "cluster", {})["tooLarge"]
@@ -103,6 +106,7 @@ def _past_status(session: Session, *, as_json: bool) -> int:
     click.echo(f"master    {state.master or 'none elected yet'}")
     for worker in workers:
         click.echo(f"worker    {worker['worker']} {worker['status']} on {worker['host']}")
+    _print_suspects(workers)
     _print_too_large(too_large)
     return 0
 
@@ -143,7 +147,14 @@ def _print_status(said: dict[str, Any]) -> None:
     for worker in said["workers"]:
         where = f", process {worker['pid']} on {worker['host']}" if worker["pid"] else ""
         click.echo(f"worker    {worker['worker']} {worker['status']}{where}")
+    _print_suspects(said["workers"])
     _print_too_large(said["tooLarge"])
+
+
+def _print_suspects(workers: list[dict[str, Any]]) -> None:
+    for worker in workers:
+        if worker["suspicion"] is not None:
+            click.echo(suspicion_in_words(worker["worker"], worker["suspicion"]))
 
 
 def _member(member: dict[str, Any]) -> str:
@@ -315,9 +326,13 @@ def read_value(name: str, text: str) -> int | str | None:
 @params.as_json
 @on_log
 def workers(source: Source, *, as_json: bool) -> None:
-    """List the workers with their offered and granted resources."""
+    """List the workers with their offered and granted resources.
+
+    Below the table: the workers that are suspected, and the apps that are excluded from a worker.
+    """
+    found = source.ask("workers")
     render.print_records(
-        source.ask("workers"),
+        found,
         "worker host rack status cores grantedCores memory grantedMemory resources grantedResources executors",
         headings=(
             *("WORKER", "HOST", "RACK", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED"),
@@ -326,6 +341,12 @@ def workers(source: Source, *, as_json: bool) -> None:
         empty="No worker is registered; `fairlog worker` offers this machine.",
         as_json=as_json,
     )
+    if as_json:
+        return
+    _print_suspects(found)
+    for worker in found:
+        for excluded in worker["excludedApps"]:
+            click.echo(f"app {excluded['app']}: {exclusion_in_words({**excluded, 'worker': worker['worker']})}")
 
 
 @click.command()

@@ -6,12 +6,13 @@ An app gets at most one executor per worker. Packing fills worker by worker, acr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Computed, ExecutorAllocated
 from scheduler.model.resources import UNLIMITED_CORES, UNLIMITED_MEMORY_MB, Resources
+from scheduler.rules.failures import left_out
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 
@@ -21,13 +22,23 @@ if TYPE_CHECKING:
 
 
 def pack_worker_by_worker(
-    state: ClusterState, unsatisfied: Sequence[App], most: Resources | None = None
+    state: ClusterState, unsatisfied: Sequence[App], at: int, most: Resources | None = None
 ) -> list[ExecutorAllocated]:
     """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7).
 
+    An app that failed on workers gets one there only if it gets none elsewhere, and is not excluded at `at` (ms) (W7).
     With `most`, each gets no more than that (P6).
     """
-    apps = [_owed(state, app, most) for app in unsatisfied]
+    tries = [[*left_out(state, app, app.need.least, at)] for app in unsatisfied]
+    first = [_owed(state, app, most, without) for app, (without, *_) in zip(unsatisfied, tries, strict=True)]
+    granted = _packed(state, first)
+    for app, (_, *others) in zip(unsatisfied, tries, strict=True):
+        for without in others:
+            granted = granted or _packed(state, [_owed(state, app, most, without)])
+    return granted
+
+
+def _packed(state: ClusterState, apps: list[_Owed]) -> list[ExecutorAllocated]:
     if not apps:
         return []
     settings = state.settings
@@ -43,6 +54,8 @@ def pack_worker_by_worker(
                 room -= size
                 owed.left -= size
                 owed.count += 1
+                if worker in state.probes:
+                    break
         apps = [owed for owed in apps if owed.left.cores > 0 and owed.count < owed.app.left_executors]
         if not apps:
             break
@@ -56,6 +69,7 @@ class _Owed:
     app: App
     left: Resources
     own: set[str]
+    """With those that are left out."""
     fixed: Resources | None
     """Each executor but for its cores; None if computed, from `sizes`."""
     sizes: list[Resources]
@@ -73,7 +87,7 @@ class _Owed:
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
-def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
+def _owed(state: ClusterState, app: App, most: Resources | None, without: Collection[str]) -> _Owed:
     settings, fleet, sizing = state.settings, state.fleet, app.sizing
     cores_left = app.left_cores if most is None else min(app.left_cores, most.cores)
     sizes = []
@@ -91,5 +105,5 @@ def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
             left = Resources(left.cores, UNLIMITED_MEMORY_MB, (fixed * UNLIMITED_CORES).others)
     if most is not None:
         left = left.combined(most, min)
-    own = {executor.worker for executor in app.executors.values()}
+    own = {*without, *(executor.worker for executor in app.executors.values())}
     return _Owed(app, left, own, fixed, sizes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from scheduler.rules.trouble import kept_until
+
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, Wanted
     from scheduler.rules.entities import Allocation, App, Worker
@@ -60,7 +62,7 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
 
 
 def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
-    """Times (ms) at which a wait, an elastic step, an idle timeout or a hold of the app ends (semantics L5, L6, P8)."""
+    """Times (ms) at which a wait, elastic step, idle timeout, hold or exclusion of the app ends (L5, L6, P8, W7)."""
     due: dict[tuple[int, What], None] = {}
     for wanted in app.wanted:
         if wanted.locations.hosts is not None:
@@ -73,6 +75,9 @@ def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
         for executor in app.executors.values():
             if executor.idle_since is not None and executor.status != "stopping":
                 due[executor.idle_since + settings.executor_idle_timeout_s * 1000, "idle"] = None
+    for trouble in app.troubles.values():
+        if until := kept_until(trouble, settings):
+            due[until, "excluded"] = None
     return [*due, *_hold_timers(app, settings)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,6 +68,13 @@ def pack_cores(candidates: Candidates, cores: int, limit: int) -> Counts:
     12 cores on workers with 1, 7 and 4 free: 1, 7 and 4 (P7).
     """
     return fill(((worker, free.cores) for worker, free in islice(candidates, min(limit, cores))), cores)
+
+
+def one_probe(candidates: Candidates, probes: Container[str], size: Resources) -> Candidates:
+    """The candidates, those among `probes` with room for one executor of that size only (semantics W8)."""
+    if not probes:
+        return candidates
+    return ((worker, size if worker in probes else free) for worker, free in candidates)
 
 
 def fill(rooms: Iterable[tuple[str, int]], units: int) -> Counts:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from scheduler.rules.fleet import in_order
 from scheduler.rules.placement.delay import delayed_until, places
-from scheduler.rules.placement.executors import PLACEMENTS, allocations
+from scheduler.rules.placement.executors import PLACEMENTS, allocations, one_probe
 
 if TYPE_CHECKING:
     from scheduler.model.events import ExecutorAllocated, Locality
@@ -21,12 +21,18 @@ LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
 
 
 def place_near(
-    state: ClusterState, app: App, unit: Resources, at: int, most: Resources | None = None
+    state: ClusterState,
+    app: App,
+    unit: Resources,
+    at: int,
+    *,
+    most: Resources | None = None,
+    without: Collection[str] = (),
 ) -> list[ExecutorAllocated]:
     """Executors for pending requests: on a preferred host, in its rack, or anywhere (semantics L5).
 
     A request waits a bounded time for each nearer level, counted from its creation. Within a level, workers are
-    selected by the usual rules (P1, P2, P3).
+    selected by the usual rules (P1, P2, P3), those `without` left out.
     """
     settings = state.settings
     affordable = app.lacking if settings.admission == "open" else app.affords(unit)
@@ -41,17 +47,20 @@ def place_near(
             if wanted.locations.hosts is None or (level == "rack" and at < for_host):
                 continue
             near = [
-                (worker, state.workers[worker].open_to(app.spec.app)) for worker in places(wanted, level, state.places)
+                (worker, state.workers[worker].open_to(app.spec.app))
+                for worker in places(wanted, level, state.places)
+                if worker not in without
             ]
             fitting = in_order(near, unit, settings.worker_selection)
             if state.sparing and state.fleet.offering:
                 fitting = iter(sorted(fitting, key=lambda one: state.fleet.spare_kinds(one[0], unit)))
-            counts = put(fitting, unit, min(wanted.number, affordable))
+            counts = put(one_probe(fitting, state.probes, unit), unit, min(wanted.number, affordable))
             if counts:
                 return allocations(app, counts, unit, level)
     if not anywhere or not affordable:
         return []
     candidates = state.fleet.candidates(unit, settings.worker_selection, sparing=state.sparing)
+    candidates = one_probe(candidates, state.probes, unit)
     granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
     hosts = [host for host, tasks in app.preferred_hosts.items() if tasks]
     racks = state.places.racks_of(hosts).values()

@@ -30,6 +30,7 @@ from scheduler.model.commands import (
     RemoveWorker,
     SubmitApp,
 )
+from scheduler.model.events import ExecutorRemoved
 from scheduler.service.client import Client
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
@@ -172,6 +173,27 @@ def test_an_app_whose_command_does_not_exist_fails_with_that_reason(cluster: Clu
     cluster.agent()
     ended = cluster.end_of(cluster.submit(("no-such-program",), retries=3))
     assert (ended["state"], ended["detail"]) == ("failed", "command 'no-such-program' does not exist on worker w1")
+
+
+def test_an_app_whose_command_only_one_worker_can_start_finishes_there(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Semantics W9: the larger worker, which is tried first, has another PATH."""
+    program = tmp_path / "bin" / "only-here"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho here\n")
+    program.chmod(0o700)
+    cluster.agent(cluster.offer("w1", cores=8))
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    cluster.agent(cluster.offer("w2", cores=4))
+    app = cluster.submit(("only-here",), tasks=3)
+    assert cluster.end_of(app)["state"] == "finished"
+    assert [cluster.work.output(app, task) for task in range(3)] == [b"here\n"] * 3
+    events = [fact.event for fact in EventLog(cluster.connection, cluster.keys).facts()]
+    [failed] = [event for event in events if isinstance(event, ExecutorRemoved) and event.unstartable]
+    assert (failed.worker, failed.reason, failed.finished) == ("w1", "failed", False)
+    excluded = cluster.app(app)["excludedWorkers"]
+    assert [(one["worker"], one["ends"], one["unstartable"]) for one in excluded] == [("w1", 1, True)]
 
 
 def test_killing_an_app_stops_its_processes_before_it_returns_its_cores(cluster: Cluster) -> None:

@@ -185,6 +185,16 @@ def test_a_failed_task_is_retried_as_often_as_retries_allow(rig: Rig, tmp_path: 
     assert (state.state, state.attempts) == ("succeeded", 3)
 
 
+def test_the_last_executor_stays_for_a_task_that_waits_for_its_next_attempt(rig: Rig, tmp_path: Path) -> None:
+    """Semantics W10."""
+    counter = tmp_path / "runs"
+    note = rig.run(rig.grant(shell(f"date +%s%N >> {counter}; test $(wc -l < {counter}) = 2"), retries=1, backoff_s=1))
+    first, second = map(int, counter.read_text().split())
+    assert note.done
+    assert second - first > 10**9
+    assert rig.work.states(rig.app)[0].attempts == 2
+
+
 def test_retries_run_out(rig: Rig) -> None:
     rig.run(rig.grant(shell("exit 1"), retries=2))
     state = rig.work.states(rig.app)[0]
@@ -192,13 +202,28 @@ def test_retries_run_out(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("command", ["no-such-program", "/no/such/program", "./nor-this"])
-def test_a_command_that_does_not_exist_fails_at_once_despite_retries(rig: Rig, command: str) -> None:
-    rig.run(rig.grant((command, "-v"), retries=5, tasks=3))
+def test_an_executor_that_cannot_start_a_command_returns_its_task_and_says_why(rig: Rig, command: str) -> None:
+    """Semantics W9."""
+    note = rig.run(rig.grant((command, "-v"), retries=5, tasks=3, cores=1))
     state = rig.work.states(rig.app)[0]
-    assert (state.state, state.attempts, state.exit_code) == ("failed", 1, 127)
+    assert (state.state, state.attempts, state.exit_code, state.tried) == ("queued", 1, 127, WORKER)
     assert state.message == f"command '{command}' does not exist on worker {WORKER}"
-    assert f'"detail":"{state.message}"' in rig.inbox()[-1]
+    assert (note.reason, note.exit_code, note.done, note.unstartable) == ("failed", 126, False, state.message)
+    assert not [command for command in rig.inbox() if "EndApp" in command]
     assert outputs(rig, 1) == [f"fairlog: {state.message}\n"]
+
+
+def test_what_runs_goes_on_when_another_task_cannot_be_started(rig: Rig, tmp_path: Path) -> None:
+    """Semantics W9: the first two tasks of four remove the program and go on."""
+    program, begun = tmp_path / "program", tmp_path / "begun"
+    begun.mkdir()
+    wait = f"while test $(ls {begun} | wc -l) -lt 2; do sleep 0.02; done"
+    program.write_text(f"#!/bin/sh\ntouch {begun}/$FAIRLOG_TASK_INDEX\n{wait}\nrm -f $0\nsleep $FAIRLOG_TASK_INDEX\n")
+    program.chmod(0o700)
+    note = rig.run(rig.grant((str(program),), tasks=4, cores=2))
+    assert (note.reason, note.unstartable != "") == ("failed", True)
+    assert [state.state for state in rig.work.states(rig.app)].count("succeeded") == 2
+    assert rig.work.has_finished(rig.app, f"{rig.app}.0")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ class Rig:
         memory_mb: int = 512,
         cwd: str | None = None,
         retries: int = 0,
+        backoff_s: int = 0,
         time_limit_s: int | None = None,
         cores_per_task: int = 1,
     ) -> Grant:
@@ -91,6 +92,7 @@ class Rig:
             env=(),
             cwd=cwd,
             retries=retries,
+            retry_backoff_s=backoff_s,
             time_limit_s=time_limit_s,
             cores_per_task=cores_per_task,
         )

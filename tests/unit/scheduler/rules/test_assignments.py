@@ -60,6 +60,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "stays",
         "has_driver",
         "elastic",
+        "retry_backoff_s",
         "settled_at",
         "cores_per_task",
         "leaving",

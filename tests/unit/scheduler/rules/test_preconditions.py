@@ -48,9 +48,12 @@ from scheduler.model.events import (
     Shares,
     Wanted,
     WorkerChanged,
+    WorkerCleared,
+    WorkerProbed,
     WorkerRegistered,
     WorkerRemoved,
     WorkerStatus,
+    WorkerSuspected,
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.preconditions import PRECONDITIONS
@@ -82,6 +85,8 @@ ELASTIC = replace(
 WITH_DRIVER = replace(queued("d1", 8), requested=Resources(9, 8192), driver=Resources(1, 1024))
 DRIVER = DriverAllocated(app="d1", driver="d1.driver-0", worker="w1", resources=Resources(1, 1024))
 STARTED = ExecutorChanged(executor="a1.0")
+SUSPECTED = WorkerSuspected(worker="w6", executors=("x.0",), until=1_000_000)
+PROBED = WorkerProbed(worker="w6")
 REVOKED = ExecutorRevoked(app="a1", executor="a1.0", worker="w1")
 
 WITH_GPUS = WorkerRegistered(
@@ -207,6 +212,19 @@ CASES = [
     Case([], WorkerRemoved(worker="w9", reason="lost"), "W3", "worker 'w9' is not registered"),
     Case([], WorkerRemoved(worker="w1", reason="lost"), "W3", "worker 'w1' still holds 2 allocations"),
     Case([], WorkerRemoved(worker="w6", reason="lost", last_seen=-1), "W2", "worker 'w6' was last seen at -1"),
+    Case([], replace(SUSPECTED, worker="w2"), "W8", "worker 'w2' is not live"),
+    Case([], replace(SUSPECTED, times=2), "W8", "worker 'w6' is suspected for time 1, not 2"),
+    Case([SUSPECTED], SUSPECTED, "W8", "worker 'w6' is suspected for time 2, not 1"),
+    Case([], replace(SUSPECTED, until=1), "W8", "worker 'w6' .* until 1"),
+    Case([], replace(SUSPECTED, executors=()), "W8", "worker 'w6'"),
+    Case([], WorkerProbed(worker="w6"), "W8", "worker 'w6' is not suspected"),
+    Case([SUSPECTED, PROBED], PROBED, "W8", "worker 'w6' is not suspected, or on probe already"),
+    Case([], WorkerCleared(worker="w6", reason="ran"), "W8", "worker 'w6' is not suspected"),
+    Case([SUSPECTED], granted("a1.2", worker="w6"), "W8", "worker 'w6' is suspected until 1000000"),
+    Case([SUSPECTED, PROBED], replace(DRIVER, worker="w6"), "W8", "worker 'w6' is suspected until 1000000"),
+    Case([SUSPECTED, PROBED, granted("a1.2", worker="w6")], granted("f1.0", worker="w6"), "W8", "or has its probe"),
+    Case([], replace(ended(), unstartable=True), "W9", "executor 'a1.0' could not start a task, and exited"),
+    Case([], replace(queued("new"), retry_backoff_s=-1), "W10", "a task of app 'new' waits -1 s"),
     Case([], queued("a2"), "A1", "app 'a2' is known already"),
     Case([], queued("over"), "A1", "app 'over' is known already"),
     Case([], queued("new", company="nobody"), "A1", "company 'nobody' is not registered"),

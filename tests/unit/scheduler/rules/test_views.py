@@ -157,7 +157,7 @@ def test_the_cluster_is_shown_in_a_few_numbers() -> None:
     assert (cluster["cores"], cluster["memory"]) == (16, 7168)
     none = dict.fromkeys(("finished", "failed", "killed", "unmet"), 0)
     assert cluster["apps"] == {"pending": 1, "waiting": 1, "running": 1, **none}
-    assert cluster["workers"] == [{"worker": "w1", "status": "alive"}]
+    assert cluster["workers"] == [{"worker": "w1", "status": "alive", "suspicion": None}]
 
 
 def test_apps_that_no_live_worker_is_large_enough_for_are_counted() -> None:

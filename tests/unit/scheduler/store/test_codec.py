@@ -53,8 +53,11 @@ from scheduler.model.events import (
     Shares,
     Wanted,
     WorkerChanged,
+    WorkerCleared,
+    WorkerProbed,
     WorkerRegistered,
     WorkerRemoved,
+    WorkerSuspected,
 )
 from scheduler.model.resources import Resources
 from scheduler.store.codec import (
@@ -217,6 +220,9 @@ EVENTS: list[Event] = [
     AppReleased(app="a3"),
     AppReady(app="a3"),
     KindRegistered(kind="gpu"),
+    WorkerSuspected(worker="w1", executors=("a1.0", "a2.0"), until=1735689660000, times=2),
+    WorkerProbed(worker="w1"),
+    WorkerCleared(worker="w1", reason="ended-well"),
 ]
 """An event of every type, in the order of the file."""
 

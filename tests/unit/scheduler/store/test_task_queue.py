@@ -49,11 +49,12 @@ def end(
     executor: str = "e",
     *,
     retries: int = 0,
+    backoff_s: int = 0,
     message: str = "",
     output: bytes = b"",
 ) -> Step:
     done = Completion(task, outcome, 0 if outcome == "succeeded" else 1, message, output)
-    return work.step(APP, [done], worker=WORKER, executor=executor, retries=retries)
+    return work.step(APP, [done], worker=WORKER, executor=executor, retries=retries, backoff_s=backoff_s)
 
 
 def queued(store: fakeredis.FakeRedis) -> list[str]:
@@ -158,10 +159,67 @@ def test_word_of_an_attempt_that_comes_twice_is_not_taken_for_word_of_the_next_o
     assert work.progress(APP).running == 1
 
 
-def test_a_hopeless_task_is_not_tried_again(work: Worklist) -> None:
+def test_a_task_that_cannot_be_started_comes_first_on_another_worker_and_is_no_retry(
+    work: Worklist, fake: fakeredis.FakeRedis
+) -> None:
+    """Semantics W9."""
+    fake.hset(KEYS.grants("w2"), "g", "{}")
+    fill(work, 3)
+    take(work, 1)
+    for _ in range(2):  # another executor of the same worker may take it before it has ended
+        step = end(work, 0, "unstartable", message="no such program")
+        assert step.verdict is None
+        [state, *_] = work.states(APP)
+        assert (state.state, state.tried, state.message) == ("queued", "w1", "no such program")
+        assert take(work, 1) == [0]
+    work.put_back(APP, "e")
+    assert [one.task for one in work.step(APP, worker="w2", executor="g", want=1).taken] == [0]
+    done = Completion(0, "unstartable", 127, "no such program there either")
+    step = work.step(APP, [done], worker="w2", executor="g", retries=9)
+    assert (step.verdict, step.detail) == ("failed", "no such program there either")
+
+
+def test_a_failed_task_waits_twice_as_long_after_each_attempt_up_to_five_minutes(
+    work: Worklist, fake: fakeredis.FakeRedis
+) -> None:
+    """Semantics W10."""
+    fill(work, 1)
+    waited = []
+    for _ in range(11):
+        step = work.step(APP, worker=WORKER, executor="e", want=2, backoff_s=1)
+        assert [one.task for one in step.taken] == [0]
+        step = end(work, 0, "failed", retries=20, backoff_s=1)
+        assert step.verdict is None
+        [state] = work.states(APP)
+        waited.append((state.due_at or 0) - (state.ended_at or 0))
+        assert work.progress(APP) == Progress(tasks=1, later=1)
+        step = work.step(APP, worker=WORKER, executor="e", want=2, backoff_s=1)
+        assert step.taken == []
+        assert 0 < step.next_ms <= waited[-1]
+        assert step.waiting == 1
+        fake.zincrby(KEYS.later(APP), -waited[-1], "0")
+    assert waited == [1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000, 256000, 300000, 300000]
+    [begun] = work.step(APP, worker=WORKER, executor="e", want=2, backoff_s=1).taken
+    assert begun.attempt == 12
+    assert work.states(APP)[0].due_at is None
+
+
+def test_a_task_that_is_put_back_does_not_wait(work: Worklist) -> None:
+    """Semantics W10."""
     fill(work, 1)
     take(work, 1)
-    assert end(work, 0, "hopeless", retries=9, message="no such program").verdict == "failed"
+    work.put_back(APP, "e")
+    assert take(work, 1) == [0]
+
+
+def test_it_is_known_whether_a_task_finished_in_an_executor(work: Worklist) -> None:
+    """Semantics W7."""
+    fill(work, 3)
+    take(work, 2, "e")
+    take(work, 1, "f")
+    end(work, 0, "succeeded", "e")
+    end(work, 2, "failed", "f", retries=1)
+    assert (work.has_finished(APP, "e"), work.has_finished(APP, "f")) == (True, False)
 
 
 def test_nothing_is_handed_out_once_a_task_has_failed_for_good(work: Worklist) -> None:
@@ -279,6 +337,9 @@ ACTIONS = st.one_of(
     st.tuples(st.just("take"), EXECUTORS, st.integers(0, 4)),
     st.tuples(st.just("succeeded"), EXECUTORS, st.integers(0, 7)),
     st.tuples(st.just("failed"), EXECUTORS, st.integers(0, 7)),
+    st.tuples(st.just("failed later"), EXECUTORS, st.integers(0, 7)),
+    st.tuples(st.just("unstartable"), EXECUTORS, st.integers(0, 7)),
+    st.tuples(st.just("due"), EXECUTORS, st.integers(0, 7)),
     st.tuples(st.just("put_back"), EXECUTORS, st.just(0)),
     st.tuples(st.just("fill"), EXECUTORS, st.just(0)),
 )
@@ -300,19 +361,30 @@ def test_every_task_is_in_exactly_one_place(actions: list[tuple[str, str, int]])
                 end(work, number, "succeeded", executor)
             case "failed":
                 end(work, number, "failed", executor, retries=1)
+            case "failed later":
+                end(work, number, "failed", executor, retries=2, backoff_s=1)
+            case "unstartable":
+                end(work, number, "unstartable", executor)
+            case "due":
+                if store.zscore(KEYS.later(APP), str(number)) is not None:
+                    store.zadd(KEYS.later(APP), {str(number): 0})
+                work.step(APP, worker=WORKER, executor=executor, want=1, backoff_s=1)
             case "put_back":
                 work.put_back(APP, executor)
             case _:
                 fill(work, 8, executor)
         places = [int(name.rsplit("__", 1)[1]) for name in queued(store)]
         places += [int(task) for task in store.hkeys(KEYS.begun(APP))]
+        places += [task for task in range(8) if store.zscore(KEYS.later(APP), str(task)) is not None]
         states = work.states(APP)
         over = [state.task for state in states if state.state in {"succeeded", "failed"}]
         assert sorted(places + over) == list(range(8))
         assert len(over) >= ended
         ended = len(over)
         progress = work.progress(APP)
-        counted = [sum(state.state == name for state in states) for name in Progress._fields[1:]]
-        assert list(progress) == [8, *counted]
+        counted = [sum(state.state == name for state in states) for name in Progress._fields[1:5]]
+        later = store.zcard(KEYS.later(APP))
+        assert later == sum(state.state == "queued" and state.due_at is not None for state in states)
+        assert [progress.tasks, progress.queued + later, *progress[2:]] == [8, *counted, later]
         jobs = {int(as_text(key).rsplit("__", 1)[1]) for key in store.keys("rq:job:*")}
         assert jobs == set(range(8)) - set(over)

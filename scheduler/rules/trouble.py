@@ -1,0 +1,53 @@
+"""What the facts say of failures: what keeps an app from a worker (W7, W9), and why a worker is suspected (W8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler.model.events import ClusterConfigured
+    from scheduler.rules.entities import App, Trouble, Worker
+    from scheduler.rules.timers import What
+
+QUICK_MS = 10_000
+"""An abnormal end within this time after the start is quick; a probe that runs for so long clears its worker."""
+_SUSPECT_FAILURES = 5
+
+
+def is_quick(running_since: int, at: int) -> bool:
+    """Whether an executor that ends at `at` (ms) ended soon after its start, or never ran (semantics W8)."""
+    return not running_since or at - running_since < QUICK_MS
+
+
+def kept_until(trouble: Trouble, settings: ClusterConfigured) -> int:
+    """Until when (ms) an app with this trouble gets nothing on the worker; 0 if it may (semantics W7, W9)."""
+    excluded = trouble.unstartable or 0 < exclude_after(settings) <= trouble.ends
+    return trouble.at + settings.exclude_s * 1000 if excluded else 0
+
+
+def excluded(app: App, settings: ClusterConfigured, at: int) -> list[str]:
+    """The workers on which the app gets nothing at time `at` (ms) if others could host it (semantics W7, W9)."""
+    return [worker for worker, trouble in app.troubles.items() if at < kept_until(trouble, settings)]
+
+
+def suspicion_timers(worker: Worker) -> list[tuple[int, What]]:
+    """When (ms) the worker may get a probe, or the one that it has will have run for long enough (semantics W8)."""
+    suspicion = worker.suspicion
+    if suspicion is None:
+        return []
+    if not suspicion.on_probe:
+        return [(suspicion.until, "suspect")]
+    probe = worker.executors.get(suspicion.probe)
+    return [] if probe is None or not probe.running_since else [(probe.running_since + QUICK_MS, "probe")]
+
+
+def suspect_failures(settings: ClusterConfigured) -> int:
+    """How many quick abnormal ends make a worker suspected, 0 = none do; by default so with open admission (W8)."""
+    if settings.suspect_failures is not None:
+        return settings.suspect_failures
+    return 0 if settings.admission == "open" else _SUSPECT_FAILURES
+
+
+def exclude_after(settings: ClusterConfigured) -> int:
+    """How many abnormal ends keep an app from a worker; with open admission none do, as in Spark (semantics W7)."""
+    return 0 if settings.admission == "open" else settings.exclude_after

@@ -1,0 +1,34 @@
+"""Failing workers in words: from which an app is excluded (semantics W7, W9), and which are suspected (W8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from recovery.replay.bounds import moment
+
+_NAMED = 5
+"""The largest number of names in a sentence."""
+
+
+def exclusion_in_words(exclusion: Mapping[str, Any]) -> str:
+    """An entry of `excludedWorkers` of the view `app`, as a sentence."""
+    worker, until, ends = exclusion["worker"], moment(exclusion["until"]), exclusion["ends"]
+    if exclusion["unstartable"]:
+        return f"it is excluded from {worker} until {until}: its command cannot be started there"
+    return (
+        f"it is excluded from {worker} until {until}: {ends} of its executors ended abnormally there, "
+        "none finished a task in between"
+    )
+
+
+def suspicion_in_words(worker: str, suspicion: Mapping[str, Any]) -> str:
+    """The `suspicion` of a worker in the views `workers` and `cluster`, as a sentence."""
+    names = suspicion["executors"]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    why = f"{', '.join(names[:_NAMED])}{more} ended abnormally within 10 s of their start"
+    if suspicion["probe"]:
+        return f"worker {worker} is suspected; {suspicion['probe']} runs on it as a probe: {why}"
+    if suspicion["onProbe"]:
+        return f"worker {worker} is suspected and gets one executor as a probe: {why}"
+    return f"worker {worker} is suspected until {moment(suspicion['until'])}, time {suspicion['times']} in a row: {why}"
