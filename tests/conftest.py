@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import fakeredis
@@ -22,6 +24,30 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deal the slow tests out to pytest-xdist's processes and start them first, so that none ends the run alone.
+
+    Each process begins with its share of the list, in order; the other tests stay with their module, for its fixtures.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = [item for item in items if not item.get_closest_marker("slow")]
+    bounds = [len(others) * number // processes for number in range(processes + 1)]
+    items[:] = [
+        item
+        for number, (first, after) in enumerate(pairwise(bounds))
+        for item in (*slow[number::processes], *others[first:after])
+    ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Programs that a test starts heed SIGINT, even if the shell that started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _serve(folder: Path, server: Path | None) -> Iterator[EmbeddedStore]:

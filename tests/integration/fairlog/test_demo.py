@@ -31,6 +31,7 @@ from scheduler.store.codec import Fact
 from tests.integration.cli_rig import ROOT, Shell
 
 
+@pytest.mark.slow
 def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "home")
     shell.env |= {"TMPDIR": str(tmp_path / "temporary"), "FAIRLOG_LEASE": "3"}
