@@ -25,6 +25,8 @@ class _App(Struct):
     company: str
     user: str
     accounts: Accounts
+    stated: Accounts
+    """The same balances as the state has them."""
     requested: Resources
     granted: Resources = NOTHING
     done_cores: int = 0
@@ -79,13 +81,14 @@ class ShadowLedger:
         enter = self._entries.get(type(event))
         return None if enter is None else enter(self, event, state)
 
-    def _app_registered(self, event: AppRegistered, _: ClusterState) -> None:
-        company = self._companies[event.company]
+    def _app_registered(self, event: AppRegistered, state: ClusterState) -> None:
+        company, tenant = self._companies[event.company], state.companies[event.company]
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = Balance()
         accounts = self._cluster, company.sums, user
-        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, event.requested)
+        stated = state.balance, tenant.balance, tenant.users[event.user].balance
+        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, stated, event.requested)
 
     def _app_admitted(self, event: events.AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
@@ -143,7 +146,7 @@ class ShadowLedger:
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _of_app(self, app: _App, state: ClusterState) -> str | None:
-        known, tenant = state.apps.get(app.name), state.companies.get(app.company)
+        known = state.apps.get(app.name)
         if app.ended and app.granted == NOTHING:
             del self._apps[app.name]
         elif known is None or known.granted != app.granted:
@@ -151,16 +154,7 @@ class ShadowLedger:
             return f"app {app.name} counts {has} granted, its executors make {app.granted}"
         elif not app.ended and known.requested != app.requested:
             return f"app {app.name} requests {known.requested}, its events make {app.requested}"
-        cluster, company, user = app.accounts
-        if _differs(state.balance, cluster):
-            return _words("waitingApps", state.balance, cluster)
-        if tenant is None or _differs(tenant.balance, company):
-            return _words(f"company {app.company}", None if tenant is None else tenant.balance, company)
-        submitter = tenant.users.get(app.user)
-        if submitter is None or _differs(submitter.balance, user):
-            balance = None if submitter is None else submitter.balance
-            return _words(f"user {app.user} of {app.company}", balance, user)
-        return None
+        return None if app.stated == app.accounts else _words(app)
 
     def _of_worker(self, worker: _Worker, state: ClusterState) -> str | None:
         known = state.workers.get(worker.name)
@@ -216,9 +210,8 @@ class ShadowLedger:
     """Type of event -> what enters it and compares. No other event changes a ledger."""
 
 
-def _differs(balance: Balance, sums: Balance) -> bool:
-    return balance.requested != sums.requested or balance.granted != sums.granted
-
-
-def _words(whose: str, balance: Balance | None, sums: Balance) -> str:
-    return f"{whose} counts {balance} where its apps make {sums}"
+def _words(app: _App) -> str:
+    """The first of the app's balances that differs from the sums."""
+    names = "waitingApps", f"company {app.company}", f"user {app.user} of {app.company}"
+    whose = zip(names, app.stated, app.accounts, strict=True)
+    return next(f"{name} counts {balance} where its apps make {sums}" for name, balance, sums in whose if balance != sums)
