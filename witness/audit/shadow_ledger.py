@@ -210,8 +210,10 @@ class ShadowLedger:
     """Type of event -> what enters it and compares. No other event changes a ledger."""
 
 
-def _words(app: _App) -> str:
+def _words(app: _App) -> str | None:
     """The first of the app's balances that differs from the sums."""
     names = "waitingApps", f"company {app.company}", f"user {app.user} of {app.company}"
-    whose = zip(names, app.stated, app.accounts, strict=True)
-    return next(f"{name} counts {balance} where its apps make {sums}" for name, balance, sums in whose if balance != sums)
+    for name, balance, sums in zip(names, app.stated, app.accounts, strict=True):
+        if balance != sums:
+            return f"{name} counts {balance} where its apps make {sums}"
+    return None
