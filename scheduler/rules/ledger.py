@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import Struct
 
@@ -92,3 +93,15 @@ def add_grant(accounts: Accounts, grant: Resources) -> None:
     cluster.granted = Resources(held.cores + cores, held.memory_mb + memory_mb)
     company.granted = Resources(of_company.cores + cores, of_company.memory_mb + memory_mb)
     user.granted = Resources(of_user.cores + cores, of_user.memory_mb + memory_mb)
+
+
+def move_grant(app: Any, worker: Any, grant: Resources) -> None:  # noqa: ANN401 - also the audit's
+    """Move a grant (negative to return it) from the worker's `free` to the app's `granted` and its balances (O1)."""
+    free, held = worker.free, app.granted
+    if grant.others or free.others or held.others:
+        worker.free, app.granted = free - grant, held + grant
+    else:  # most grants: save the calls
+        cores, memory_mb = grant.cores, grant.memory_mb
+        worker.free = Resources(free.cores - cores, free.memory_mb - memory_mb)
+        app.granted = Resources(held.cores + cores, held.memory_mb + memory_mb)
+    add_grant(app.accounts, grant)

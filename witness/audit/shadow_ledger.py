@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request
+from scheduler.rules.ledger import Accounts, Balance, add_request, move_grant
 
 if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
@@ -110,39 +110,29 @@ class ShadowLedger:
         app.waits, app.ended = False, True
         return self._of_app(app, state)
 
-    def _executor_allocated(self, event: events.ExecutorAllocated, state: ClusterState) -> str | None:
-        return self._allocate(event.executor, event, state)
-
-    def _driver_allocated(self, event: events.DriverAllocated, state: ClusterState) -> str | None:
-        return self._allocate(event.driver, event, state)
-
-    def _allocate(
-        self, name: str, event: events.ExecutorAllocated | events.DriverAllocated, state: ClusterState
-    ) -> str | None:
+    def _allocated(self, event: events.ExecutorAllocated | events.DriverAllocated, state: ClusterState) -> str | None:
+        """A grant beyond the request raises it: with unlimited cores (A6), or one executor per worker (S5)."""
+        name = event.executor if isinstance(event, events.ExecutorAllocated) else event.driver
         app, worker, grant = self._apps[event.app], self._workers[event.worker], event.resources
         self._allocations[name] = app, worker, grant
-        return self._grant(app, worker, grant, state)
-
-    def _executor_removed(self, event: events.ExecutorRemoved, state: ClusterState) -> str | None:
-        app, worker, grant = self._allocations.pop(event.executor)
-        if event.done:
-            app.done_cores += grant.cores
-        return self._grant(app, worker, -grant, state)
-
-    def _driver_removed(self, event: events.DriverRemoved, state: ClusterState) -> str | None:
-        app, worker, grant = self._allocations.pop(event.driver)
-        return self._grant(app, worker, -grant, state)
-
-    def _grant(self, app: _App, worker: _Worker, grant: Resources, state: ClusterState) -> str | None:
-        """A grant beyond the request raises it: with unlimited cores (A6), or one executor per worker (S5)."""
-        worker.free -= grant
-        app.granted += grant
-        add_grant(app.accounts, grant)
+        move_grant(app, worker, grant)
         held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
         if not app.ended and not app.requested.covers(held):
             raised = app.requested.at_least(held)
             add_request(app.accounts, raised - app.requested)
             app.requested = raised
+        return self._of_app(app, state) or self._of_worker(worker, state)
+
+    def _executor_removed(self, event: events.ExecutorRemoved, state: ClusterState) -> str | None:
+        app, worker, grant = self._allocations.pop(event.executor)
+        if event.done:
+            app.done_cores += grant.cores
+        move_grant(app, worker, -grant)
+        return self._of_app(app, state) or self._of_worker(worker, state)
+
+    def _driver_removed(self, event: events.DriverRemoved, state: ClusterState) -> str | None:
+        app, worker, grant = self._allocations.pop(event.driver)
+        move_grant(app, worker, -grant)
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _of_app(self, app: _App, state: ClusterState) -> str | None:
@@ -196,9 +186,9 @@ class ShadowLedger:
         events.AppAdmitted: _app_admitted,
         events.AppChanged: _app_changed,
         events.AppRemoved: _app_removed,
-        events.DriverAllocated: _driver_allocated,
+        events.DriverAllocated: _allocated,
         events.DriverRemoved: _driver_removed,
-        events.ExecutorAllocated: _executor_allocated,
+        events.ExecutorAllocated: _allocated,
         events.ExecutorRemoved: _executor_removed,
         events.WorkerRegistered: _worker_registered,
         events.WorkerChanged: _worker_changed,
