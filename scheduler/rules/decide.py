@@ -39,12 +39,12 @@ from scheduler.rules.validate import (
 def decide(state: ClusterState, command: Command) -> list[Event]:
     """The events of `command`; none if it changes nothing. Raises: CommandRejected."""
     match command:
-        case commands.SubmitApp():
-            return [registration(state, _company(state, command.company), command)]
-        case commands.EndedExecutor():
-            return _executor_ended(state, command)
         case commands.StartedExecutor():
             return _executor_started(state, command)
+        case commands.EndedExecutor():
+            return _executor_ended(state, command)
+        case commands.SubmitApp():
+            return [registration(state, _company(state, command.company), command)]
         case commands.EndApp():
             return _end_app(state, command)
         case commands.KillApp():
@@ -220,7 +220,7 @@ def _executor_started(state: ClusterState, command: commands.StartedExecutor) ->
 
 def _is_its_worker(held: Allocation, worker: str) -> bool:
     """Whether the executor or driver is granted to the reporting worker; a report without a name is accepted."""
-    return worker in {"", held.worker}
+    return not worker or worker == held.worker
 
 
 def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
@@ -249,10 +249,9 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
     ]
     if app.ended is None and not done:
         events += after_removal(app, [executor])
-        running = app.running - (executor.status == "running")
-        failures = app.failures + 1
-        if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
-            detail = f"{failures} executors ended abnormally with none running"
+        others = app.running - (executor.status == "running")
+        if reason == "failed" and not others and app.failures + 1 >= state.settings.max_executor_failures:
+            detail = f"{app.failures + 1} executors ended abnormally with none running"
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=detail))
     return [*events, *_out_once_empty(worker)]
 

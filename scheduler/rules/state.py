@@ -41,7 +41,7 @@ from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.entities import Allocation, App, Company, User, Worker
 from scheduler.rules.fleet import Fleet
-from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
+from scheduler.rules.ledger import Balance, Usage, add_request, move_grant
 from scheduler.rules.placement.delay import timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
@@ -497,13 +497,11 @@ class ClusterState:
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
         before = worker.free
-        worker.free = free = before - grant
-        if worker.status == "alive":
-            self.fleet.move(worker.id, before, free)
-        app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
-        add_grant(app.accounts, grant)
+        move_grant(app, worker, grant)
+        if worker.status == "alive":
+            self.fleet.move(worker.id, before, worker.free)
         if self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
