@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
+from itertools import islice
 from pathlib import Path
 
 import fakeredis
@@ -27,19 +27,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.en
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal the slow tests out to pytest-xdist's processes and start them first, so that none ends the run alone.
+    """Deal the tests out to pytest-xdist's processes so that the cores are busy from the beginning to the end.
 
-    Each process begins with its share of the list, in order; the other tests stay with their module, for its fixtures.
+    Each process begins with its part of the list, in order. As many processes as there are cores begin with the
+    simulation, which computes, and the others with the slow tests, which mostly wait. The other tests stay with their
+    module, for its fixtures.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    computing = min(os.cpu_count() or 1, processes)
+    waiting = processes - computing or processes
+    simulated = [item for item in items if item.path.parent.name == "simulation"]
     slow = [item for item in items if item.get_closest_marker("slow")]
-    others = [item for item in items if not item.get_closest_marker("slow")]
-    bounds = [len(others) * number // processes for number in range(processes + 1)]
-    items[:] = [
-        item
-        for number, (first, after) in enumerate(pairwise(bounds))
-        for item in (*slow[number::processes], *others[first:after])
-    ]
+    others = iter([item for item in items if item not in {*simulated, *slow}])
+    dealt: list[pytest.Item] = []
+    for number in range(processes):
+        first = [*slow[number::waiting]] if number < waiting else []
+        if number >= processes - computing:
+            first += simulated[processes - 1 - number :: computing]
+        part = len(items) * (number + 1) // processes - len(items) * number // processes
+        dealt += [*first, *islice(others, max(0, part - len(first)))]
+    items[:] = [*dealt, *others]
 
 
 @pytest.fixture(scope="session", autouse=True)
