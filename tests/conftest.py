@@ -36,9 +36,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     computing = min(os.cpu_count() or 1, processes)
     waiting = processes - computing or processes
-    simulated = [item for item in items if item.path.parent.name == "simulation"]
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    others = iter([item for item in items if item not in {*simulated, *slow}])
+    simulated: list[pytest.Item] = []
+    slow: list[pytest.Item] = []
+    rest: list[pytest.Item] = []
+    for item in items:
+        if item.path.parent.name == "simulation":
+            simulated.append(item)
+        elif item.get_closest_marker("slow"):
+            slow.append(item)
+        else:
+            rest.append(item)
+    others = iter(rest)
     dealt: list[pytest.Item] = []
     for number in range(processes):
         first = [*slow[number::waiting]] if number < waiting else []

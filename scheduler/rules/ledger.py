@@ -72,27 +72,29 @@ Accounts = tuple[Balance, Balance, Balance]
 def add_request(accounts: Accounts, request: Resources) -> None:
     """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
     cluster, company, user = accounts
-    held, of_company, of_user = cluster.requested, company.requested, user.requested
-    if request.others or held.others:
-        cluster.requested, company.requested, user.requested = held + request, of_company + request, of_user + request
-        return
-    cores, memory_mb = request.cores, request.memory_mb
-    cluster.requested = Resources(held.cores + cores, held.memory_mb + memory_mb)
-    company.requested = Resources(of_company.cores + cores, of_company.memory_mb + memory_mb)
-    user.requested = Resources(of_user.cores + cores, of_user.memory_mb + memory_mb)
+    cluster.requested, company.requested, user.requested = _sums(
+        cluster.requested, company.requested, user.requested, request
+    )
 
 
 def add_grant(accounts: Accounts, grant: Resources) -> None:
     """Add an executor's grant (negative to return it) at all three levels at once (semantics O1)."""
     cluster, company, user = accounts
-    held, of_company, of_user = cluster.granted, company.granted, user.granted
-    if grant.others or held.others:
-        cluster.granted, company.granted, user.granted = held + grant, of_company + grant, of_user + grant
-        return
-    cores, memory_mb = grant.cores, grant.memory_mb
-    cluster.granted = Resources(held.cores + cores, held.memory_mb + memory_mb)
-    company.granted = Resources(of_company.cores + cores, of_company.memory_mb + memory_mb)
-    user.granted = Resources(of_user.cores + cores, of_user.memory_mb + memory_mb)
+    cluster.granted, company.granted, user.granted = _sums(cluster.granted, company.granted, user.granted, grant)
+
+
+def _sums(
+    cluster: Resources, company: Resources, user: Resources, more: Resources
+) -> tuple[Resources, Resources, Resources]:
+    """The sums of the three levels with `more`. A kind that one of them has, the cluster has too."""
+    if more.others or cluster.others:
+        return cluster + more, company + more, user + more
+    cores, memory_mb = more.cores, more.memory_mb
+    return (
+        Resources(cluster.cores + cores, cluster.memory_mb + memory_mb),
+        Resources(company.cores + cores, company.memory_mb + memory_mb),
+        Resources(user.cores + cores, user.memory_mb + memory_mb),
+    )
 
 
 def move_grant(app: Any, worker: Any, grant: Resources) -> None:  # noqa: ANN401 - also the audit's
