@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Many tests wait for child processes, so use more test processes than cores.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 5
 
 .PHONY: demo test simulate chaos lint bench clean
 .DELETE_ON_ERROR:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import fakeredis
@@ -22,6 +24,45 @@ settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Deal the tests out to pytest-xdist's processes so that the cores are busy from the beginning to the end.
+
+    Each process begins with its part of the list, in order. As many processes as there are cores begin with the
+    simulation, which computes, and the others with the slow tests, which mostly wait. The other tests stay with their
+    module, for its fixtures.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    computing = min(os.cpu_count() or 1, processes)
+    waiting = processes - computing or processes
+    simulated: list[pytest.Item] = []
+    slow: list[pytest.Item] = []
+    rest: list[pytest.Item] = []
+    for item in items:
+        if item.path.parent.name == "simulation":
+            simulated.append(item)
+        elif item.get_closest_marker("slow"):
+            slow.append(item)
+        else:
+            rest.append(item)
+    others = iter(rest)
+    dealt: list[pytest.Item] = []
+    for number in range(processes):
+        first = [*slow[number::waiting]] if number < waiting else []
+        if number >= processes - computing:
+            first += simulated[processes - 1 - number :: computing]
+        part = len(items) * (number + 1) // processes - len(items) * number // processes
+        dealt += [*first, *islice(others, max(0, part - len(first)))]
+    items[:] = [*dealt, *others]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> Iterator[None]:
+    """Programs that a test starts heed SIGINT, even if the shell that started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _serve(folder: Path, server: Path | None) -> Iterator[EmbeddedStore]:

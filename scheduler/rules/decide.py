@@ -50,12 +50,12 @@ from scheduler.rules.validate import (
 def decide(state: ClusterState, command: Command) -> list[Event]:
     """The events of `command`; none if it changes nothing. Raises: CommandRejected."""
     match command:
-        case commands.SubmitApp():
-            return [registration(state, _company(state, command.company), command)]
-        case commands.EndedExecutor():
-            return _executor_ended(state, command)
         case commands.StartedExecutor():
             return _executor_started(state, command)
+        case commands.EndedExecutor():
+            return _executor_ended(state, command)
+        case commands.SubmitApp():
+            return [registration(state, _company(state, command.company), command)]
         case commands.EndApp():
             return _end_app(state, command)
         case commands.KillApp():
@@ -276,7 +276,7 @@ def _executor_started(state: ClusterState, command: commands.StartedExecutor) ->
 
 def _is_its_worker(held: Allocation, worker: str) -> bool:
     """Whether the executor or driver is granted to the reporting worker; a report without a name is accepted."""
-    return worker in {"", held.worker}
+    return not worker or worker == held.worker
 
 
 def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
 
 from scheduler.model.resources import NOTHING, Resources
 
 
-@dataclass(slots=True)
-class Balance:
+class Balance(Struct, gc=False):
     """Two sums of one ledger (semantics O1).
 
     `requested` runs from an app's admission to its removal; `granted` is what live executors hold,
@@ -65,24 +67,42 @@ Accounts = tuple[Balance, Balance, Balance]
 
 def add_request(accounts: Accounts, request: Resources) -> None:
     """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
-    cores, memory_mb, others = request.cores, request.memory_mb, request.others
-    for balance in accounts:
-        held = balance.requested
-        if others or held.others:
-            balance.requested = held + request
-        else:
-            balance.requested = Resources(held.cores + cores, held.memory_mb + memory_mb)
+    cluster, company, user = accounts
+    cluster.requested, company.requested, user.requested = _sums(
+        cluster.requested, company.requested, user.requested, request
+    )
 
 
 def add_grant(accounts: Accounts, grant: Resources) -> None:
     """Add an executor's grant (negative to return it) at all three levels at once (semantics O1)."""
-    cores, memory_mb, others = grant.cores, grant.memory_mb, grant.others
-    for balance in accounts:
-        held = balance.granted
-        if others or held.others:
-            balance.granted = held + grant
-        else:
-            balance.granted = Resources(held.cores + cores, held.memory_mb + memory_mb)
+    cluster, company, user = accounts
+    cluster.granted, company.granted, user.granted = _sums(cluster.granted, company.granted, user.granted, grant)
+
+
+def _sums(
+    cluster: Resources, company: Resources, user: Resources, more: Resources
+) -> tuple[Resources, Resources, Resources]:
+    """The sums of the three levels with `more`. A kind that one of them has, the cluster has too."""
+    if more.others or cluster.others:
+        return cluster + more, company + more, user + more
+    cores, memory_mb = more.cores, more.memory_mb
+    return (
+        Resources(cluster.cores + cores, cluster.memory_mb + memory_mb),
+        Resources(company.cores + cores, company.memory_mb + memory_mb),
+        Resources(user.cores + cores, user.memory_mb + memory_mb),
+    )
+
+
+def move_grant(app: Any, worker: Any, grant: Resources) -> None:  # noqa: ANN401 - also the audit's
+    """Move a grant (negative to return it) from the worker's `free` to the app's `granted` and its balances (O1)."""
+    free, held = worker.free, app.granted
+    if grant.others or free.others or held.others:
+        worker.free, app.granted = free - grant, held + grant
+    else:  # most grants: save the calls
+        cores, memory_mb = grant.cores, grant.memory_mb
+        worker.free = Resources(free.cores - cores, free.memory_mb - memory_mb)
+        app.granted = Resources(held.cores + cores, held.memory_mb + memory_mb)
+    add_grant(app.accounts, grant)
 
 
 @dataclass(slots=True)

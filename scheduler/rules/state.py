@@ -57,7 +57,7 @@ from scheduler.rules.entities import (
 )
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.followers import Followers
-from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
+from scheduler.rules.ledger import Balance, Usage, add_request, move_grant
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
@@ -986,13 +986,11 @@ class ClusterState:
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
         plain, live = not worker.holds and worker.suspicion is None, worker.status == "alive"
         before = worker.free if plain else worker.open_to(None)
-        worker.free -= grant
-        if live:
-            self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
-        app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
-        add_grant(app.accounts, grant)
+        move_grant(app, worker, grant)
+        if live:
+            self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
         if app.unserved:
             self.claims.serve(app)
             if self.claims.counts_unserved:

@@ -61,7 +61,7 @@ class Record(NamedTuple):
     digest: str
 
 
-class Fact(NamedTuple):
+class Fact(Struct, gc=False):
     """An event of the verified log: `at` in ms, `turn` the position of its turn's first event.
 
     `digest` is the turn's digest on its last event, "" on the others. `command` (without its private part), its sender
@@ -241,22 +241,20 @@ def told(record: Record) -> list[Fact]:
         raise _complaint(record, error) from error
     if not events or len(events) != last - first + 1:
         raise UnreadableRecord(first, f"the turn has {len(events)} events for positions {first} to {last}")
-    make = tuple.__new__
-    found = [make(Fact, (seq, at, first, "", event, "", None, "", None, 0)) for seq, event in enumerate(events, first)]
+    found = [Fact(seq, at, first, "", event) for seq, event in enumerate(events, first)]
     free = 0
     for number, each in enumerate(logged):
-        begin, cause = each.begin, each.id
-        end = begin + each.number
-        if begin < free or not begin < end <= len(events):
+        begin, caused = each.begin, each.number
+        if begin < free or caused < 1 or begin + caused > len(events):
             raise UnreadableRecord(first, f"command {number} of the turn names events that are not its own")
-        part = private.get(number) if private else None
-        found[begin] = make(
-            Fact, (first + begin, at, first, cause, events[begin], "", each.command, each.by, part, each.number)
-        )
-        for index in range(begin + 1, end):
-            found[index] = make(Fact, (first + index, at, first, cause, events[index], "", None, "", None, 0))
-        free = end
-    found[-1] = found[-1]._replace(digest=digest)
+        free = begin + caused
+        fact = found[begin]
+        fact.command, fact.by, fact.caused = each.command, each.by, caused
+        if private:
+            fact.private = private.get(number)
+        for fact in found[begin:free]:
+            fact.cause = each.id
+    found[-1].digest = digest
     return found
 
 

@@ -113,7 +113,7 @@ class Run:
         """Change fields of the `nth` event of a kind."""
         place = self.place(kind, nth)
         entry = self.entries[place]
-        self.entries[place] = entry._replace(event=replace(entry.event, **fields))
+        self.entries[place] = replace(entry, event=replace(entry.event, **fields))
 
     def evidence(self) -> Evidence:
         """The records of the run, with the digests of its log recomputed."""

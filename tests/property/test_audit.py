@@ -52,7 +52,7 @@ def _edited(**changes: Callable[[dict[str, Any]], object]) -> Plant:
         if not changes.keys() <= said.keys():
             return None
         changed = replace(log[at].event, **{name: change(said) for name, change in changes.items()})
-        return [*log[:at], log[at]._replace(event=changed), *log[at + 1 :]]
+        return [*log[:at], replace(log[at], event=changed), *log[at + 1 :]]
 
     return plant
 
@@ -66,7 +66,7 @@ def _made_up(log: list[Fact], at: int, said: dict[str, Any]) -> list[Fact] | Non
     if "executor" not in said:
         return None
     more = replace(log[at].event, executor=f"{said['app']}.999")
-    return [*log[:at], log[at]._replace(event=more), *log[at:]]
+    return [*log[:at], replace(log[at], event=more), *log[at:]]
 
 
 def _exchanged(log: list[Fact], at: int, _: dict[str, Any]) -> list[Fact] | None:

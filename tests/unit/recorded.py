@@ -29,7 +29,7 @@ def said(fact: Fact) -> dict[str, Any]:
 def edited(log: Sequence[Fact], seq: int, **changes: object) -> list[Fact]:
     """The log with an event at `seq` that states something else."""
     found = list(log)
-    found[seq - 1] = found[seq - 1]._replace(event=replace(found[seq - 1].event, **changes))
+    found[seq - 1] = replace(found[seq - 1], event=replace(found[seq - 1].event, **changes))
     return found
 
 
@@ -43,7 +43,7 @@ def without(log: Sequence[Fact], *gone: int) -> list[Fact]:
         if command is not None and fact.seq < command.seq + command.caused:
             left = [seq for seq in range(command.seq, command.seq + command.caused) if seq not in gone]
             if fact.seq == left[0]:
-                fact = command._replace(seq=fact.seq, event=fact.event, caused=len(left))  # noqa: PLW2901
+                fact = replace(command, seq=fact.seq, event=fact.event, caused=len(left))  # noqa: PLW2901
         found.append(fact)
     return found
 

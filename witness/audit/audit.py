@@ -100,8 +100,7 @@ class Audit:
             return []
         number = _inputs(turn)
         inputs, decided = turn[:number], turn[number:]
-        commands = [each for each in inputs if each.command is not None]
-        rests = not decided and bool(commands) and all(map(_settles_nothing, commands))
+        rests = not decided and _settles_nothing(inputs)
         second = self._as_due
         self._take(turn, inputs)
         if not rests:
@@ -149,23 +148,24 @@ class Audit:
 
     def _take(self, turn: Sequence[Fact], inputs: Sequence[Fact]) -> None:
         """Fold the inputs of a turn: an election, the reservations that were due, and what commands caused."""
-        first, begun = turn[0], int(type(turn[0].event) is MasterElected)
+        state, first, begun = self.state, turn[0], int(type(turn[0].event) is MasterElected)
         if begun:
             self._against(first, inputs, 0, 1, [first.event])
         end = _reserved(inputs, begun)
-        self._against(turn[min(begun, len(turn) - 1)], inputs, begun, end, reservations(self.state, first.at))
+        self._against(turn[min(begun, len(turn) - 1)], inputs, begun, end, reservations(state, first.at))
         while end < len(inputs):
             begin, fact = end, inputs[end]
             event, count = fact.event, fact.caused
-            believed = fact.command is None and self._believes(event)
-            due = [event] if believed else caused(self.state, fact)
-            end += count or _reserved(inputs, begin + 1) - begin
-            if count != 1 or len(due) != 1 or due[0] != event:
+            if count:
+                due, end = caused(state, fact), end + count
+            else:
+                due, end = [event] if self._believes(event) else [], _reserved(inputs, end + 1)
+            if count != 1 or due != [event]:
                 self._against(fact, inputs, begin, end, due)
                 continue
             if (wrong := self._fold(fact)) is not None:
                 self._found.append(wrong)
-            if type(event) in ENTAILING and (more := entailed(self.state, event, fact.at)):
+            if type(event) in ENTAILING and (more := entailed(state, event, fact.at)):
                 self._departed(fact, 1, None, [event, *more], inputs[end:])
 
     def _believes(self, event: Event) -> bool:
@@ -255,15 +255,15 @@ class Audit:
 
     def _fold(self, logged: Fact) -> Deviation | None:
         """Fold an entry as logged; one that cannot be folded is reported and skipped (semantics O2)."""
-        event = logged.event
+        event, state, ledger = logged.event, self.state, self._ledger
         try:
-            self.state.apply(event, logged.at, logged.cause, logged.private)
+            state.apply(event, logged.at, logged.cause, logged.private)
         except InvariantViolated as error:
-            self.state.head = logged.seq
-            return deviation(self.state, logged.seq, event, f"nothing: {error.why}", error.rule)
+            state.head = logged.seq
+            return deviation(state, logged.seq, event, f"nothing: {error.why}", error.rule)
         if type(event) is CompanyRegistered:
             self.companies[event.company] = None
-        if self._ledger is not None and (differs := self._ledger.post(event, self.state)) is not None:
+        if ledger is not None and (differs := ledger.post(event, state)) is not None:
             self._ledger = None
             return Deviation(logged.seq, "O2", differs, _SUMS)
         return None
@@ -322,9 +322,11 @@ class Audited:
             yield fact
 
 
-def _settles_nothing(first: Fact) -> bool:
-    """Whether a turn decides nothing because of the command: a decommission (W6), or one that was refused (T3)."""
-    return type(first.command) is DecommissionWorker or type(first.event) is CommandRefused
+def _settles_nothing(inputs: Sequence[Fact]) -> bool:
+    """Whether a turn decides nothing: all its commands are decommissions (W6) or were refused (T3)."""
+    commands = (each for each in inputs if each.command is not None)
+    nothing = (type(each.command) is DecommissionWorker or type(each.event) is CommandRefused for each in commands)
+    return next(nothing, False) and all(nothing)
 
 
 def _reserved(inputs: Sequence[Fact], begin: int) -> int:
@@ -336,10 +338,10 @@ def _reserved(inputs: Sequence[Fact], begin: int) -> int:
 
 def _inputs(turn: Sequence[Fact]) -> int:
     """How many entries are inputs of the turn; its decisions follow (semantics T2)."""
-    end = 0
-    for number, fact in enumerate(turn):
-        if fact.command is not None:
-            end = number + fact.caused
-        elif end == number and decision_of(fact.event) is None:
-            end = number + 1
+    end = len(turn)
+    while end and turn[end - 1].command is None:
+        end -= 1
+    end += turn[end - 1].caused - 1 if end else 0
+    while end < len(turn) and decision_of(turn[end].event) is None:
+        end += 1
     return end

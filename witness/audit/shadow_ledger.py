@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Quota, Resources
-from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request
+from scheduler.rules.ledger import Accounts, Balance, add_request, move_grant
 
 if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
@@ -25,6 +25,8 @@ class _App(Struct):
     company: str
     user: str
     accounts: Accounts
+    stated: Accounts
+    """The same balances as the state has them."""
     requested: Resources
     granted: Resources = NOTHING
     waits: bool = False
@@ -86,13 +88,14 @@ class ShadowLedger:
         enter = self._entries.get(type(event))
         return None if enter is None else enter(self, event, state)
 
-    def _app_registered(self, event: AppRegistered, _: ClusterState) -> None:
-        company = self._companies[event.company]
+    def _app_registered(self, event: AppRegistered, state: ClusterState) -> None:
+        company, tenant = self._companies[event.company], state.companies[event.company]
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = Balance()
         accounts = self._cluster, company.sums, user
-        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, event.requested)
+        stated = state.balance, tenant.balance, tenant.users[event.user].balance
+        self._apps[event.app] = _App(event.app, event.company, event.user, accounts, stated, event.requested)
 
     def _app_admitted(self, event: events.AppAdmitted, state: ClusterState) -> str | None:
         app = self._apps[event.app]
@@ -114,38 +117,29 @@ class ShadowLedger:
         app.waits, app.ended = False, True
         return self._of_app(app, state)
 
-    def _executor_allocated(self, event: events.ExecutorAllocated, state: ClusterState) -> str | None:
-        return self._allocate(event.executor, event, state)
-
-    def _driver_allocated(self, event: events.DriverAllocated, state: ClusterState) -> str | None:
-        return self._allocate(event.driver, event, state)
-
-    def _allocate(
-        self, name: str, event: events.ExecutorAllocated | events.DriverAllocated, state: ClusterState
-    ) -> str | None:
+    def _allocated(self, event: events.ExecutorAllocated | events.DriverAllocated, state: ClusterState) -> str | None:
+        """A grant beyond the request raises it: with unlimited cores (A6), or one executor per worker (S5)."""
+        name = event.executor if isinstance(event, events.ExecutorAllocated) else event.driver
         app, worker, grant = self._apps[event.app], self._workers[event.worker], event.resources
         self._allocations[name] = app, worker, grant
         if isinstance(event, events.ExecutorAllocated) and event.requested is not None:
             add_request(app.accounts, event.requested - app.requested)
             app.requested = event.requested
-        return self._grant(app, worker, grant, state)
+        move_grant(app, worker, grant)
+        return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _executor_removed(self, event: events.ExecutorRemoved, state: ClusterState) -> str | None:
         app, worker, grant = self._allocations.pop(event.executor)
-        return self._grant(app, worker, -grant, state)
+        move_grant(app, worker, -grant)
+        return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _driver_removed(self, event: events.DriverRemoved, state: ClusterState) -> str | None:
         app, worker, grant = self._allocations.pop(event.driver)
-        return self._grant(app, worker, -grant, state)
-
-    def _grant(self, app: _App, worker: _Worker, grant: Resources, state: ClusterState) -> str | None:
-        worker.free -= grant
-        app.granted += grant
-        add_grant(app.accounts, grant)
+        move_grant(app, worker, -grant)
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _of_app(self, app: _App, state: ClusterState) -> str | None:
-        known, tenant = state.apps.get(app.name), state.companies.get(app.company)
+        known = state.apps.get(app.name)
         if app.ended and app.granted == NOTHING:
             del self._apps[app.name]
         elif known is None or known.granted != app.granted:
@@ -153,16 +147,7 @@ class ShadowLedger:
             return f"app {app.name} counts {has} granted, its executors make {app.granted}"
         elif not app.ended and known.requested != app.requested:
             return f"app {app.name} requests {known.requested}, its events make {app.requested}"
-        cluster, company, user = app.accounts
-        if _differs(state.balance, cluster):
-            return _words("waitingApps", state.balance, cluster)
-        if tenant is None or _differs(tenant.balance, company):
-            return _words(f"company {app.company}", None if tenant is None else tenant.balance, company)
-        submitter = tenant.users.get(app.user)
-        if submitter is None or _differs(submitter.balance, user):
-            balance = None if submitter is None else submitter.balance
-            return _words(f"user {app.user} of {app.company}", balance, user)
-        return None
+        return None if app.stated == app.accounts else _words(app)
 
     def _of_worker(self, worker: _Worker, state: ClusterState) -> str | None:
         known = state.workers.get(worker.name)
@@ -204,9 +189,9 @@ class ShadowLedger:
         events.AppAdmitted: _app_admitted,
         events.AppChanged: _app_changed,
         events.AppRemoved: _app_removed,
-        events.DriverAllocated: _driver_allocated,
+        events.DriverAllocated: _allocated,
         events.DriverRemoved: _driver_removed,
-        events.ExecutorAllocated: _executor_allocated,
+        events.ExecutorAllocated: _allocated,
         events.ExecutorRemoved: _executor_removed,
         events.WorkerRegistered: _worker_registered,
         events.WorkerChanged: _worker_changed,
@@ -218,9 +203,10 @@ class ShadowLedger:
     """Type of event -> what enters it and compares. No other event changes a ledger."""
 
 
-def _differs(balance: Balance, sums: Balance) -> bool:
-    return balance.requested != sums.requested or balance.granted != sums.granted
-
-
-def _words(whose: str, balance: Balance | None, sums: Balance) -> str:
-    return f"{whose} counts {balance} where its apps make {sums}"
+def _words(app: _App) -> str | None:
+    """The first of the app's balances that differs from the sums."""
+    names = "waitingApps", f"company {app.company}", f"user {app.user} of {app.company}"
+    for name, balance, sums in zip(names, app.stated, app.accounts, strict=True):
+        if balance != sums:
+            return f"{name} counts {balance} where its apps make {sums}"
+    return None

@@ -253,6 +253,7 @@ def _stored(value: Any) -> Any:
 
 
 def test_the_logs_chain_can_be_recomputed_from_its_json(shell: Shell) -> None:
+    submit(shell, "--wait", "--", "true")
     digest, seq = GENESIS_DIGEST, 0
     turn: list[dict[str, Any]] = []
     for line in shell.ok("log", "--json").splitlines():

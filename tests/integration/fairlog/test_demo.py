@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from fairlog.demo.checks import (
     Broken,
@@ -31,6 +32,7 @@ from scheduler.store.codec import Fact
 from tests.integration.cli_rig import ROOT, Shell
 
 
+@pytest.mark.slow
 def test_the_guided_run_runs_some_forty_apps_checks_itself_and_leaves_nothing(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "home")
     shell.env |= {"TMPDIR": str(tmp_path / "temporary"), "FAIRLOG_LEASE": "3"}
@@ -136,7 +138,7 @@ def _chain(*events: Event) -> list[Fact]:
 
 
 def test_an_acknowledged_command_that_the_log_lacks_is_found() -> None:
-    records = [record._replace(cause=f"c{record.seq}") for record in _chain(*[MasterElected(master="m")] * 3)]
+    records = [replace(record, cause=f"c{record.seq}") for record in _chain(*[MasterElected(master="m")] * 3)]
     check_acknowledged(records, [Receipt("c3", 3), Receipt("c1", 1)])
     for lost in (Receipt("c4", 4), Receipt("c2", 3), Receipt("c2", 0)):
         with pytest.raises(
@@ -146,7 +148,7 @@ def test_an_acknowledged_command_that_the_log_lacks_is_found() -> None:
 
 
 def test_a_killed_master_that_nobody_follows_is_found() -> None:
-    records = [record._replace(at=record.seq * 1000) for record in _chain(*map(_elected, "aab"))]
+    records = [replace(record, at=record.seq * 1000) for record in _chain(*map(_elected, "aab"))]
     assert takeover_ms(records, 2, 2500) == 500
     assert takeover_ms(records, 1, 2500) == 500
     with pytest.raises(Broken, match="no other master was elected after log position 3"):

@@ -37,6 +37,7 @@ def run_one(shell: Shell) -> None:
     shell.ok("submit", "--company", "acme", "--user", "ann", "--cores", "4", "--wait", "--", "true")
 
 
+@pytest.mark.slow
 def test_dead_processes_are_restarted_and_apps_run_again(shell: Shell) -> None:
     up(shell)
     shell.ok("company", "add", "acme")
@@ -70,6 +71,7 @@ def test_a_second_up_on_the_same_data_is_refused(shell: Shell) -> None:
     assert shell.run("status").code == 0
 
 
+@pytest.mark.slow
 def test_down_ends_executors_too_and_the_next_up_finds_the_data(shell: Shell) -> None:
     pid = up(shell)
     shell.ok("company", "add", "acme")
@@ -85,6 +87,7 @@ def test_down_ends_executors_too_and_the_next_up_finds_the_data(shell: Shell) ->
     assert app in shell.ok("apps")
 
 
+@pytest.mark.slow
 def test_killing_up_leaves_no_process_and_the_next_up_takes_over_its_data(shell: Shell) -> None:
     pid = up(shell)
     shell.ok("company", "add", "acme")
@@ -125,6 +128,7 @@ def test_the_data_folder_distinguishes_several_ups(shell: Shell, tmp_path: Path)
     assert shell.status()["cluster"] == "default"
 
 
+@pytest.mark.slow
 def test_up_says_at_which_position_the_log_cannot_be_read(shell: Shell) -> None:
     up(shell, "--workers", "0")
     shell.ok("company", "add", "acme")

@@ -152,6 +152,7 @@ list(archive(open_log(connect(url), Keys("prod")), "file://" + folder, retain=50
 """A process that archives a log and dies, as by SIGKILL, right before its n-th change of the archive's folder."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["embedded"], indirect=True)
 def test_archiving_killed_at_any_file_change_loses_nothing_and_can_be_finished(
     store: EmbeddedStore, connection: Redis, tmp_path: Path

@@ -236,6 +236,7 @@ def _load(shell: Shell) -> Iterator[None]:
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_cluster_continues_from_a_backup_taken_while_it_ran(tmp_path: Path) -> None:
     """It had archived most of its log by itself."""
     shell = Shell(tmp_path / "home")

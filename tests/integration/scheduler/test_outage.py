@@ -51,6 +51,7 @@ def read_of(process: subprocess.Popen[str]) -> str:
     return output
 
 
+@pytest.mark.slow
 def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_once(shell: Shell) -> None:
     shell.ok("settings", "set", f"worker_timeout_s={TIMEOUT_S}")
     waiting = shell.start(
@@ -129,6 +130,7 @@ TROUBLES: list[tuple[str, Trouble, Trouble]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_store_that_will_not_do_as_it_is_told_is_waited_for(servers: Servers, tmp_path: Path) -> None:
     """Whatever it says meanwhile: no command is lost, no worker, and nobody gives up."""
     port = servers.start()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from fairlog.cli.main import cli
 from scheduler.model.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
@@ -147,7 +148,7 @@ def test_an_admission_that_nobody_was_due_is_found() -> None:
     log = list(LOG)
     at = position("AppRegistered", app="a7")
     admitted = AppAdmitted(app="a7", company="acme", user="ann", share="1/1")
-    log.insert(at, LOG[at - 1]._replace(event=admitted, cause="", command=None, caused=0))
+    log.insert(at, replace(LOG[at - 1], event=admitted, cause="", command=None, caused=0))
     assert first(rechained(log)) == (at + 1, "A3", None)
 
 
@@ -216,7 +217,7 @@ def test_an_entry_that_was_doubled_is_found_though_the_chain_is_whole(kind: str,
 def test_a_time_that_goes_back_is_found() -> None:
     log = list(LOG)
     last = LOG[-1].turn
-    log = [r._replace(at=1) if r.turn == last else r for r in log]
+    log = [replace(r, at=1) if r.turn == last else r for r in log]
     assert first(rechained(log))[:2] == (last, "T2")
 
 
@@ -346,7 +347,7 @@ def test_each_kind_of_line_is_read_alike(tmp_path: Path) -> None:
 )
 def test_a_second_registration_is_named_and_the_rest_is_still_audited(kind: str, rule: str, why: str) -> None:
     seq = position(kind)
-    again = LOG[seq - 1]._replace(cause="again", at=LOG[-1].at + 1, turn=len(LOG) + 1)
+    again = replace(LOG[seq - 1], cause="again", at=LOG[-1].at + 1, turn=len(LOG) + 1)
     found = audit(rechained([*LOG, again]))
     assert [(each.seq, each.rule) for each in found] == [(len(LOG) + 1, rule)]
     assert why in found[0].due

@@ -251,7 +251,7 @@ def test_a_command_that_was_edited_is_named_at_what_it_caused() -> None:
     seq = position("AppRegistered", {"app": "a2"})
     command = LOG[seq - 1].command
     assert isinstance(command, SubmitApp)
-    log = [*LOG[: seq - 1], LOG[seq - 1]._replace(command=replace(command, cores=16)), *LOG[seq:]]
+    log = [*LOG[: seq - 1], replace(LOG[seq - 1], command=replace(command, cores=16)), *LOG[seq:]]
     found = audit(rechained(log))
     assert (found[0].seq, found[0].done.split()[0], "cores=16" in found[0].due) == (seq, "AppRegistered", True)
 
@@ -265,7 +265,7 @@ def test_events_that_two_commands_of_one_turn_exchanged_are_both_named() -> None
     cluster.turn(StartedExecutor(executor="a1.0"), StartedExecutor(executor="a1.1"))
     log = facts(cluster)
     one, other = log[-2:]
-    log[-2:] = [one._replace(event=other.event), other._replace(event=one.event)]
+    log[-2:] = [replace(one, event=other.event), replace(other, event=one.event)]
     assert [each.seq for each in audit(rechained(log))] == [len(log) - 1, len(log)]
 
 
