@@ -34,7 +34,8 @@ class ConfigureCluster(_Request, frozen=True):
 class RegisterCompany(_Request, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
-    `borrow`: it may exceed its quota while no other company takes part (semantics C6).
+    `borrow`: it may exceed its quota while no other company takes part (semantics C6). The two times, in seconds, take
+    the place of the settings of the same name (semantics X1).
     """
 
     company: str
@@ -42,16 +43,23 @@ class RegisterCompany(_Request, frozen=True):
     memory_mb: int | None = None
     part: str | None = None
     borrow: bool = False
+    default_max_runtime_s: int | None = None
+    max_max_runtime_s: int | None = None
 
 
 class ChangeCompany(_Request, frozen=True):
-    """Replace a tenant's quota in full, or `borrow`, or both. With `borrow` alone the quota is unchanged."""
+    """Replace a tenant's quota in full. If the command states other things and no quota, the quota is unchanged.
+
+    The times are as in `RegisterCompany`; 0 removes one.
+    """
 
     company: str
     cores: int | None = None
     memory_mb: int | None = None
     part: str | None = None
     borrow: bool | None = None
+    default_max_runtime_s: int | None = None
+    max_max_runtime_s: int | None = None
 
 
 class RemoveCompany(_Request, frozen=True):
@@ -109,7 +117,8 @@ class SubmitApp(_Request, frozen=True):
     `env` holds names of variables; the client stores their values elsewhere. Executors as in Spark (semantics S5):
     `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor per worker; `cores` may
     then be "unlimited" if admission is open. With `driver`, `command` is the driver's program. `elastic` are the least
-    and the most executors of an app whose demand follows its backlog (L6).
+    and the most executors of an app whose demand follows its backlog (L6). `max_runtime_s` is the time that the app
+    may run (X1), `warn` a signal and how many seconds before that its tasks get it (X2).
     """
 
     app: str
@@ -134,6 +143,8 @@ class SubmitApp(_Request, frozen=True):
     driver_memory_mb: int | None = None
     supervise: bool = False
     elastic: tuple[int, int] | None = None
+    max_runtime_s: int | None = None
+    warn: tuple[str, int] | None = None
 
 
 class ScaleApp(_Request, frozen=True):
@@ -160,6 +171,14 @@ class KillApp(_Request, frozen=True):
     """End an app; its executors stop and hold their grants until they are gone (semantics A5)."""
 
     app: str
+
+
+class ExtendApp(_Request, frozen=True):
+    """Let the app run `by_s` seconds longer: up to the maximum, or `beyond_maximum`, as operators may (X3)."""
+
+    app: str
+    by_s: int
+    beyond_maximum: bool = False
 
 
 class EndApp(_Request, frozen=True):
@@ -212,7 +231,7 @@ class EndedDriver(_Request, frozen=True, kw_only=True):
 
 CompanyCommand = RegisterCompany | ChangeCompany | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
-AppCommand = SubmitApp | ScaleApp | KillExecutors | KillApp
+AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
 Command = ConfigureCluster | CompanyCommand | WorkerCommand | AppCommand | Report

@@ -68,6 +68,13 @@ class Elastic(NamedTuple):
     step: int
 
 
+class Warn(NamedTuple):
+    """The signal, without SIG, that an app's tasks get so many seconds before its time is over (semantics X2)."""
+
+    signal: str
+    before_s: int
+
+
 class Locations(NamedTuple):
     """The preferred hosts of an executor and their racks, both sorted; None = anywhere (semantics L3)."""
 
@@ -127,18 +134,24 @@ class ClusterConfigured(_Fact, frozen=True):
     archive_url: str = ""
     archive_after_events: int = 0
     archive_retain_events: int = 1_000_000
+    kill_grace_s: int = 30
+    default_max_runtime_s: int | None = None
+    max_max_runtime_s: int | None = None
 
 
 class CompanyRegistered(_Fact, frozen=True):
     """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
 
-    `borrow`: it may exceed its quota while no other company takes part (semantics C6).
+    `borrow`: it may exceed its quota while no other company takes part (semantics C6). The two times, in seconds, take
+    the place of the settings of the same name for its apps (semantics X1).
     """
 
     company: str
     amounts: Resources | None = None
     part: str | None = None
     borrow: bool = False
+    default_max_runtime_s: int | None = None
+    max_max_runtime_s: int | None = None
 
 
 class CompanyChanged(CompanyRegistered, frozen=True):
@@ -183,7 +196,7 @@ class AppRegistered(_Fact, frozen=True):
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
-    (L6).
+    (L6). `max_runtime_s` is the time that it may run (X1); None = no limit. `warn`: its tasks are warned before (X2).
     """
 
     app: str
@@ -200,6 +213,8 @@ class AppRegistered(_Fact, frozen=True):
     driver: Resources | None = None
     supervise: bool = False
     elastic: Elastic | None = None
+    max_runtime_s: int | None = None
+    warn: Warn | None = None
 
 
 class RoomReserved(_Fact, frozen=True):
@@ -305,11 +320,31 @@ class ExecutorsRequested(_Fact, frozen=True):
     pending: tuple[Wanted, ...]
 
 
+class AppWarned(_Fact, frozen=True):
+    """The tasks of the app that run now get the signal: its time is almost over (semantics X2)."""
+
+    app: str
+    signal: str
+
+
+class AppExpired(_Fact, frozen=True):
+    """The app has run for as long as it may; its executors and driver must stop (semantics X2)."""
+
+    app: str
+
+
+class AppExtended(_Fact, frozen=True):
+    """The app may run for `max_runtime_s` in all from here on (semantics X3)."""
+
+    app: str
+    max_runtime_s: int
+
+
 class AppRemoved(_Fact, frozen=True):
     """The app ended; its request leaves all three ledgers (semantics A5)."""
 
     app: str
-    reason: Literal["finished", "failed", "killed"]
+    reason: Literal["finished", "failed", "killed", "expired"]
     detail: str = ""
 
 
@@ -331,10 +366,11 @@ ClusterEvent = MasterElected | ClusterConfigured
 CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
 WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved
 AppEvent = AppRegistered | RoomReserved | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
+RuntimeEvent = AppWarned | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | ExecutorRemoved
 RefusalEvent = CommandRefused | RefusalsOmitted
-Event = ClusterEvent | CompanyEvent | WorkerEvent | AppEvent | DriverEvent | ExecutorEvent | RefusalEvent
+Event = ClusterEvent | CompanyEvent | WorkerEvent | AppEvent | RuntimeEvent | DriverEvent | ExecutorEvent | RefusalEvent
 
 EVENT_TYPES: dict[str, type[Event]] = {model.__name__: model for model in get_args(Event)}
 

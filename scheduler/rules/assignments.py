@@ -71,7 +71,7 @@ def changed_grants(  # noqa: C901 - one case a kind
                     changes.put(event.worker, name, _grant(state, held, settled_at))
             case facts.ExecutorRemoved(executor=name) | facts.DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
-            case facts.AppRemoved() if event.app in state.apps:
+            case facts.AppRemoved() | facts.AppExpired() if event.app in state.apps:
                 for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, STOP)
             case facts.ExecutorRevoked():

@@ -24,6 +24,7 @@ from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.runtime import LONGEST_S, extended
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import registration
 from scheduler.rules.validate import (
@@ -33,6 +34,7 @@ from scheduler.rules.validate import (
     check_identifier,
     check_name,
     check_range,
+    check_runtimes,
     read_part,
 )
 
@@ -42,6 +44,8 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
     match command:
         case commands.SubmitApp():
             return [registration(state, _company(state, command.company), command)]
+        case commands.ExtendApp():
+            return extended(state, _living(state, command.app), command)
         case commands.EndedExecutor():
             return _executor_ended(state, command)
         case commands.StartedExecutor():
@@ -238,7 +242,8 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
 def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
-    An executor that was stopped has not failed. S6 does not apply to apps that size their executors (S5).
+    An executor that was stopped has not failed. S6 does not apply to apps that size their executors (S5), and neither
+    rule to one whose time is over (X2).
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
@@ -259,7 +264,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
             done=done,
         )
     ]
-    if app.ended is None and not done:
+    if app.ended is None and not done and not app.expired_at:
         events += after_removal(app, [executor])
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
@@ -270,7 +275,10 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
 
 
 def _driver_ended(state: ClusterState, command: commands.EndedDriver) -> list[Event]:
-    """The app ends with its driver: finished on exit code 0, else failed unless supervised (semantics D3)."""
+    """The app ends with its driver: finished on exit code 0, else failed unless supervised (semantics D3).
+
+    One whose time is over ends otherwise (X2).
+    """
     driver = _driver(state, command.driver)
     if not _is_its_worker(driver, command.worker):
         return []
@@ -284,7 +292,7 @@ def _driver_ended(state: ClusterState, command: commands.EndedDriver) -> list[Ev
             exit_code=command.exit_code,
         )
     ]
-    if app.ended is None:
+    if app.ended is None and not app.expired_at:
         if command.reason == "exited" and command.exit_code == 0:
             events.append(facts.AppRemoved(app=driver.app, reason="finished"))
         elif not app.spec.supervise:
@@ -328,9 +336,12 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
 
 
 def _end_app(state: ClusterState, command: commands.EndApp) -> list[Event]:
-    """The app ends because its tasks are over (semantics A5); an app with a driver ends with it instead (D3)."""
+    """The app ends because its tasks are over (semantics A5); an app with a driver ends with it instead (D3).
+
+    If its time was over first, it ends because of that (X2).
+    """
     app = _app(state, command.app)
-    if app.ended is not None:
+    if app.ended is not None or app.expired_at:
         return []
     if app.spec.driver is not None:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill {command.app}` ends both")
@@ -409,7 +420,7 @@ def _lose_all(state: ClusterState, worker: Worker) -> list[Event]:
     for driver in worker.drivers.values():
         events.append(facts.DriverRemoved(app=driver.app, driver=driver.id, worker=worker.id, reason="lost"))
         app = state.apps[driver.app]
-        if app.ended is None and not app.spec.supervise:
+        if app.ended is None and not app.spec.supervise and not app.expired_at:
             detail = f"its driver was lost with worker {worker.id}"
             events.append(facts.AppRemoved(app=driver.app, reason="failed", detail=detail))
     return events
@@ -425,13 +436,13 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
     for executor in worker.executors.values():
         lost.setdefault(executor.app, []).append(executor)
     for name, executors in lost.items():
-        if state.apps[name].ended is None:
+        if state.apps[name].ended is None and not state.apps[name].expired_at:
             events += after_removal(state.apps[name], executors)
     return events
 
 
 def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
-    """The event of a company and its quota (semantics C2)."""
+    """The event of a company, its quota (semantics C2) and how long its apps may run (X1)."""
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
     if (command.cores is None) != (command.memory_mb is None):
@@ -444,18 +455,33 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
         check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
         amounts = Resources(command.cores, command.memory_mb)
-    return facts.CompanyRegistered(company=command.company, amounts=amounts, part=part, borrow=bool(command.borrow))
+    least_s = 1 if isinstance(command, commands.RegisterCompany) else 0
+    usual_s, most_s = command.default_max_runtime_s, command.max_max_runtime_s
+    check_range("a company's default_max_runtime_s", usual_s, least_s, LONGEST_S)
+    check_range("a company's max_max_runtime_s", most_s, least_s, LONGEST_S)
+    check_runtimes(usual_s, most_s or None)
+    return facts.CompanyRegistered(
+        company=command.company,
+        amounts=amounts,
+        part=part,
+        borrow=bool(command.borrow),
+        default_max_runtime_s=usual_s,
+        max_max_runtime_s=most_s,
+    )
 
 
 def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:
-    """The quota in full; what the command does not state stays (semantics C2, C6)."""
+    """The quota in full; what the command does not state stays (semantics C2, C6, X1)."""
     stated = asdict(_tenant(state, command))
     known = asdict(_company(state, command.company).spec)
-    if command.borrow is None:
-        stated["borrow"] = known["borrow"]
-    elif command.cores is None and command.part is None:
-        stated = {**known, "borrow": command.borrow}
-    return [] if stated == known else [facts.CompanyChanged(**stated)]
+    others = {name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s")}
+    given = {name: value for name, value in others.items() if value is not None}
+    quota = ("amounts", "part") if command.cores is not None or command.part is not None or not given else ()
+    changed = {**known, **{name: stated[name] for name in quota}, **given}
+    for name in ("default_max_runtime_s", "max_max_runtime_s"):
+        changed[name] = changed[name] or None
+    check_runtimes(changed["default_max_runtime_s"], changed["max_max_runtime_s"])
+    return [] if changed == known else [facts.CompanyChanged(**changed)]
 
 
 def _company(state: ClusterState, name: str) -> Company:
@@ -474,8 +500,8 @@ def _app(state: ClusterState, name: str) -> App:
 
 def _living(state: ClusterState, name: str) -> App:
     app = _app(state, name)
-    if app.ended is not None:
-        raise errors.AppEnded(name, app.ended)
+    if app.ended is not None or app.expired_at:
+        raise errors.AppEnded(name, app.ended or "expired")
     return app
 
 

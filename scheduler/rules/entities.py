@@ -23,7 +23,7 @@ from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.ledger import Accounts, Balance, Usage
 
-AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed"]
+AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "expired"]
 
 
 @dataclass(slots=True)
@@ -43,6 +43,10 @@ class Allocation:
     locality: Locality | None = None
     idle_since: int | None = None
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+    started: bool = False
+    """Whether its worker said that it runs; a driver never says so."""
+    warned_at: int = 0
+    """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
 
 
 @dataclass(slots=True)
@@ -89,7 +93,7 @@ class App:
     asked_at: int = 0
     admitted: int = 0
     admitted_at: int = 0
-    ended: Literal["finished", "failed", "killed"] | None = None
+    ended: Literal["finished", "failed", "killed", "expired"] | None = None
     ended_at: int = 0
     detail: str = ""
     granted: Resources = NOTHING
@@ -105,6 +109,17 @@ class App:
     executors: dict[str, Allocation] = field(default_factory=dict)
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+    max_runtime_s: int | None = None
+    """How long it may run, extensions included (semantics X1, X3); None = any time."""
+    started: int = 0
+    """How many of its executors run, those that were told to stop included."""
+    ran_ms: int = 0
+    """How long it ran, with a limit only, up to `running_since` (ms), which is None while nothing of it runs."""
+    running_since: int | None = None
+    warned: bool = False
+    """Whether the warning of its present limit has come (semantics X2)."""
+    expired_at: int = 0
+    """When (ms) its time was over; 0 = it is not (semantics X2)."""
 
     @property
     def name(self) -> str:
@@ -141,9 +156,14 @@ class App:
     @property
     def lacking(self) -> int:
         """How many executors of its fixed size placement owes it (semantics L1: target - starting - running)."""
-        if not isinstance(self.sizing, Fixed) or not self.admitted or self.ended is not None:
+        if not isinstance(self.sizing, Fixed) or not self.admitted or self.ended is not None or self.expired_at:
             return 0
         return max(0, min(self.left_executors, self.left_cores // self.sizing.each.cores))
+
+    @property
+    def runs(self) -> bool:
+        """Whether the time that it may run passes now (semantics X1)."""
+        return (self.started > 0 or self.driver is not None) and self.ended is None
 
     @property
     def left_executors(self) -> int:

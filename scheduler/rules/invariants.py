@@ -80,6 +80,10 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
         yield f"app {name!r} is granted {held} beyond its request"
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"
+    if app.started != sum(executor.started for executor in app.executors.values()):
+        yield f"app {name!r} counts {app.started} executors that were started"
+    if (app.running_since is not None) != (app.max_runtime_s is not None and app.runs):
+        yield f"the clock of app {name!r} runs or not, against its executors"
     if (name in state.waiting) != bool(app.admitted and app.ended is None):
         yield f"app {name!r} in state {app.state} is wrongly in or missing from waitingApps"
     if app.executors and not app.admitted:
@@ -131,7 +135,8 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         yield f"the unsatisfied apps are those admitted at {state.unsatisfied}, but placement owes those at {owed}"
     if state.unsatisfied_as_asked != [app.admitted for app in owing if not isinstance(app.sizing, Computed)]:
         yield f"the apps admitted at {state.unsatisfied_as_asked} are not the unsatisfied ones with a stated sizing"
-    waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
+    placing = [app for app in state.waiting.values() if app.spec.driver and app.driver is None]
+    waiting = sorted(app.submitted for app in placing if not app.expired_at)
     if state.waiting_drivers != waiting:
         yield f"the drivers of the apps submitted at {waiting} wait, but the index holds {state.waiting_drivers}"
     held = sum(d.resources.cores for d in state.drivers.values() if state.workers[d.worker].status == "alive")

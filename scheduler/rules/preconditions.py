@@ -69,6 +69,8 @@ def _quota(event: events.CompanyRegistered) -> Broken:
             return "C2", "a quota is amounts, a part of the cluster, or neither"
         if not event.amounts.covers(NOTHING):
             return "C2", f"a quota of {event.amounts} is negative"
+    if (event.default_max_runtime_s or 1) < 1 or (event.max_max_runtime_s or 1) < 1:
+        return "X1", f"apps of company {event.company!r} cannot run for less than 1 s"
     if event.part is not None:
         try:
             if "/" not in event.part:
@@ -137,6 +139,10 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
         return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
+    if event.max_runtime_s is not None and event.max_runtime_s < 1:
+        return "X1", f"app {event.app!r} may run for {event.max_runtime_s} s"
+    if event.warn is not None and not (event.warn.before_s > 0 < (event.max_runtime_s or 0) - event.warn.before_s):
+        return "X2", f"app {event.app!r} cannot be warned {event.warn.before_s} s before its end"
     return _sizing(event.app, event.sizing) or _sized(event)
 
 
@@ -190,6 +196,8 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
     """What every grant of a worker to an app needs: an admitted app, a live worker with room, an amount."""
     if app is None or not app.admitted or app.ended is not None:
         return "P6", f"app {event.app!r} is not in waitingApps"
+    if app.expired_at:
+        return "X2", f"the time of app {event.app!r} is over"
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
@@ -280,7 +288,7 @@ def _driver_removed(state: Facts, event: events.DriverRemoved) -> Broken:
 
 def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     app = state.apps.get(event.app)
-    if app is None or app.ended is not None:
+    if app is None or app.ended is not None or app.expired_at:
         return "O4", f"app {event.app!r} is not known or has ended"
     if event.done_cores < 0 or not event.requested.covers(app.granted + Resources(event.done_cores)):
         return "O4", f"app {event.app!r} holds {app.granted}, more than it would request"
@@ -315,7 +323,38 @@ def _executors_requested(state: Facts, event: events.ExecutorsRequested) -> Brok
 
 def _app_removed(state: Facts, event: events.AppRemoved) -> Broken:
     app = state.apps.get(event.app)
-    return ("A5", f"app {event.app!r} is not known or has ended") if app is None or app.ended is not None else None
+    if app is None or app.ended is not None:
+        return "A5", f"app {event.app!r} is not known or has ended"
+    if (event.reason == "expired") != (app.expired_at > 0):
+        return "X2", f"app {event.app!r} is removed as {event.reason}, and its time was over at {app.expired_at}"
+    if app.expired_at and (app.executors or app.driver is not None):
+        return "X2", f"app {event.app!r} still holds {app.granted}"
+    return None
+
+
+def _app_warned(state: Facts, event: events.AppWarned) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.running_since is None or app.expired_at:
+        return "X2", f"app {event.app!r} does not run for a limited time"
+    if app.spec.warn is None or app.spec.warn.signal != event.signal or app.warned:
+        return "X2", f"app {event.app!r} asked for another warning, or was warned already"
+    return None
+
+
+def _app_expired(state: Facts, event: events.AppExpired) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or not app.admitted or app.ended is not None or app.expired_at:
+        return "X2", f"app {event.app!r} is not in waitingApps, or its time was over before"
+    return None if app.max_runtime_s is not None else ("X2", f"app {event.app!r} may run for any time")
+
+
+def _app_extended(state: Facts, event: events.AppExtended) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None or app.expired_at:
+        return "X3", f"app {event.app!r} is not known, has ended, or its time is over"
+    if app.max_runtime_s is None or event.max_runtime_s <= app.max_runtime_s:
+        return "X3", f"app {event.app!r} may run for {app.max_runtime_s} s, which {event.max_runtime_s} s do not extend"
+    return None
 
 
 def _command_refused(_: Facts, event: events.CommandRefused) -> Broken:
@@ -348,6 +387,9 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.ExecutorRemoved: _executor_removed,
     events.AppChanged: _app_changed,
     events.ExecutorsRequested: _executors_requested,
+    events.AppWarned: _app_warned,
+    events.AppExpired: _app_expired,
+    events.AppExtended: _app_extended,
     events.AppRemoved: _app_removed,
     events.CommandRefused: _command_refused,
     events.RefusalsOmitted: _refusals_omitted,

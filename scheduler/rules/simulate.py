@@ -18,6 +18,7 @@ _OPERATIONS = {
     "worker": "RegisterWorker",
     "submit": "SubmitApp",
     "kill": "KillApp",
+    "extend": "ExtendApp",
     "scale": "ScaleApp",
     "kill_executors": "KillExecutors",
     "executor_running": "StartedExecutor",

@@ -136,7 +136,7 @@ class ClusterState:
 
     def wants_executors(self, app: App) -> bool:
         """Whether placement owes the app an executor (P4), within its limit (P5), once its driver is placed (D1)."""
-        if app.ended is not None or not app.admitted:
+        if app.ended is not None or not app.admitted or app.expired_at:
             return False
         limit = app.executor_limit
         if limit is not None and limit <= len(app.executors):
@@ -236,8 +236,9 @@ class ClusterState:
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self.waiting[app.spec.app] = app
-            if app.spec.driver is not None and app.driver is None:
+            if app.spec.driver is not None and app.driver is None and not app.expired_at:
                 self._let_driver_wait(app, waits=True)
+            self._set_timers(app)
             self._reconsider(app)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
@@ -352,6 +353,7 @@ class ClusterState:
             requested=event.requested,
             executor_limit=event.executor_limit,
             sizing=event.sizing,
+            max_runtime_s=event.max_runtime_s,
         )
         if event.elastic is not None:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
@@ -410,8 +412,9 @@ class ClusterState:
             held.status = "stopping"
         app.running = 0
         app.wanted = ()
-        if app.spec.driver is not None and app.driver is None and app.admitted:
+        if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
             self._let_driver_wait(app, waits=False)
+        self._count_runtime(app)
         if app.admitted:
             del self.waiting[event.app]
             add_request(app.accounts, -app.requested)
@@ -420,6 +423,45 @@ class ClusterState:
         else:
             self.queue.remove(app.queued)
         self._forget_if_over(app)
+
+    def _app_warned(self, event: events.AppWarned) -> None:
+        """Whatever of it runs now is to pass the signal to its tasks (semantics X2)."""
+        app = self.apps[event.app]
+        app.warned = True
+        for held in app.allocations():
+            if held.status != "stopping":
+                held.warned_at = self.at
+        self._set_timers(app)
+
+    def _app_expired(self, event: events.AppExpired) -> None:
+        """The app is owed nothing more; what it holds must stop, and it stays until that is gone (semantics X2)."""
+        app = self.apps[event.app]
+        app.expired_at = self.at
+        if app.spec.driver is not None and app.driver is None:
+            self._let_driver_wait(app, waits=False)
+        for held in app.allocations():
+            held.status = "stopping"
+        app.running = 0
+        app.wanted = ()
+        self._set_timers(app)
+        self._reconsider(app)
+
+    def _app_extended(self, event: events.AppExtended) -> None:
+        """It may run longer, and is warned before the new end (semantics X3)."""
+        app = self.apps[event.app]
+        app.max_runtime_s, app.warned = event.max_runtime_s, False
+        self._set_timers(app)
+
+    def _count_runtime(self, app: App) -> None:
+        """Start or stop the clock of an app that may run for so long only (semantics X1)."""
+        if app.max_runtime_s is None or app.runs == (app.running_since is not None):
+            return
+        if app.running_since is None:
+            app.running_since = self.at
+        else:
+            app.ran_ms += self.at - app.running_since
+            app.running_since = None
+        self._set_timers(app)
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
@@ -439,8 +481,11 @@ class ClusterState:
         app = self.apps[executor.app]
         if executor.status == "starting":
             executor.status = event.status
+            executor.started = True
             app.running += 1
+            app.started += 1
             app.failures = 0
+            self._count_runtime(app)
         if event.idle != (executor.idle_since is not None):
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
@@ -458,6 +503,8 @@ class ClusterState:
         del app.executors[event.executor], worker.executors[event.executor]
         if executor.status == "running":
             app.running -= 1
+        app.started -= executor.started
+        self._count_runtime(app)
         if event.reason == "failed":
             app.failures += 1
         if event.done:
@@ -473,6 +520,7 @@ class ClusterState:
         if worker.status == "alive":
             self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)
+        self._count_runtime(app)
         self._grant(app, worker, event.resources)
 
     def _driver_removed(self, event: events.DriverRemoved) -> None:
@@ -483,8 +531,9 @@ class ClusterState:
         app.driver = None
         if worker.status == "alive":
             self.driver_cores -= driver.resources.cores
-        if app.ended is None:
+        if app.ended is None and not app.expired_at:
             self._let_driver_wait(app, waits=True)
+        self._count_runtime(app)
         self._grant(app, worker, -driver.resources)
         self._forget_if_over(app)
 
@@ -513,7 +562,8 @@ class ClusterState:
         """Bring what follows from the app's demand and its executors up to date."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
-            owed = app.requested.cores > app.granted.cores + app.done_cores and app.ended is None and app.admitted > 0
+            left = app.requested.cores > app.granted.cores + app.done_cores
+            owed = left and app.ended is None and app.admitted > 0 and not app.expired_at
         else:
             if sizing is Fixed:
                 self._set_timers(app)
@@ -579,6 +629,9 @@ class ClusterState:
         events.ExecutorRemoved: _executor_removed,
         events.AppChanged: _app_changed,
         events.ExecutorsRequested: _executors_requested,
+        events.AppWarned: _app_warned,
+        events.AppExpired: _app_expired,
+        events.AppExtended: _app_extended,
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,

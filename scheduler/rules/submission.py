@@ -11,6 +11,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules import validate
 from scheduler.rules.entities import Company
 from scheduler.rules.placement.sizing import memory_for, requested_resources
+from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import check_range, shorten
 
@@ -21,7 +22,8 @@ SPARK_MEMORY_MB = 1024
 def registration(state: ClusterState, company: Company, command: SubmitApp) -> AppRegistered:
     """The event that queues the app, with its request (semantics A1, A2, S5).
 
-    Raises: InvalidCommand, DuplicateApp, or QuotaExceeded if the request alone is larger than the quota (C4).
+    Raises: InvalidCommand, DuplicateApp, RuntimeTooLong (X1), or QuotaExceeded if the request alone is larger than the
+    quota (C4).
     """
     validate.check_identifier("the app id", command.app)
     if command.app in state.apps:
@@ -38,6 +40,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    max_runtime_s = runtime_of(state.settings, company.spec, command)
     request = _request(state, cores, sizing)
     if driver is not None:
         request += driver
@@ -58,6 +61,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         driver=driver,
         supervise=command.supervise,
         elastic=_bounds(command, tasks),
+        max_runtime_s=max_runtime_s,
+        warn=warning_of(command, max_runtime_s),
     )
 
 

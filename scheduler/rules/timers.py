@@ -10,8 +10,9 @@ from bisect import bisect_left, insort
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-What = Literal["delay", "growth", "idle", "reservation"]
-"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room (C7)."""
+What = Literal["delay", "growth", "idle", "reservation", "expiry", "warning"]
+"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room (C7),
+the end of an app's time and the warning before it (X2)."""
 
 
 class Timer(NamedTuple):

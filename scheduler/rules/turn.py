@@ -15,10 +15,14 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppExpired,
+    AppRemoved,
+    AppWarned,
     ClusterConfigured,
     CommandRefused,
     Computed,
     DriverAllocated,
+    DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorRevoked,
@@ -28,6 +32,7 @@ from scheduler.model.events import (
 from scheduler.rules.decide import admit, decide, placements
 from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.runtime import expiries
 from scheduler.rules.state import ClusterState
 
 
@@ -157,12 +162,12 @@ def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
     return [RoomReserved(app=app) for app in state.to_reserve(at)]
 
 
-ENTAILING = MOVE_REQUESTS | {ClusterConfigured}
+ENTAILING = MOVE_REQUESTS | {AppExpired, ClusterConfigured, DriverRemoved}
 """The types of events that may have another one as a consequence."""
 
 
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
-    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7).
+    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7), an app removed (X2).
 
     The caller folds each event before it asks for the next.
     """
@@ -173,14 +178,23 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
 
 
 def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # noqa: ANN401 - of a type in ENTAILING
-    """The events that follow at once from `event`, folded just now at time `at` (ms)."""
+    """The events that follow at once from `event`, folded just now at time `at` (ms).
+
+    An app whose time is over is removed when the last of what it held is gone (semantics X2).
+    """
     if type(event) is ClusterConfigured:
         return reservations(state, at)
     app = state.apps.get(event.app)
-    if app is None or not (app.preferred_hosts or app.wanted):  # most apps: save the call
-        return ()
+    if app is not None and app.expired_at and app.ended is None and not app.executors and app.driver is None:
+        return (AppRemoved(app=event.app, reason="expired"),)
+    if app is None or not (app.preferred_hosts or app.wanted) or type(event) not in MOVE_REQUESTS:
+        return ()  # most apps: save the call
     requested = requests(state, event, at)
     return () if requested is None else (requested,)
+
+
+def _moments(state: ClusterState, at: int) -> Iterator[Event]:
+    return expiries(state, at)
 
 
 def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
@@ -201,6 +215,15 @@ def _executors(state: ClusterState, at: int) -> Iterator[Event]:
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
 
 STAGES = (
+    Stage(
+        _moments,
+        (
+            Decision(AppExpired, "X2", "the time of {0.app} is over", {"expired": "app"}),
+            Decision(
+                AppWarned, "X2", "{0.app} is warned that its time is almost over", {"warned": "app", "signal": "signal"}
+            ),
+        ),
+    ),
     Stage(
         _admissions,
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),

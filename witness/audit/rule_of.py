@@ -44,11 +44,14 @@ def caused(state: ClusterState, first: Fact) -> list[Event]:
 
 def rule_of_input(command: commands.Command | None, done: Event | None, due: Event | None) -> str:
     """The rule by which the command causes `due`, or nothing, where the log has `done`, or nothing."""
-    kind = type(done if due is None else due)
+    event = done if due is None else due
+    kind = type(event)
     if CommandRefused in (type(done), type(due)):
         return "T3"
     if kind in _ENTAILED:
         return _ENTAILED[kind]
+    if isinstance(event, events.AppRemoved) and event.reason == "expired":
+        return "X2"
     if isinstance(command, commands.EndedExecutor):
         return _OF_AN_END.get(kind, "A5")
     return next((rule for rule, kinds in _OF_COMMANDS.items() if isinstance(command, kinds)), "T2")
@@ -70,6 +73,8 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
 
 def _rule(event: Event | None) -> str:
     """The rule that most decisions of that kind follow."""
+    if isinstance(event, events.AppRemoved):
+        return "X2"
     decision = None if event is None else decision_of(event)
     return _ENTAILED.get(type(event), "T2") if decision is None else decision.rule
 
@@ -141,6 +146,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "L1": (commands.ScaleApp,),
     "L6": (commands.ReportBacklog,),
     "P6": (commands.KillExecutors,),
+    "X3": (commands.ExtendApp,),
     "W1": (commands.RegisterWorker,),
     "W2": (commands.LoseWorker,),
     "W3": (commands.DrainWorker, commands.UndrainWorker, commands.RemoveWorker),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -60,8 +60,12 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
 
 
 def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
-    """Times (ms) at which a locality wait, elastic step or idle timeout of the app ends (semantics L5, L6)."""
+    """Times (ms) at which a locality wait, elastic step, idle timeout or its runtime ends (semantics L5, L6, X2)."""
+    if app.expired_at:
+        return []
     due: dict[tuple[int, What], None] = {}
+    if app.max_runtime_s is not None:
+        due.update(dict.fromkeys(_runtime_moments(app, app.max_runtime_s * 1000)))
     for wanted in app.wanted:
         if wanted.locations.hosts is not None:
             for_host, for_rack = settings.locality_wait_host_ms, settings.locality_wait_rack_ms
@@ -74,3 +78,15 @@ def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
             if executor.idle_since is not None and executor.status != "stopping":
                 due[executor.idle_since + settings.executor_idle_timeout_s * 1000, "idle"] = None
     return list(due)
+
+
+def _runtime_moments(app: App, limit_ms: int) -> Iterator[tuple[int, What]]:
+    """When the app is warned and when its time is over, if it goes on running (semantics X2)."""
+    if app.running_since is None:
+        if app.ran_ms >= limit_ms:
+            yield 0, "expiry"
+        return
+    over = app.running_since + limit_ms - app.ran_ms
+    yield over, "expiry"
+    if app.spec.warn is not None and not app.warned:
+        yield max(over - app.spec.warn.before_s * 1000, app.running_since), "warning"
