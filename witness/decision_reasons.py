@@ -9,13 +9,13 @@ from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.queue import CompanyQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import USER_POLICIES
-from scheduler.rules.decide import place
+from scheduler.rules.decide import is_full, place
 from scheduler.rules.entities import App
 from scheduler.rules.fleet import Shape
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -28,8 +28,8 @@ Reason = dict[str, str]
 
 
 def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
-    """Why the app was next: the reasons, and every company and user with a pending app."""
-    companies, users = [], []
+    """Why the app was next: the reasons, and every company and user with something to admit, as the rules saw them."""
+    companies, users, taking = [], [], set(state.queue.taking_part())
     for name, company in state.queue.companies.items():
         heads = [(queue.contender, queue.head) for queue in company.users.values() if queue.head is not None]
         if not heads:
@@ -41,7 +41,7 @@ def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
                 "share": str(state.queue.share(name)),
                 "usedCoreMs": use.cores,
                 "usedMemoryMs": use.memory_mb,
-                "takesPart": company.limit.lets_through(),
+                "takesPart": name in taking,
                 "lastSelected": company.tenant.last_selected or None,
             }
         )
@@ -61,14 +61,11 @@ def why_admitted(state: ClusterState, app: Pending) -> dict[str, Any]:
 def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
     if state.settings.admission == "open":
         pending = len(state.queue.arrivals)
-        return [_reason("A6", f"admission is open, so apps are admitted oldest first; it was the oldest of {pending}")]
-    used, fleet, settings = state.balance, state.fleet, state.settings
-    room = (
-        f"the apps in waitingApps requested {used.requested.cores} of {fleet.total.cores} cores "
-        f"and {used.requested.memory_mb} of {fleet.total.memory_mb} MiB, so the cluster was not full"
-    )
-    company = state.queue.companies[app.company]
-    reasons = [_reason("A3", room), _why_company(state, company)]
+        return [
+            _reason("A6", f"with open admission every app enters, the oldest first: it was the oldest of {pending}")
+        ]
+    settings, company = state.settings, state.queue.companies[app.company]
+    reasons = [_why_now(state, company, app), _why_company(state, company, app)]
     reserver = company.limit.reserver() if company.limit.reservations else None
     if reserver is not None and reserver.app == app.app:
         return [*reasons, _reason("C7", "the company's room was reserved for it after quota_patience_s")]
@@ -84,11 +81,23 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
     ]
 
 
-def _why_company(state: ClusterState, company: CompanyQueue) -> Reason:
+def _why_now(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason:
+    """Its company's part (C8), room that nobody claims (A3), or room that nobody admitted can use (A9)."""
+    claimed, part, total = company.tenant.standing.claimed, state.queue.part(app.company), state.fleet.total
+    if part.covers(claimed + app.request) or (claimed == NOTHING and company.limit.admits(app.request)):
+        return _reason("A3", f"{app.company} claimed {claimed} of its part, {part}, so the app was within it")
+    cluster = state.claims.total.claimed
+    counted = f"apps claimed {cluster.cores} of {total.cores} cores and {cluster.memory_mb} of {total.memory_mb} MiB"
+    if is_full(state):
+        return _reason("A9", f"{counted}, but there was room that none of them could use")
+    return _reason("A3", f"{counted}, so there was room")
+
+
+def _why_company(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason:
     me, policy = company.tenant.company, COMPANY_POLICIES[state.settings.company_policy]
     order = [(each.tenant, value) for each, value in companies_in_turn(state)]
     own = next((value for tenant, value in order if tenant.company == me), None)
-    if own is None:
+    if own is None or not company.limit.admits(app.request):
         return _reason("C6", f"{me} borrows: no other company took part, so it may exceed its quota")
     other, value = next(((tenant, value) for tenant, value in order if tenant.company != me), (None, ""))
     if other is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import UnknownApp
-from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated
+from scheduler.model.events import AppAdmitted, DriverAllocated, ExecutorAllocated, ExecutorRevoked, RevocationWithdrawn
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact
@@ -32,6 +32,39 @@ def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] =
     return story.ending(now())
 
 
+def _receipt(event: ExecutorRevoked) -> dict[str, Any]:
+    """What an app that lost an executor to a claim is told (semantics E8, E5)."""
+    shares = {} if event.shares is None else event.shares._asdict()
+    return {
+        "executor": event.executor,
+        "worker": event.worker,
+        "rule": event.rule,
+        "claimant": event.claimant,
+        "claimantCompany": event.claimant_company,
+        "since": event.since,
+        "deadline": event.deadline,
+        "shares": shares,
+    }
+
+
+def _claims(state: ClusterState, app: App) -> list[dict[str, Any]]:
+    """What is held for the app, and which executors were told to leave for it until when (semantics E8, P8)."""
+    return [
+        {
+            "worker": hold.worker,
+            "cores": hold.amounts.cores,
+            "memory": hold.amounts.memory_mb,
+            "reason": hold.reason,
+            "since": hold.since,
+            "leaving": [
+                {"executor": one.id, "app": one.app, "deadline": one.deadline} for one in hold.leaving.values()
+            ],
+        }
+        for hold in app.holds.values()
+        if hold.id in state.holds
+    ]
+
+
 class _Story:
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,6 +78,7 @@ class _Story:
         self.admission: dict[str, Any] | None = None
         self.drivers: list[dict[str, Any]] = []
         self.executors: list[dict[str, Any]] = []
+        self.losses: list[dict[str, Any]] = []
         self.batch: Batch | None = None
 
     def hear(self, fact: Fact) -> None:
@@ -83,6 +117,10 @@ class _Story:
             if self.batch is None or event.executor not in self.batch.executors:
                 self.batch = why_executors(self.state, app, event, fact.at)
             self.executors.append({"executor": event.executor, **when, **place, "why": self.batch.why(event)})
+        elif isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
+            self.losses.append({**when, **_receipt(event)})
+        elif isinstance(event, RevocationWithdrawn):
+            self.losses = [loss for loss in self.losses if loss["executor"] != event.executor]
 
     def ending(self, now: int | None) -> dict[str, Any]:
         """The answer, once the whole log is folded."""
@@ -106,6 +144,8 @@ class _Story:
             "admission": self.admission,
             "drivers": self.drivers,
             "executors": self.executors,
+            "claims": _claims(self.state, app),
+            "losses": self.losses,
             "waited": {
                 "ms": sum(self.waited.values()),
                 "byCause": [{"cause": cause, "rule": rule, "ms": ms} for (cause, rule), ms in ordered],

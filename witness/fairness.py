@@ -393,6 +393,8 @@ def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: 
         "admitted": len(waits),
         "ended": len(ended),
         "stillWaiting": len(waiting),
+        "executorsLost": sum(account.lost for account in accounts),
+        "lostCoreMs": sum(account.lost_core_ms for account in accounts),
         "waitP50Ms": _percentile(waits, 50),
         "waitP90Ms": _percentile(waits, 90),
         "waitP99Ms": _percentile(waits, 99),

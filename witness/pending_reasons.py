@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, Fixed, OnePerWorker
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
@@ -24,6 +24,7 @@ from scheduler.rules.state import ClusterState
 
 CAUSES = (
     "no-live-worker",
+    "beyond-quota",
     "quota",
     "reserved",
     "queue",
@@ -34,6 +35,7 @@ CAUSES = (
     "driver",
     "limit",
     "no-worker-large-enough",
+    "parts-exceed-cluster",
     "locality",
     "workers-full",
 )
@@ -77,41 +79,46 @@ def _no_worker() -> Told:
 
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
-    """The quota (C4), where the company cannot borrow (C6), a reservation (C7), or the user's queue (F1, F2)."""
+    """No large worker (N3), the company's quota (C4, C6), its reservation (C7), the user's queue (F1, F2)."""
     spec, limit, queue = app.spec, company.limit, company.users[app.spec.user]
-    if not limit.admits(app.queued.request):
-        borrows = spec.company in state.queue.borrowers
-        others = borrows and any(
-            other.limit.lets_through() for name, other in state.queue.companies.items() if name != spec.company
-        )
-        if not borrows or others or is_full(state):
-            rule = "C6" if borrows else "C4"
-            return Wait("quota", rule, partial(_over_quota, company, app, borrows=borrows, others=others))
+    if not app.need.hostable:
+        size = app.need.least if not state.fleet.could_host(app.need.least) else app.need.driver
+        return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
+    borrows = state.queue.may_borrow(spec.company)
+    if not borrows and not limit.admits(app.queued.request):
+        alone = not limit.fits_alone(app.queued.request)
+        rule = "C6" if company.borrows else "C4"
+        return Wait("beyond-quota" if alone else "quota", rule, partial(_over_quota, company, app))
     reserver = limit.reserver() if limit.reservations else None
     if reserver is not None and reserver.app != spec.app:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
-    if queue.head is not None and queue.head.app != spec.app:
+    head = queue.first if borrows else queue.head
+    if head is not None and head.app != spec.app:
         return Wait("queue", APP_POLICIES[state.settings.app_policy].rule, partial(_queued, queue, app))
     return None
 
 
-def _over_quota(company: CompanyQueue, app: App, *, borrows: bool, others: bool) -> Told:
-    request, quota, has = app.queued.request, company.tenant.quota, company.tenant.balance.requested
+def _live(state: ClusterState) -> list[Worker]:
+    return [worker for worker in state.workers.values() if worker.status == "alive"]
+
+
+def _over_quota(company: CompanyQueue, app: App) -> Told:
+    request, quota, claimed = app.queued.request, company.tenant.quota, company.tenant.standing.claimed
     cores, memory = exact(quota.amount.cores, quota.denominator), exact(quota.amount.memory_mb, quota.denominator)
-    text = (
-        f"company {app.spec.company} has requested {has.cores} cores and {has.memory_mb} MiB; "
-        f"{request.cores} cores and {request.memory_mb} MiB more exceed its quota of {cores} cores and {memory} MiB"
-    )
-    if borrows:
-        text += f"; it cannot borrow while {'another company takes part' if others else 'the cluster is full'}"
+    bought = f"its quota of {cores} cores and {memory} MiB"
+    text = f"company {app.spec.company} claims {claimed}; {request} more exceed {bought}"
+    if not company.limit.fits_alone(request):
+        text = f"the app requests {request}; company {app.spec.company} cannot exceed {bought}"
+    if company.borrows:
+        text += "; it cannot borrow while another company has an app within its quota"
     return text, {
-        "requestedCores": has.cores,
-        "requestedMemory": has.memory_mb,
+        "claimCores": claimed.cores,
+        "claimMemory": claimed.memory_mb,
         "appCores": request.cores,
         "appMemory": request.memory_mb,
         "quotaCores": cores,
         "quotaMemory": memory,
-        "borrow": borrows,
+        "borrow": company.borrows,
     }
 
 
@@ -139,7 +146,7 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """Another company's turn (C3, C5), another user's turn (U1, U3), or a full cluster (A3)."""
     spec, settings = app.spec, state.settings
-    first = state.queue.first(within_quota=is_full(state))
+    first = state.queue.first(lambda lent: not is_full(state, lent))
     if first is not None and first.company != spec.company:
         rule = COMPANY_POLICIES[settings.company_policy].rule
         return Wait("company-turn", rule, partial(_company_turn, state, company))
@@ -151,17 +158,20 @@ def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:
     """The companies that take part (C1), in the order of their turns, each with the value that the policy compares."""
-    rank = COMPANY_POLICIES[state.settings.company_policy].rank
-    taking = [queue for queue in state.queue.companies.values() if queue.limit.lets_through()]
-    ranked = sorted(((rank(queue.tenant, state.queue.basis), queue) for queue in taking), key=lambda one: one[0])
-    return [(queue, str(key)) for (_, key, *_), queue in ranked]
+    key, basis = COMPANY_POLICIES[state.settings.company_policy].key, state.queue.basis
+    taking = [state.queue.companies[name] for name in state.queue.taking_part()]
+    return [(queue, str(key(queue.tenant, basis))) for queue in taking]
 
 
 def users_in_turn(state: ClusterState, company: CompanyQueue) -> list[tuple[UserQueue, str]]:
     """The users whose next app is within the quota, in the order of their turns, each with the policy's value or ""."""
-    state.queue.first()  # updates the users' contenders
+    borrows = state.queue.may_borrow(company.tenant.company)  # updates the users' contenders
     policy, quota, basis = USER_POLICIES[state.settings.user_policy], company.tenant.quota, state.queue.basis
-    passing = [queue for queue in company.users.values() if queue.head and company.limit.admits(queue.head.request)]
+    passing = [
+        queue
+        for queue in company.users.values()
+        if (head := queue.first if borrows else queue.head) and (borrows or company.limit.admits(head.request))
+    ]
     ranked = sorted(((policy.rank(each.contender, quota, basis), each) for each in passing), key=lambda one: one[0])
     return [(queue, str(key) if policy.measure else "") for (_, key, *_), queue in ranked]
 
@@ -210,18 +220,40 @@ def _user_turn(state: ClusterState, company: CompanyQueue, app: App) -> Told:
 
 
 def _cluster(state: ClusterState) -> Told:
-    used, fleet = state.balance, state.fleet
+    """What fills the cluster: the companies by claim, each with how much of it is beyond its part."""
+    claims, fleet = state.claims, state.fleet
+    claimed, cluster = claims.total.claimed, Quota(fleet.total, 1)
     text = (
-        f"the apps in waitingApps request {used.requested.cores} of {fleet.total.cores} cores "
-        f"and {used.requested.memory_mb} of {fleet.total.memory_mb} MiB"
+        f"the apps in waitingApps claim {claimed.cores} of {fleet.total.cores} cores "
+        f"and {claimed.memory_mb} of {fleet.total.memory_mb} MiB"
     )
+    names = sorted(state.companies, key=lambda name: (-cluster.share_of(claims.of(name).claimed).rounded, name))
+    companies = []
+    for name in names:
+        claim = claims.of(name).claimed
+        beyond = (claim - state.queue.part(name)).at_least(NOTHING)
+        if claim != NOTHING:
+            companies.append(
+                {
+                    "company": name,
+                    "claimCores": claim.cores,
+                    "claimMemory": claim.memory_mb,
+                    "beyondCores": beyond.cores,
+                    "beyondMemory": beyond.memory_mb,
+                }
+            )
+    told = [f"{one['company']} {one['claimCores']} cores, {one['beyondCores']} beyond its part" for one in companies]
     facts = {
-        "requestedCores": used.requested.cores,
-        "requestedMemory": used.requested.memory_mb,
+        "claimCores": claimed.cores,
+        "claimMemory": claimed.memory_mb,
         "cores": fleet.total.cores,
         "memory": fleet.total.memory_mb,
+        "companies": companies,
     }
-    return text if is_full(state) else f"it will be admitted in the next turn: {text}", facts
+    if not is_full(state):
+        return f"it will be admitted in the next turn: {text}", facts
+    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
+    return f"{text}: {', '.join(told[:_NAMED])}{more}", facts
 
 
 def _for_executors(state: ClusterState, app: App) -> Wait | None:
@@ -263,7 +295,19 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
         return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
-    return _for_room(state, size)
+    wait, company = _for_room(state, size), app.spec.company
+    short = wait.cause == "workers-full" and settings.admission == "fair" and not state.queue.reached(company)
+    if short and not state.fleet.total.covers(state.queue.parts_of_active()):
+        return Wait("parts-exceed-cluster", "C8", partial(_parts, state, company))
+    return wait
+
+
+def _parts(state: ClusterState, company: str) -> Told:
+    """The parts of all active companies, each at least one smallest executor, are more than the cluster has."""
+    parts, total, mine = state.queue.parts_of_active(), state.fleet.total, state.queue.part(company)
+    text = f"the companies are assured {parts} together, and the cluster has {total}; {company} is assured {mine}"
+    named = {"parts": parts, "cluster": total, "part": mine}
+    return text, {name: [amounts.cores, amounts.memory_mb] for name, amounts in named.items()}
 
 
 def _for_its_driver(state: ClusterState, size: Resources) -> Wait:
@@ -299,13 +343,14 @@ def _preferring(state: ClusterState, app: App) -> Told:
 
 
 def _for_room(state: ClusterState, size: Resources) -> Wait:
-    """No live worker is large enough for `size`, or none has room."""
-    live = [worker for worker in state.workers.values() if worker.status == "alive"]
-    of_free = any(worker.offer.covers(size) for worker in live)
-    return Wait("workers-full" if of_free else "no-worker-large-enough", "P1", partial(_nearest, live, size, of_free))
+    """No worker is large enough, or none has room; the nearest one is told."""
+    live = _live(state)
+    if any(worker.offer.covers(size) for worker in live):
+        return Wait("workers-full", "P1", partial(_nearest, live, size, of_free=True))
+    return Wait("no-worker-large-enough", "P1", partial(_nearest, live, size, of_free=False))
 
 
-def _nearest(live: list[Worker], size: Resources, of_free: bool) -> Told:  # noqa: FBT001 (for `partial`)
+def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
     """The live worker with the largest part of `size`, of its free resources or of its offer."""
 
     def nearness(worker: Worker) -> tuple[float, int, int, str]:

@@ -44,13 +44,17 @@ def statement(accounts: Accounts, span: Span, *, company: str, month: str) -> di
 
 
 def _amounts(accounts: Iterable[Account]) -> dict[str, Any]:
-    sums = dict.fromkeys(AMOUNTS, 0)
-    for account in accounts:
-        requested, granted = account.requested_ms, account.granted_ms
-        held = requested.cores, requested.memory_mb, granted.cores, granted.memory_mb
-        for name, amount in zip(AMOUNTS, held, strict=True):
+    """What these apps held, and what they lost to claims of other companies (semantics E8)."""
+    held_by, sums = list(accounts), dict.fromkeys(AMOUNTS, 0)
+    for account in held_by:
+        held = account.requested_ms, account.granted_ms
+        for name, amount in zip(AMOUNTS, (n for sum_ in held for n in (sum_.cores, sum_.memory_mb)), strict=True):
             sums[name] += amount
-    return {**hours(sums), **sums}
+    lost = {
+        "executorsLost": sum(each.lost for each in held_by),
+        "lostCoreMs": sum(each.lost_core_ms for each in held_by),
+    }
+    return {**hours(sums), **sums, **lost}
 
 
 def hours(sums: Mapping[str, int]) -> dict[str, float]:

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scheduler.model.events import AppRegistered, AppRemoved, CompanyRegistered, Event
+from scheduler.model.events import (
+    AppRegistered,
+    AppRemoved,
+    CompanyRegistered,
+    Event,
+    ExecutorRemoved,
+    ExecutorRevoked,
+    RevocationWithdrawn,
+)
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
@@ -41,6 +49,10 @@ class Account:
     accrued_at: int = 0
     asked_cores: int = 0
     """Its largest request."""
+    lost: int = 0
+    """How many of its executors were told to leave for claims (semantics E5), without those that went on."""
+    lost_core_ms: int = 0
+    """What those of them that were killed had run."""
 
 
 class Accounts:
@@ -54,6 +66,8 @@ class Accounts:
         self.companies: set[str] = set()
         """All companies that were ever registered."""
         self._latest: dict[str, Account] = {}
+        self._leaving: dict[str, tuple[int, int]] = {}
+        """Executor that leaves for a claim -> its cores, and since when (ms) it was granted."""
 
     def clip(self, at: int) -> int:
         """The time (ms), limited to the span."""
@@ -79,8 +93,26 @@ class Accounts:
             self._accrue(account, state.at)
             if isinstance(event, AppRemoved):
                 account.ended_at, account.ended = state.at, event.reason
+            elif isinstance(event, ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved):
+                self._lose(account, state, event)
         _update(account, state.apps.get(name), state.at)
         return account
+
+    def _lose(
+        self, account: Account, state: ClusterState, event: ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
+    ) -> None:
+        """Count executors that leave for claims within the span (semantics E8)."""
+        if isinstance(event, ExecutorRevoked):
+            if event.reason == "reclaimed" and self.clip(state.at) == state.at:
+                held = state.executors[event.executor]
+                self._leaving[event.executor] = held.resources.cores, held.granted_at
+                account.lost += 1
+            return
+        cores, granted_at = self._leaving.pop(event.executor, (0, state.at))
+        if isinstance(event, RevocationWithdrawn):
+            account.lost -= cores > 0
+        elif event.reason == "reclaimed":
+            account.lost_core_ms += cores * (state.at - granted_at)
 
     def accrued(self, at: int) -> Iterator[Account]:
         """Every account, with sums up to `at` (ms)."""

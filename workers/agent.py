@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from scheduler.model import commands
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, UnknownWorker
 from scheduler.model.events import WorkerRemoved
-from scheduler.model.grants import Grant, diff
+from scheduler.model.grants import Grant, Leaving, diff
 from scheduler.model.ids import app_of, is_driver
 from scheduler.service.child import die_with_parent, run_module
 from scheduler.service.client import Client
@@ -107,6 +107,8 @@ class Agent:
         self._running: dict[str, Holder] = {}
         self._stopping: dict[str, float] = {}
         self._silent: dict[str, float] = {}
+        self._told: dict[str, Leaving | None] = {}
+        """What executors were told about leaving (semantics E5)."""
         self._ended: dict[str, _Ended] = {}
         self._unsent: list[commands.Command] = []
         self._stop = False
@@ -223,12 +225,20 @@ class Agent:
             self._unsent += [
                 commands.StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running
             ]
+        self._tell_to_leave(granted)
         self._start(granted, revoked)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
                 self._ended[executor] = _Ended(ExitNote(app=app_of(executor), reason="killed"), 0)
         self._report({**granted, **revoked})
         self._resend = False
+
+    def _tell_to_leave(self, granted: Mapping[str, Grant]) -> None:
+        """Tell executors that they are to leave for a claim, or need not any more (semantics E5)."""
+        for executor, grant in granted.items():
+            if self._told.get(executor) != grant.leaving:
+                self._files.tell_to_leave(executor, grant.leaving)
+                self._told[executor] = grant.leaving
 
     def _start(self, granted: Mapping[str, Grant], revoked: Collection[str]) -> None:
         """Start what is missing, unless something is running without a grant: both may use the same cores.
@@ -379,6 +389,7 @@ class Agent:
         for executor, (note, report_at_s) in list(self._ended.items()):
             if report_at_s and executor not in granted:
                 self._files.forget(executor)
+                self._told.pop(executor, None)
                 self._stopping.pop(executor, None)
                 del self._ended[executor]
             elif self._clock() >= report_at_s:

@@ -27,7 +27,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import SimpleWorker, WorkerStatus
 
 from scheduler.model.commands import EndApp, ReportBacklog
-from scheduler.model.grants import Grant
+from scheduler.model.grants import Grant, Leaving
 from scheduler.service.client import Client
 from scheduler.service.outage import Outage
 from scheduler.store.connection import ANSWER_S, connect
@@ -83,7 +83,9 @@ class Executor(SimpleWorker):
         self._spec = spec
         self._client = Client(connection, spec.cluster)
         self._work = Worklist(connection, spec.cluster)
+        self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(grant, spec.grace_s)
+        self._grace_s: float = spec.grace_s
         self._starter: TaskStarter | None = None
         self._filled = False
         self._verdict: EndApp | None = None
@@ -138,20 +140,29 @@ class Executor(SimpleWorker):
         self._keep_alive()
         if self._verdict is not None:
             return self._announce(self._verdict)
+        leaving = self._files.leaving(grant.executor)
+        if leaving is not None and (ended := self._leave(leaving)):
+            return ended
         if self._starter is None:
-            files = RunDir(self._spec.run_dir, worker)
-            self._starter = TaskStarter(grant, worker, files, self._work.secrets(grant.app))
+            self._starter = TaskStarter(grant, worker, self._files, self._work.secrets(grant.app))
         if not self._filled:
             if not self._work.fill(grant.app, grant.tasks, worker=worker, executor=grant.executor):
                 return "killed"
             self._filled = True
-        want = grant.cores - len(self._group)
-        self._idle = False
+        want = 0 if leaving is not None else grant.cores - len(self._group)
+        self._idle = leaving is not None
         if want or self._group.ended:
             return self._exchange(self._starter, want)
         self._report_backlog()
         self._store_output()
         return None
+
+    def _leave(self, leaving: Leaving) -> Literal["killed"] | None:
+        """End if no task runs, or when a firm deadline has come; its tasks return to the queue (semantics E5)."""
+        if leaving.firm and time.time() * 1000 >= leaving.deadline:
+            self._grace_s = leaving.grace_s
+            return "killed"
+        return None if len(self._group) or self._group.ended else "killed"
 
     def _exchange(self, starter: TaskStarter, want: int) -> Literal["exited", "killed"] | None:
         grant = self._spec.grant
@@ -179,9 +190,9 @@ class Executor(SimpleWorker):
         if step.tasks < grant.tasks:
             self._filled = False  # the store failed over and lost jobs
             return None
-        if not len(self._group) and not self._group.ended and not grant.stays:
+        if want and not len(self._group) and not self._group.ended and not grant.stays:
             return "exited"
-        self._idle = not self._group.ended and len(step.taken) < want
+        self._idle = not self._group.ended and (not want or len(step.taken) < want)
         if grant.elastic:
             self._backlog = ReportBacklog(
                 executor=grant.executor, waiting=step.waiting, running=step.running, idle=not len(self._group)
@@ -230,7 +241,7 @@ class Executor(SimpleWorker):
 
     def _finish(self, reason: Literal["exited", "killed"]) -> ExitNote:
         """Stop all processes, report and return tasks, and write how it ended (semantics S6)."""
-        self._group.stop(self._wakeup.wait)
+        self._group.stop(self._wakeup.wait, self._grace_s)
         spec, grant = self._spec, self._spec.grant
         try:
             if self._group.ended:

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, ConfigDict
 
+from scheduler.model.grants import Leaving
 from scheduler.model.ids import app_of
 from workers.locks import is_locked, try_lock
 
@@ -64,6 +65,29 @@ class RunDir:
     def log_file(self, app: str, task: int | str) -> Path:
         """The file with the complete output of a task or the "driver"."""
         return self._logs / _file_name(app) / f"{task}.log"
+
+    def stop_at_file(self, executor: str) -> Path:
+        """The file that says until when an executor that was told to leave may run, absent while it need not leave."""
+        return self._file(executor, "stop-at")
+
+    def tell_to_leave(self, executor: str, leaving: Leaving | None) -> None:
+        """Write or remove that file. Its first line is the deadline in seconds since the epoch (semantics E5)."""
+        path = self.stop_at_file(executor)
+        if leaving is None:
+            path.unlink(missing_ok=True)
+            return
+        text = f"{leaving.deadline / 1000:.3f}\n{leaving.model_dump_json()}\n"
+        if not path.exists() or path.read_text() != text:
+            draft = self._file(executor, "stop-at.draft")
+            draft.write_text(text)
+            draft.replace(path)
+
+    def leaving(self, executor: str) -> Leaving | None:
+        """What the executor was told about leaving, None if it need not leave."""
+        try:
+            return Leaving.model_validate_json(self.stop_at_file(executor).read_text().split("\n", 1)[1])
+        except (FileNotFoundError, IndexError, ValueError):
+            return None
 
     def program_log(self) -> Path:
         """The file with the executors' own messages."""
@@ -115,7 +139,7 @@ class RunDir:
         """Remove the files of an executor whose end is in the log."""
         for path in self._executors.glob(f"{_file_name(executor)}.draft-*"):
             path.unlink(missing_ok=True)
-        for kind in ("exit", "lock"):
+        for kind in ("exit", "stop-at", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
     def claim_cpus(self, count: int) -> list[int]:

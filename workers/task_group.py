@@ -92,12 +92,12 @@ class TaskGroup:
         """The output tail of each task that has printed anything since the last call."""
         return {index: task.tail() for index, task in self._tasks.items() if task.has_news()}
 
-    def stop(self, wait: Callable[[float], object]) -> None:
+    def stop(self, wait: Callable[[float], object], grace_s: float | None = None) -> None:
         """Send SIGTERM to all descendants of this process and, after the grace period, SIGKILL to the rest.
 
         `wait` waits the given number of seconds, less if a signal arrives.
         """
-        deadline_s = time.monotonic() + self._grace_s
+        deadline_s = time.monotonic() + (self._grace_s if grace_s is None else grace_s)
         send_signal(descendants(os.getpid()), signal.SIGTERM)
         while _still_running() and time.monotonic() < deadline_s:
             wait(0.05)

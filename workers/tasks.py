@@ -25,6 +25,8 @@ INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
 LOCK_VARIABLE = "FAIRLOG_EXECUTOR_LOCK"
 """The executor's lock file: ids alone are not unique on a machine with several clusters."""
 DRIVER_VARIABLE = "FAIRLOG_DRIVER_ID"
+STOP_AT_VARIABLE = "FAIRLOG_STOP_AT_FILE"
+"""The file in which a task finds until when its executor may run, once that was told to leave (semantics E5)."""
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PERMANENT = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELIBBAD, errno.E2BIG, errno.ENAMETOOLONG)
@@ -128,6 +130,7 @@ class TaskStarter:
         self._files = files
         self._is_driver = grant.role == "driver"
         self._environment = task_environment(grant, files.lock_file(grant.executor), secrets)
+        self._environment[STOP_AT_VARIABLE] = str(files.stop_at_file(grant.executor))
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._command = grant.command[0] if grant.command else ""
         self._program = _find_program(self._command, self._environment["PATH"])

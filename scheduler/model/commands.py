@@ -34,15 +34,15 @@ class ConfigureCluster(_Request, frozen=True):
 class RegisterCompany(_Request, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
-    `borrow`: it may exceed its quota while no other company takes part (semantics C6). The two times, in seconds, take
-    the place of the settings of the same name (semantics X1).
+    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2). The two
+    times, in seconds, take the place of the settings of the same name (semantics X1).
     """
 
     company: str
     cores: int | None = None
     memory_mb: int | None = None
     part: str | None = None
-    borrow: bool = False
+    borrow: bool | None = None
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
 

@@ -118,6 +118,16 @@ class QuotaExceeded(CommandRejected):
         )
 
 
+class NeverFits(CommandRejected):
+    """No worker is large enough for an executor or the driver of the app, even if it were empty (semantics N3)."""
+
+    def __init__(self, what: str, needed: str, worker: str, offer: str) -> None:
+        super().__init__(
+            f"{what} of the app needs {needed}, and no worker offers that much; the nearest is {worker} with {offer}; "
+            "ask for less, or add a larger worker first"
+        )
+
+
 class RuntimeTooLong(CommandRejected):
     """An app would run longer than its company's apps may (semantics X1, X3)."""
 

@@ -82,6 +82,15 @@ class Locations(NamedTuple):
     racks: tuple[str, ...] | None = None
 
 
+class Shares(NamedTuple):
+    """What each company is granted of its part, before and after a loss, as "n/d" in lowest terms (semantics E5)."""
+
+    claimant_before: str
+    claimant_after: str
+    loser_before: str
+    loser_after: str
+
+
 class Wanted(NamedTuple):
     """`number` pending requests for executors at the same locations, created at `since` (ms) (semantics L1)."""
 
@@ -117,7 +126,7 @@ class ClusterConfigured(_Fact, frozen=True):
     app_policy: str = "fifo"
     placement: str = "spread"
     worker_selection: str = "cores-free-desc"
-    occupancy: Literal["requested", "granted"] = "requested"
+    occupancy: Literal["requested", "granted", "claimed"] = "requested"
     max_executor_failures: int = 10
     worker_timeout_s: int = 15
     retained_apps: int = 10_000
@@ -134,7 +143,17 @@ class ClusterConfigured(_Fact, frozen=True):
     archive_url: str = ""
     archive_after_events: int = 0
     archive_retain_events: int = 1_000_000
+    never_fits: Literal["refuse", "wait"] = "refuse"
+    remember_lost_s: int = 86_400
+    reclaim: Literal["none", "gentle", "firm"] = "gentle"
+    hold_patience_s: int = 300
+    hold_limit_s: int = 3600
+    min_runtime_s: int = 300
+    max_reclaims: int = 3
+    reclaim_window_s: int = 3600
+    reclaim_patience_s: int = 300
     kill_grace_s: int = 30
+    own_sizes: Literal["any", "within-bounds"] = "any"
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
 
@@ -142,16 +161,26 @@ class ClusterConfigured(_Fact, frozen=True):
 class CompanyRegistered(_Fact, frozen=True):
     """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
 
-    `borrow`: it may exceed its quota while no other company takes part (semantics C6). The two times, in seconds, take
-    the place of the settings of the same name for its apps (semantics X1).
+    `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2). The two
+    times, in seconds, take the place of the settings of the same name for its apps (semantics X1).
     """
 
     company: str
     amounts: Resources | None = None
     part: str | None = None
-    borrow: bool = False
+    borrow: bool | None = None
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
+
+    @property
+    def by_default(self) -> bool:
+        """Whether its quota is neither amounts nor a part of its own (semantics C2)."""
+        return self.amounts is None and self.part is None
+
+    @property
+    def may_borrow(self) -> bool:
+        """Whether it may pass its quota while no other company has an app within its own (semantics C2, C6)."""
+        return self.by_default if self.borrow is None else self.borrow
 
 
 class CompanyChanged(CompanyRegistered, frozen=True):
@@ -190,6 +219,12 @@ class WorkerRemoved(_Fact, frozen=True):
     last_seen: int = 0
 
 
+class LostWorkersForgotten(_Fact, frozen=True):
+    """What these lost workers offered no longer counts as an offer that may come back (semantics N3)."""
+
+    workers: tuple[str, ...]
+
+
 class AppRegistered(_Fact, frozen=True):
     """An app joined its user's queue with its request (semantics A1, A2, S5).
 
@@ -223,13 +258,23 @@ class RoomReserved(_Fact, frozen=True):
     app: str
 
 
+class ReservationLapsed(_Fact, frozen=True):
+    """The app was not admitted for too long: its company's room is no longer reserved for it (semantics C7)."""
+
+    app: str
+
+
 class AppAdmitted(_Fact, frozen=True):
-    """The app entered waitingApps; `share` was its company's share before, "n/d" in lowest terms (semantics A3, C3)."""
+    """The app entered waitingApps; `share` was its company's share before, "n/d" in lowest terms (semantics A3, C3).
+
+    `lent`: only because elastic apps of its company count with their least number of executors (semantics E7).
+    """
 
     app: str
     company: str
     user: str
     share: str
+    lent: bool = False
 
 
 class DriverAllocated(_Fact, frozen=True):
@@ -274,13 +319,54 @@ class ExecutorChanged(_Fact, frozen=True):
     idle: bool = False
 
 
+class RoomHeld(_Fact, frozen=True):
+    """Room for one executor is held on the worker for the app (semantics P8), or for its claim (semantics E5).
+
+    `within`: the claim is on what elastic apps of the same company were lent (semantics E7).
+    """
+
+    worker: str
+    app: str
+    amounts: Resources
+    reason: Literal["hold", "reclaim"]
+    within: bool = False
+
+
+class HoldEnded(_Fact, frozen=True):
+    """The room is no longer held; `hold` is the position of its RoomHeld (semantics P8, E5)."""
+
+    hold: int
+    worker: str
+    app: str
+    reason: Literal["granted", "served", "part-reached", "worker-gone", "unusable", "limit"]
+
+
 class ExecutorRevoked(_Fact, frozen=True):
-    """The executor must stop; it holds its grant until its worker reports the end (semantics A5)."""
+    """The executor must stop; it holds its grant until its worker reports the end (semantics A5).
+
+    `reclaimed`: it leaves for a claimant, which has waited since `since` (ms) and whose hold is at position `hold`, by
+    `rule` E2, E3 or E7. Where reclaiming is firm, the worker ends its tasks at `deadline` (ms) (E5).
+    """
 
     app: str
     executor: str
     worker: str
-    reason: Literal["killed", "idle"] = "killed"
+    reason: Literal["killed", "idle", "reclaimed"] = "killed"
+    hold: int = 0
+    claimant: str | None = None
+    claimant_company: str | None = None
+    rule: str | None = None
+    since: int | None = None
+    deadline: int | None = None
+    shares: Shares | None = None
+
+
+class RevocationWithdrawn(_Fact, frozen=True):
+    """The claim for which the executor was to leave is void: it continues (semantics E5)."""
+
+    app: str
+    executor: str
+    worker: str
 
 
 class ExecutorRemoved(_Fact, frozen=True):
@@ -289,7 +375,7 @@ class ExecutorRemoved(_Fact, frozen=True):
     app: str
     executor: str
     worker: str
-    reason: Literal["exited", "failed", "lost", "killed", "idle"]
+    reason: Literal["exited", "failed", "lost", "killed", "idle", "reclaimed"]
     exit_code: int | None = None
     done: bool = False
 
@@ -299,7 +385,7 @@ class AppChanged(_Fact, frozen=True):
 
     A `Computed` app becomes `Fixed` when its number of executors is stated. `preferring_tasks` tasks prefer some host;
     `preferred_hosts` maps host -> tasks. The tasks of an elastic app need `backlog_executors` executors, and its next
-    step is `next_step` more (L6).
+    step is `next_step` more (L6). `target` is the demanded number of executors until all are requested (L1).
     """
 
     app: str
@@ -311,6 +397,7 @@ class AppChanged(_Fact, frozen=True):
     preferred_hosts: dict[str, int] = {}
     backlog_executors: int | None = None
     next_step: int = 1
+    target: int | None = None
 
 
 class ExecutorsRequested(_Fact, frozen=True):
@@ -364,13 +451,24 @@ class RefusalsOmitted(_Fact, frozen=True):
 
 ClusterEvent = MasterElected | ClusterConfigured
 CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
-WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved
-AppEvent = AppRegistered | RoomReserved | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
+WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved | LostWorkersForgotten
+AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 RuntimeEvent = AppWarned | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
-ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | ExecutorRemoved
+ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
+HoldEvent = RoomHeld | HoldEnded
 RefusalEvent = CommandRefused | RefusalsOmitted
-Event = ClusterEvent | CompanyEvent | WorkerEvent | AppEvent | RuntimeEvent | DriverEvent | ExecutorEvent | RefusalEvent
+Event = (
+    ClusterEvent
+    | CompanyEvent
+    | WorkerEvent
+    | AppEvent
+    | RuntimeEvent
+    | DriverEvent
+    | ExecutorEvent
+    | HoldEvent
+    | RefusalEvent
+)
 
 EVENT_TYPES: dict[str, type[Event]] = {model.__name__: model for model in get_args(Event)}
 

@@ -8,6 +8,19 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 
+class Leaving(BaseModel):
+    """The executor was told to leave for a claim: it begins no task and ends when those it runs have (semantics E5).
+
+    `deadline` is in ms since the epoch. With `firm`, the tasks that run then get SIGTERM, and SIGKILL `grace_s` later.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    deadline: int
+    firm: bool = False
+    grace_s: int = 0
+
+
 class Grant(BaseModel):
     """An executor or driver of a worker, with everything it needs of the app.
 
@@ -37,6 +50,7 @@ class Grant(BaseModel):
     has_driver: bool = False
     elastic: bool = False
     settled_at: int = 0
+    leaving: Leaving | None = None
 
 
 STOP = ""

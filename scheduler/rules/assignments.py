@@ -20,9 +20,17 @@ _to_json = Encoder().encode
 _WITHHELD = Private()
 
 
-def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:
-    """The grant of an executor or driver: the JSON text of a `Grant` without its defaults."""
-    app = state.apps[held.app]
+def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901 - one test a field
+    """The grant of an executor or driver: the JSON text of a `Grant` without its defaults; `STOP` if it must end now.
+
+    A reclaimed executor keeps its grant, with the deadline at which it must leave (semantics E5).
+    """
+    app, leaving = state.apps[held.app], None
+    if held.status == "stopping":
+        if held.revoked != "reclaimed" or app.ended is not None:
+            return STOP
+        settings = state.settings
+        leaving = {"deadline": held.deadline, "firm": settings.reclaim == "firm", "grace_s": settings.kill_grace_s}
     spec, private = app.spec, app.private or _WITHHELD
     grant: dict[str, Any] = {
         "executor": held.id,
@@ -53,29 +61,32 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:
         grant["elastic"] = True
     if settled_at:
         grant["settled_at"] = settled_at
+    if leaving is not None:
+        grant["leaving"] = leaving
     return _to_json(grant).decode()
 
 
-def changed_grants(  # noqa: C901 - one case a kind
-    events: Iterable[facts.Event], state: ClusterState, *, settled_at: int = 0
-) -> GrantChanges:
+def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settled_at: int = 0) -> GrantChanges:
     """The changes of the grants by the events of a turn; `state` has folded them all."""
     changes = GrantChanges({}, [], [])
     for event in events:
         match event:
             case facts.AppRegistered() | facts.AppAdmitted():
                 pass
-            case facts.ExecutorAllocated(executor=name) | facts.DriverAllocated(driver=name):
+            case (
+                facts.ExecutorAllocated(executor=name)
+                | facts.ExecutorRevoked(executor=name)
+                | facts.RevocationWithdrawn(executor=name)
+                | facts.DriverAllocated(driver=name)
+            ):
                 held = state.executors.get(name) or state.drivers.get(name)
-                if held is not None and held.status != "stopping":
+                if held is not None:
                     changes.put(event.worker, name, _grant(state, held, settled_at))
             case facts.ExecutorRemoved(executor=name) | facts.DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
             case facts.AppRemoved() | facts.AppExpired() if event.app in state.apps:
                 for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, STOP)
-            case facts.ExecutorRevoked():
-                changes.put(event.worker, event.executor, STOP)
             case facts.WorkerRegistered():
                 changes.joined.append(event.worker)
             case facts.WorkerRemoved():
@@ -87,5 +98,5 @@ def all_grants(state: ClusterState, *, settled_at: int = 0) -> dict[str, dict[st
     """Worker -> executor or driver -> its grant; `STOP` if it is stopping."""
     grants: dict[str, dict[str, str]] = {worker: {} for worker in state.workers}
     for held in (*state.executors.values(), *state.drivers.values()):
-        grants[held.worker][held.id] = STOP if held.status == "stopping" else _grant(state, held, settled_at)
+        grants[held.worker][held.id] = _grant(state, held, settled_at)
     return grants

@@ -6,7 +6,6 @@ unordered set (semantics T2). `submission` builds the event of a submitted app; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, assert_never
 
 from msgspec.structs import asdict
@@ -16,11 +15,11 @@ from scheduler.model import events as facts
 from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
-from scheduler.model.resources import Resources, kinds
+from scheduler.model.resources import NOTHING, Resources, kinds
+from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
-from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
@@ -79,7 +78,7 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
         case commands.RegisterCompany():
             if command.company in state.companies:
                 raise errors.DuplicateCompany(command.company)
-            return [_tenant(state, command)]
+            return [_tenant(command)]
         case commands.ChangeCompany():
             return _change_company(state, command)
         case commands.RemoveCompany():
@@ -95,47 +94,53 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
 
 
 def admit(state: ClusterState) -> facts.AppAdmitted | None:
-    """The app that enters waitingApps next; None if the cluster is full or no app may enter (semantics A3).
+    """The app that enters waitingApps next; None if no app may enter (semantics A3).
 
-    Apps enter while the requests of waitingApps are below the live cluster in cores and in memory, so the last one may
-    exceed it. Nothing enters without a live worker. Requests above a company's quota that it does not hold do not keep
-    out an app within its own quota: borrowed room returns as executors end (C6). Open admission admits every app at
-    once, in order of arrival (A6).
+    First those that keep their company within its part, whatever others hold: it is theirs. Then, while all claims
+    are below the live cluster in cores and in memory, the others that C4 or C6 lets pass, so the last one may exceed
+    it. Nothing enters without a live worker. Open admission admits every app at once, in order of arrival (A6).
     """
     if state.settings.admission == "open":
         first = state.queue.oldest()
+    elif not state.fleet.live:
+        first = None
     else:
-        full = is_full(state)
-        if full and not state.queue.borrowers:
-            return None
-        if full and is_full(state, state.queue.may_return()):
-            return None
-        first = state.queue.first(within_quota=full)
-    if first is None:
-        return None
-    share = state.queue.share(first.company)
-    return facts.AppAdmitted(app=first.app, company=first.company, user=first.user, share=str(share))
+        first = state.queue.first(lambda lent: not is_full(state, lent))
+    return None if first is None else admission(state, first)
 
 
-def place(state: ClusterState, app: App, at: int) -> list[facts.ExecutorAllocated]:
+def admission(state: ClusterState, app: Pending, *, filling: bool = False) -> facts.AppAdmitted:
+    """The event that admits the app; `filling`: although claims fill the cluster (semantics A9)."""
+    share = state.queue.share(app.company)
+    lent = state.settings.admission == "fair" and state.queue.on_lent(app, full=is_full(state), filling=filling)
+    return facts.AppAdmitted(app=app.app, company=app.company, user=app.user, share=str(share), lent=lent)
+
+
+def place(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[facts.ExecutorAllocated]:
     """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
-    The caller folds them before it calls again. None fits at present if it is empty.
+    With `most`, only whole executors that fit into that much (semantics P6). The caller folds them before it calls
+    again. None fits at present if it is empty.
     """
     if not app.owed:
         return []
     match app.sizing:
         case Computed():
-            return _place_computed(state, app, app.sizing)
+            return _place_computed(state, app, app.sizing, most)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
-            return place_near(state, app, size, at) if app.wanted else _place_fixed(state, app, size)
+            return place_near(state, app, size, at, most) if app.wanted else _place_fixed(state, app, size, most)
         case Fixed() | facts.OnePerWorker():
-            return _place_growing(state, app, app.sizing.memory_mb)
+            return _place_growing(state, app, app.sizing.memory_mb, most)
 
 
-def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[facts.ExecutorAllocated]:
+def _place_computed(
+    state: ClusterState, app: App, sizing: Computed, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """Executors of one size that the scheduler computes (semantics S4, P2, P3)."""
     settings, left = state.settings, app.left_cores
+    if most is not None:
+        smallest = app.need.executor
+        left = min(left, most.holds(smallest) * smallest.cores)
     if left < settings.min_executor_cores:
         return []
     for cores in sizes_to_try(state.fleet, left):
@@ -151,22 +156,30 @@ def _place_computed(state: ClusterState, app: App, sizing: Computed) -> list[fac
     return []
 
 
-def _place_fixed(state: ClusterState, app: App, size: Resources) -> list[facts.ExecutorAllocated]:
+def _place_fixed(
+    state: ClusterState, app: App, size: Resources, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """Executors of the size that the app states (semantics S5, P5)."""
     limit = min(_affordable(state, app, size.memory_mb), app.left_cores // size.cores)
+    if most is not None:
+        limit = min(limit, most.holds(size))
     if limit <= 0:
         return []
     candidates = _candidates(state, app, size)
     return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
 
 
-def _place_growing(state: ClusterState, app: App, memory_mb: int) -> list[facts.ExecutorAllocated]:
+def _place_growing(
+    state: ClusterState, app: App, memory_mb: int, most: Resources | None
+) -> list[facts.ExecutorAllocated]:
     """One executor a worker, which takes as many cores as the worker can give (semantics S5, P4, P5, P7)."""
-    limit = _affordable(state, app, memory_mb)
+    limit, left = _affordable(state, app, memory_mb), app.left_cores
+    if most is not None:
+        limit, left = min(limit, most.memory_mb // memory_mb), min(left, most.cores)
     if limit <= 0:
         return []
     candidates = _candidates(state, app, Resources(1, memory_mb))
-    grown = PLACEMENTS[state.settings.placement].growing(candidates, app.left_cores, limit)
+    grown = PLACEMENTS[state.settings.placement].growing(candidates, left, limit)
     return [
         allocation(app, number, worker, Resources(cores, memory_mb))
         for number, (worker, cores) in enumerate(grown, start=app.next_executor)
@@ -189,43 +202,9 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
     return (candidate for candidate in candidates if candidate[0] not in own)
 
 
-def placements(state: ClusterState, at: int) -> Iterator[list[facts.ExecutorAllocated]]:
-    """The executors to grant at time `at` (ms), in batches (semantics P6); the caller folds each before the next."""
-    if PLACEMENTS[state.settings.placement].across_apps:
-        while granted := pack_worker_by_worker(state, list(unsatisfied(state))):
-            yield granted
-        return
-    for app in unsatisfied(state):
-        while granted := place(state, app, at):
-            yield granted
-
-
-def unsatisfied(state: ClusterState) -> Iterator[App]:
-    """The apps that placement owes cores, in order of admission (semantics P6).
-
-    Apps of a company that borrows and holds its quota come last (C6). The caller folds the executors of one app before
-    it requests the next. If no worker has room for a minimum executor, only apps that state a size are returned (S5).
-    """
-    served = 0
-    beyond: list[App] = []
-    while state.fleet.most_free_cores():
-        app = state.next_unsatisfied(served, as_asked=not state.fleet.usable)
-        if app is None:
-            break
-        served = app.admitted
-        if app.spec.company in state.queue.borrowers and state.queue.holds_quota(app.spec.company):
-            beyond.append(app)
-        else:
-            yield app
-    for app in beyond:
-        if state.fleet.usable or (not isinstance(app.sizing, Computed) and state.fleet.most_free_cores()):
-            yield app
-
-
-def is_full(state: ClusterState, unheld: Resources | None = None) -> bool:
-    """Whether the requests of waitingApps, without `unheld`, reach the live cluster in some kind (semantics A3)."""
-    requested = state.balance.requested
-    return (requested if unheld is None else requested - unheld).reaches(state.fleet.total)
+def is_full(state: ClusterState, but: Resources = NOTHING) -> bool:
+    """Whether all claims together, without that much, are all that the live cluster has of some kind (semantics A3)."""
+    return (state.claims.total.claimed - but).reaches(state.fleet.total)
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
@@ -242,8 +221,8 @@ def _is_its_worker(held: Allocation, worker: str) -> bool:
 def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> list[Event]:
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
-    An executor that was stopped has not failed. S6 does not apply to apps that size their executors (S5), and neither
-    rule to one whose time is over (X2).
+    An executor that was stopped has not failed, and leaves what is done as it is. Neither rule holds for an app whose
+    time is over (X2).
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
@@ -253,7 +232,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
     app, worker = state.apps[executor.app], state.workers[executor.worker]
     revoked = app.ended is None and executor.status == "stopping"
     reason = executor.revoked or "killed" if revoked and command.reason != "exited" else command.reason
-    done = command.done and isinstance(app.spec.sizing, Computed)
+    done = command.done
     events: list[Event] = [
         facts.ExecutorRemoved(
             app=executor.app,
@@ -265,7 +244,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
         )
     ]
     if app.ended is None and not done and not app.expired_at:
-        events += after_removal(app, [executor])
+        events += [] if revoked else after_removal(app)
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
         if reason == "failed" and not running and failures >= state.settings.max_executor_failures:
@@ -432,16 +411,13 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         facts.ExecutorRemoved(app=executor.app, executor=executor.id, worker=worker.id, reason=reason)
         for executor in worker.executors.values()
     ]
-    lost: dict[str, list[Allocation]] = {}
-    for executor in worker.executors.values():
-        lost.setdefault(executor.app, []).append(executor)
-    for name, executors in lost.items():
-        if state.apps[name].ended is None and not state.apps[name].expired_at:
-            events += after_removal(state.apps[name], executors)
+    for name in dict.fromkeys(executor.app for executor in worker.executors.values() if executor.status != "stopping"):
+        if not state.apps[name].over:
+            events += after_removal(state.apps[name])
     return events
 
 
-def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
+def _tenant(command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
     """The event of a company, its quota (semantics C2) and how long its apps may run (X1)."""
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
@@ -451,9 +427,8 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
     if command.cores is not None and command.memory_mb is not None:
         if part is not None:
             raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
-        settings = state.settings
-        check_range("a quota's cores", command.cores, settings.min_executor_cores, 1000 * MAX_CORES)
-        check_range("a quota's memory, in MiB,", command.memory_mb, settings.min_executor_memory_mb, MAX_MEMORY_MB)
+        check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
+        check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
         amounts = Resources(command.cores, command.memory_mb)
     least_s = 1 if isinstance(command, commands.RegisterCompany) else 0
     usual_s, most_s = command.default_max_runtime_s, command.max_max_runtime_s
@@ -464,7 +439,7 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
         company=command.company,
         amounts=amounts,
         part=part,
-        borrow=bool(command.borrow),
+        borrow=command.borrow,
         default_max_runtime_s=usual_s,
         max_max_runtime_s=most_s,
     )
@@ -472,7 +447,7 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
 
 def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:
     """The quota in full; what the command does not state stays (semantics C2, C6, X1)."""
-    stated = asdict(_tenant(state, command))
+    stated = asdict(_tenant(command))
     known = asdict(_company(state, command.company).spec)
     others = {name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s")}
     given = {name: value for name, value in others.items() if value is not None}

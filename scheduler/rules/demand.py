@@ -6,7 +6,7 @@ Like `decide`, these functions read the state and return events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,13 +28,12 @@ from scheduler.model.events import (
     Sizing,
     Wanted,
 )
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import Resources
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
 from scheduler.rules.state import ClusterState
-from scheduler.rules.submission import check_purchase
 from scheduler.rules.validate import MAX_EXECUTORS, MAX_TASKS, check_name, check_range
 
 MAX_HOSTS = 10_000
@@ -51,10 +50,11 @@ def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields
 def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     """The demand that the command states (semantics L1, O4, P5); a lower one stops no executor.
 
-    A computed app gets executors of the minimum size from now on, and its request becomes that of their number. An app
-    of fixed executors keeps the request of its submission, as in Spark.
+    A computed app gets executors of the minimum size from now on. The request becomes that of the number of executors:
+    at once where it is lower or the app is pending, as far as there is room where it is higher (`grown`). An app that
+    fixed its executors keeps within the cores of its submission, as in Spark.
 
-    Raises: InvalidCommand, or QuotaExceeded if the company may not hold that much (C4).
+    Raises: InvalidCommand.
     """
     executors = command.executors
     check_range("executors", executors, 0, MAX_EXECUTORS)
@@ -62,22 +62,35 @@ def scaled(state: ClusterState, app: App, command: ScaleApp) -> list[Event]:
     preferring = command.preferring_tasks
     if preferring is None:
         preferring = min(sum(command.prefer.values()), max(app.spec.tasks, *command.prefer.values(), 0))
-    sizing, request, done_cores = _sizing(state, app, executors), app.requested, app.done_cores
-    if executors is not None and isinstance(sizing, Fixed) and sizing.counted:
-        done_cores = 0
-        request = _request(app, sizing, executors, done_cores)
-        if not app.requested.covers(request):
-            _check_quota(state, app, request)
-    changed = demand(
-        app,
-        requested=request,
-        sizing=sizing,
-        done_cores=done_cores,
-        executor_limit=executors,
-        preferring_tasks=preferring,
-        preferred_hosts=dict(sorted(command.prefer.items())),
-    )
+    sizing = _sizing(state, app, executors)
+    changes: dict[str, Any] = {"sizing": sizing, "executor_limit": executors}
+    follows = isinstance(sizing, Fixed) and (sizing.counted or state.settings.admission == "fair")
+    if follows and isinstance(sizing, Fixed) and (executors, app.executor_limit) != (None, None):
+        changes |= _requested(state, app, sizing, executors)
+    changes |= {"preferring_tasks": preferring, "preferred_hosts": dict(sorted(command.prefer.items()))}
+    changed = demand(app, **changes)
     return [] if changed == demand(app) else [changed]
+
+
+def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | None) -> dict[str, Any]:
+    """What a demand of so many executors requests now: less at once, more as far as there is room later (L1, S5)."""
+    most = MAX_EXECUTORS if sizing.counted else (app.spec.cores or 0) // sizing.each.cores
+    target = most if executors is None else min(executors, most)
+    stated = min(_stated(app), most)
+    changes: dict[str, Any] = {"done_cores": 0, "target": None}
+    limit = executors
+    if target > stated and app.admitted and state.settings.admission == "fair":
+        limit = stated
+        changes |= {"executor_limit": stated, "target": target}
+    return {**changes, "requested": _request(app, sizing, limit)}
+
+
+def _stated(app: App) -> int:
+    """How many executors of one size the app requests now."""
+    if app.executor_limit is not None:
+        return app.executor_limit
+    cores = app.requested.cores - (app.spec.driver.cores if app.spec.driver is not None else 0)
+    return cores // app.need.executor.cores if app.need.executor.cores else 0
 
 
 def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
@@ -99,18 +112,12 @@ def _sizing(state: ClusterState, app: App, executors: int | None) -> Sizing:
     return sizing
 
 
-def after_removal(app: App, gone: Collection[Allocation]) -> list[Event]:
-    """The app's demand once these executors, whose tasks are not all done, have ended.
+def after_removal(app: App) -> list[Event]:
+    """The app's demand once executors, whose tasks are not all done, have ended.
 
-    The cores of executors that had ended before are owed again (semantics S6). Executors above a lowered number reduce
-    the request (O4).
+    The cores that were done before are owed again (semantics S6).
     """
-    request, sizing = app.requested, app.sizing
-    if isinstance(sizing, Fixed) and sizing.counted:
-        request = _request(app, sizing, app.executor_limit, 0, gone)
-    if not app.done_cores and request == app.requested:
-        return []
-    return [demand(app, done_cores=0, requested=request)]
+    return [demand(app, done_cores=0)] if app.done_cores else []
 
 
 def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
@@ -130,12 +137,12 @@ def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Even
     wanted = max(bounds.least, min(bounds.most, needed))
     if wanted == app.backlog_executors:
         return events
-    limit, step = app.executor_limit or 0, app.next_step
+    changes: dict[str, Any] = {"backlog_executors": wanted, "done_cores": 0}
+    limit = app.executor_limit or 0
     if wanted <= limit:
-        limit, step = wanted, 1
-    request = _request(app, sizing, limit, app.done_cores)
-    changed = demand(app, backlog_executors=wanted, executor_limit=limit, next_step=step, requested=request)
-    return [*events, changed]
+        limit = wanted
+        changes |= {"executor_limit": wanted, "next_step": 1, "target": None}
+    return [*events, demand(app, **changes, requested=_request(app, sizing, limit))]
 
 
 def requests(
@@ -185,28 +192,87 @@ def with_request(state: ClusterState, event: ExecutorAllocated) -> ExecutorAlloc
     return event if app.requested.covers(held) else replace(event, requested=app.requested.at_least(held))
 
 
-def due(state: ClusterState, at: int) -> Iterator[Event]:
-    """The growth and the idle executors of elastic apps at time `at` (ms), in order of admission (semantics L6, T1).
+def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
+    """The executors of elastic apps that were idle for `executor_idle_timeout_s` and that no demand includes (L6).
 
-    While the backlog needs more executors, the app asks for 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as the
-    cluster has room (A3) and the company may hold it (C4). An executor that was idle for `executor_idle_timeout_s` is
-    stopped unless the demand includes it.
+    In the order of the apps' admission, of each the one idle longest first.
     """
     for app in state.elastic_due(at):
-        yield from _growth(state, app, at)
         yield from _given_back(state, app, at)
 
 
+def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
+    """The requests that rise: of demands stated, in the order of the statements, then of elastic apps (L1, L6)."""
+    for app in state.wishing():
+        yield from _wish(state, app)
+    for app in state.elastic_due(at):
+        yield from _growth(state, app, at)
+
+
+def _wish(state: ClusterState, app: App) -> Iterator[AppChanged]:
+    """The stated demand, as far as the company and the cluster have room (semantics L1)."""
+    limit, target, sizing = app.executor_limit or 0, app.target or 0, app.sizing
+    if isinstance(sizing, Fixed) and (more := _room_for(state, app, sizing, target - limit)):
+        limit += more
+        rest = None if limit == target else target
+        yield demand(app, executor_limit=limit, target=rest, requested=_request(app, sizing, limit))
+
+
 def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
+    """The next step of an elastic app: 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as there is room (L6)."""
     limit, wanted, sizing = app.executor_limit or 0, app.backlog_executors or 0, app.sizing
     if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms or not isinstance(sizing, Fixed):
         return
-    for more in range(min(app.next_step, wanted - limit), 0, -1):
-        request = _request(app, sizing, limit + more, app.done_cores)
-        if _has_room(state, app, request):
-            step = 2 * app.next_step if more == app.next_step else 1
-            yield demand(app, executor_limit=limit + more, next_step=step, requested=request)
-            return
+    if _others_wait(state, app):
+        return
+    if more := _room_for(state, app, sizing, min(app.next_step, wanted - limit)):
+        step = 2 * app.next_step if more == app.next_step else 1
+        request = _request(app, sizing, limit + more)
+        yield demand(app, executor_limit=limit + more, next_step=step, requested=request)
+
+
+def withdrawn(state: ClusterState, admitted: AppAdmitted) -> Iterator[AppChanged]:
+    """What elastic apps asked for beyond their least, and were not granted, gives way to another app (semantics E7)."""
+    for app in list(state.elastics.get(admitted.company, {}).values()):
+        if app.spec.app != admitted.app:
+            yield from _lowered(app, sum(one.status != "stopping" for one in app.executors.values()))
+
+
+def _lowered(app: App, executors: int) -> Iterator[AppChanged]:
+    """The request of an elastic app lowered to so many executors, at least to its least number."""
+    least = app.spec.elastic.least if app.spec.elastic is not None else 0
+    limit = max(least, executors)
+    if limit < (app.executor_limit or 0):
+        yield _with_limit(app, limit)
+
+
+def lowered_by_loss(app: App) -> Iterator[AppChanged]:
+    """The elastic app lost an executor that it was lent (semantics E7)."""
+    yield from _lowered(app, sum(one.status != "stopping" for one in app.executors.values()))
+
+
+def raised_by_return(app: App) -> Iterator[AppChanged]:
+    """The elastic app keeps an executor that it was to lose (semantics E7)."""
+    most = app.spec.elastic.most if app.spec.elastic is not None else 0
+    executors = sum(one.status != "stopping" for one in app.executors.values())
+    if (app.executor_limit or 0) < min(most, executors):
+        yield _with_limit(app, min(most, executors))
+
+
+def _with_limit(app: App, limit: int) -> AppChanged:
+    request = _request(app, app.sizing, limit) if isinstance(app.sizing, Fixed) else app.requested
+    return demand(app, executor_limit=limit, next_step=1, target=None, done_cores=0, requested=request)
+
+
+def _others_wait(state: ClusterState, app: App) -> bool:
+    """Whether another app of the company is pending, has a reservation, or fits nowhere now (semantics L6)."""
+    if state.queue.has_pending(app.spec.company):
+        return True
+    return any(
+        need.least.cores and not state.fleet.has_room(need.least) and positions != [app.admitted]
+        for (company, need, holder), positions in state.owed.lists.items()
+        if company == app.spec.company and not (holder and state.fits_where_held(state.apps[holder]))
+    )
 
 
 def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevoked]:
@@ -218,19 +284,48 @@ def _given_back(state: ClusterState, app: App, at: int) -> Iterator[ExecutorRevo
         yield ExecutorRevoked(app=app.spec.app, executor=executor.id, worker=executor.worker, reason="idle")
 
 
-def _request(
-    app: App, sizing: Fixed, executors: int | None, done_cores: int, gone: Collection[Allocation] = ()
-) -> Resources:
-    """The request for that number of executors, once those `gone` have ended (semantics O4).
+def _request(app: App, sizing: Fixed, executors: int | None) -> Resources:
+    """The request for that number of executors, with the driver (semantics L1, O4, S5).
 
-    It counts the executors above the number until they end. Cores that are done (S6) are not owed again.
+    An app that was not sized by a number of executors keeps within its cores; None is all of them. Executors above the
+    number are claimed until they end.
     """
-    each = sizing.each
-    done = done_cores // each.cores
-    owed = max(0, (executors or 0) - (len(app.executors) - len(gone)) - done)
-    held = app.granted - sum((executor.resources for executor in gone), NOTHING)
-    request: Resources = held + each * (done + owed) + Resources(done_cores - done * each.cores)
-    return request if app.spec.driver is None or app.driver is not None else request + app.spec.driver
+    cores, each = app.spec.cores or 0, sizing.each
+    number = executors or 0
+    if not sizing.counted:
+        most = cores // each.cores
+        number = most if executors is None else min(executors, most)
+    request = each * number if sizing.counted or executors is not None else Resources(cores, each.memory_mb * number)
+    return request if app.spec.driver is None else request + app.spec.driver
+
+
+def _usable(app: App, sizing: Fixed, more: int) -> int:
+    """How many executors the app could still use if it requested so many more."""
+    limit = (app.executor_limit or 0) + more
+    left = _request(app, sizing, limit) - app.granted - app.unplaced_driver - Resources(app.done_cores)
+    return max(0, min(left.holds(sizing.each), limit - len(app.executors)))
+
+
+def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
+    """How many executors more, at most so many, the app may ask for now (semantics L1, L6).
+
+    As many as C4 or C6 lets pass, and as stay within the company's part or, with all claims, within the cluster.
+    """
+    if most <= 0 or state.settings.admission == "open":
+        return max(0, most)
+    company, claims, total = app.spec.company, state.claims, state.fleet.total
+    beyond = state.queue.may_borrow(company)
+    quota, part = state.queue.companies[company].limit, state.queue.part(company)
+    claimed, cluster = claims.of(company).claimed, claims.total.claimed
+    more = 0
+    while more < most:
+        added = sizing.each * (_usable(app, sizing, more + 1) - app.usable)
+        if not (beyond or quota.admits(added, lent=False)):
+            break
+        if not part.covers(claimed + added) and not total.covers(cluster + added):
+            break
+        more += 1
+    return more
 
 
 def _check_preferences(app: App, command: ScaleApp) -> None:
@@ -248,38 +343,3 @@ def _check_preferences(app: App, command: ScaleApp) -> None:
         check_name("a preferred host", host)
         check_range(f"tasks that prefer {host}", tasks, 0, MAX_TASKS)
     check_range("tasks with a preference", command.preferring_tasks, 0, MAX_TASKS)
-
-
-def _check_quota(state: ClusterState, app: App, request: Resources) -> None:
-    """Raises: QuotaExceeded or InvalidCommand if the company may not hold the request beside its other apps (C4).
-
-    As at admission, a default quota binds only a company that holds something else and is not alone.
-    """
-    company = state.companies[app.spec.company]
-    check_purchase(company, request)
-    bought = company.spec
-    if not app.admitted or state.settings.admission == "open" or bought.borrow:
-        return
-    others = company.balance.requested - app.requested
-    by_default = bought.amounts is None and bought.part is None
-    if by_default and (len(state.companies) == 1 or others == NOTHING):
-        return
-    held = others + request
-    if not state.quota(bought.company).covers(held):
-        raise InvalidCommand(
-            f"company {bought.company!r} would hold {held.cores} cores and {held.memory_mb} "
-            f"MiB, which is beyond its quota; scale {app.spec.app!r} to less, or end others of its apps first"
-        )
-
-
-def _has_room(state: ClusterState, app: App, request: Resources) -> bool:
-    """Whether an elastic app may grow to that request: the cluster has room (A3), the company may hold it (C4, C6)."""
-    if state.settings.admission == "open":
-        return True
-    company = state.companies[app.spec.company]
-    more = request - app.requested
-    if not state.fleet.total.covers(state.balance.requested + more):
-        return False
-    if company.spec.borrow and state.queue.first() is None:
-        return True
-    return state.quota(app.spec.company).covers(company.balance.requested + more)

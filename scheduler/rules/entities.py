@@ -21,6 +21,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources
 from scheduler.rules.admission.quota import Pending
+from scheduler.rules.claims import NO_NEED, Need, Standings
 from scheduler.rules.ledger import Accounts, Balance, Usage
 
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "expired"]
@@ -38,15 +39,38 @@ class Allocation:
     worker: str
     resources: Resources
     status: Literal["starting", "running", "stopping"] = "starting"
-    revoked: Literal["killed", "idle"] | None = None
+    revoked: Literal["killed", "idle", "reclaimed"] | None = None
     """Why it was told to stop while its app goes on."""
     locality: Locality | None = None
     idle_since: int | None = None
     """Since when (ms) it has no task, None while it has or where nobody asks (semantics L6)."""
+    granted_at: int = 0
+    claim: int = 0
+    """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
+    deadline: int = 0
+    """When (ms) its tasks are ended if reclaiming is firm (semantics E5)."""
+    was_running: bool = False
+    """Whether it was running when it was told to leave for a claim."""
     started: bool = False
     """Whether its worker said that it runs; a driver never says so."""
     warned_at: int = 0
     """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
+
+    id: int
+    worker: str
+    app: str
+    amounts: Resources
+    reason: Literal["hold", "reclaim"]
+    since: int
+    within: bool = False
+    """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
+    leaving: dict[str, Allocation] = field(default_factory=dict)
+    """The executors that were told to leave for the claim and are not gone."""
 
 
 @dataclass(slots=True)
@@ -64,6 +88,25 @@ class Worker:
     decommissioned: bool = False
     executors: dict[str, Allocation] = field(default_factory=dict)
     drivers: dict[str, Allocation] = field(default_factory=dict)
+    holds: dict[int, Hold] = field(default_factory=dict)
+    leaving: Resources = NOTHING
+    """What its executors that were told to stop have."""
+
+    def open_to(self, app: str | None) -> Resources:
+        """What is free and not held for another app (semantics P8); None = held for nobody."""
+        if not self.holds:
+            return self.free
+        held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
+        return (self.free - held).at_least(NOTHING)
+
+
+@dataclass(slots=True)
+class LostWorker:
+    """A worker that was lost at `at` (ms), and what it offered (semantics N3)."""
+
+    id: str
+    offer: Resources
+    at: int
 
 
 @dataclass(slots=True)
@@ -72,6 +115,7 @@ class App:
 
     spec: AppRegistered
     queued: Pending
+    standings: Standings
     accounts: Accounts
     usage: Usage
     """Its company's."""
@@ -91,6 +135,14 @@ class App:
     next_step: int = 1
     """How many more it asks for next, and since when (ms) the last ones are asked for."""
     asked_at: int = 0
+    target: int | None = None
+    """How many executors were asked for, None once they are requested (semantics L1)."""
+    stated: int = 0
+    """Log position at which that was stated."""
+    reserved_at: int = 0
+    """Since when (ms) its company's room is reserved for it; 0 = it is not (semantics C7)."""
+    lapsed: int = 0
+    """Log position at which its last reservation lapsed, 0 = none did."""
     admitted: int = 0
     admitted_at: int = 0
     ended: Literal["finished", "failed", "killed", "expired"] | None = None
@@ -106,9 +158,29 @@ class App:
     """Its name, command, variables and folder; None where they are withheld."""
     owed: bool = False
     """Whether it is admitted and placement owes it cores."""
+    need: Need = NO_NEED
+    """What it needs of a worker."""
+    usable: int = 0
+    """How many of its smallest executors it can still use."""
+    more: Resources = NOTHING
+    """What of its claim is not granted yet (semantics A8)."""
+    claim: Resources = NOTHING
+    """What an elastic app claims, and what of it beyond its least number of executors (semantics E7)."""
+    lent: Resources = NOTHING
+    unserved: bool = False
+    """Whether it was admitted and never granted anything (semantics O3)."""
     executors: dict[str, Allocation] = field(default_factory=dict)
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
+    holds: dict[int, Hold] = field(default_factory=dict)
+    owed_since: int = 0
+    """Since when (ms) it is owed executors and was granted none."""
+    on_lent: bool = False
+    """Whether it was admitted on what elastic apps of its company claim beyond their least (semantics E7)."""
+    no_hold_before: int = 0
+    """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
+    losses: tuple[int, ...] = ()
+    """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
     max_runtime_s: int | None = None
     """How long it may run, extensions included (semantics X1, X3); None = any time."""
     started: int = 0
@@ -144,6 +216,15 @@ class App:
         return left if spec.driver is None or self.driver is not None else left - spec.driver.cores
 
     @property
+    def beyond_least(self) -> Resources:
+        """What an admitted elastic app claims beyond its least number of executors (semantics E7)."""
+        sizing, elastic = self.sizing, self.spec.elastic
+        if elastic is None or not isinstance(sizing, Fixed) or not self.admitted or self.over:
+            return NOTHING
+        least = sizing.each * elastic.least + (self.spec.driver or NOTHING)
+        return (self.claim - least).at_least(NOTHING)
+
+    @property
     def elastic(self) -> bool:
         """Whether its demand follows its backlog (semantics L6)."""
         return self.spec.elastic is not None
@@ -154,11 +235,21 @@ class App:
         return self.spec.driver is None or (self.driver is not None and self.driver.status != "stopping")
 
     @property
+    def unplaced_driver(self) -> Resources:
+        """Its driver while that waits for a worker; nothing otherwise."""
+        return NOTHING if self.spec.driver is None or self.driver is not None else self.spec.driver
+
+    @property
     def lacking(self) -> int:
         """How many executors of its fixed size placement owes it (semantics L1: target - starting - running)."""
-        if not isinstance(self.sizing, Fixed) or not self.admitted or self.ended is not None or self.expired_at:
+        if not isinstance(self.sizing, Fixed) or not self.admitted or self.over:
             return 0
         return max(0, min(self.left_executors, self.left_cores // self.sizing.each.cores))
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or its time is over (semantics X2): it gets nothing more."""
+        return self.ended is not None or self.expired_at > 0
 
     @property
     def runs(self) -> bool:
@@ -173,6 +264,12 @@ class App:
     def allocations(self) -> list[Allocation]:
         """The allocations of its executors and its driver."""
         return [*self.executors.values()] if self.driver is None else [*self.executors.values(), self.driver]
+
+    @property
+    def left_executor_memory_mb(self) -> int:
+        """Memory that may still be granted to its executors, without its driver's (semantics A2, D1)."""
+        left, spec = self.requested.memory_mb - self.granted.memory_mb, self.spec
+        return left if spec.driver is None or self.driver is not None else left - spec.driver.memory_mb
 
     @property
     def left_memory_mb(self) -> int:
@@ -199,4 +296,6 @@ class Company:
     last_selected: int = 0
     apps: int = 0
     """How many apps it has that have not ended."""
+    short_since: int | None = None
+    """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
     users: dict[str, User] = field(default_factory=dict)

@@ -66,6 +66,10 @@ class Fleet:
         """What the live workers offer together."""
         self.live = 0
         """Number of live workers."""
+        self.leaving: dict[str, None] = {}
+        """The live workers on which executors or drivers were told to stop."""
+        self._offers: dict[Resources, int] = {}
+        """What a live worker offers -> how many offer that."""
         self._workers: dict[Shape, list[str]] = {}
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, Shape]] = []
@@ -87,12 +91,16 @@ class Fleet:
         """Add a worker that became live with `offer`, of which `free` is not granted (semantics A4)."""
         self.live += 1
         self.total += offer
+        self._offers[offer] = self._offers.get(offer, 0) + 1
         self._insert(worker, free)
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """Remove a worker that is no longer live, and its `offer` from the totals (semantics A4)."""
         self.live -= 1
         self.total -= offer
+        self._offers[offer] -= 1
+        if not self._offers[offer]:
+            del self._offers[offer]
         kept, _ = self._moved.pop(worker, (free, free))
         self._delete(worker, kept)
 
@@ -119,6 +127,20 @@ class Fleet:
         if self._moved:
             self._sync()
         return self._by_cores[-1].cores if self._by_cores else 0
+
+    def could_host(self, size: Resources) -> bool:
+        """Whether a live worker offers that much, be it granted or not (semantics A8, N3)."""
+        return any(offer.covers(size) for offer in self._offers)
+
+    def has_room(self, size: Resources) -> bool:
+        """Whether a live worker has that much free."""
+        if self._moved:
+            self._sync()
+        by_cores = self._by_cores
+        for index in range(bisect_left(by_cores, Resources(size.cores)), len(by_cores)):
+            if by_cores[index].covers(size):
+                return True
+        return False
 
     def least_memory_mb(self, cores: int) -> int | None:
         """The smallest free memory (MiB) of usable workers with `cores` free; None if there is none (semantics S3)."""
@@ -157,6 +179,13 @@ class Fleet:
             rank = ranked
             alike.append(shape)
         yield from self._of_shapes(alike, largest_first=largest_first)
+
+    def by_room(self) -> Iterator[str]:
+        """The live workers with the most free cores first, then memory, then by id (semantics P8)."""
+        if self._moved:
+            self._sync()
+        for shape in reversed(self._by_cores):
+            yield from self._workers[shape]
 
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
-from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.claims import usable_executors
 from scheduler.rules.ledger import Balance, add_grant, add_request
-from scheduler.rules.placement.delay import timers_of
+from scheduler.rules.placement.delay import takeable_at, timers_of
+from scheduler.rules.placement.owed import key_of
 from scheduler.rules.timers import Timer
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
+    from scheduler.rules.admission.quota import Pending
+    from scheduler.rules.claims import Need, Standing
     from scheduler.rules.entities import Allocation, App, Worker
     from scheduler.rules.state import ClusterState
 
@@ -32,9 +36,12 @@ def violations(state: ClusterState) -> Iterator[str]:
         yield from _worker(worker)
     for app in state.apps.values():
         yield from _app(app, state)
+        yield from _claim(app, state)
     yield from _fleet_and_places(state)
     yield from _pending_and_waiting(state)
     yield from _drivers_and_owed(state)
+    yield from _claims(state)
+    yield from _holds(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
         yield from _limit(name, queue, state)
@@ -63,6 +70,54 @@ def _balances(state: ClusterState) -> Iterator[str]:
                 yield f"user {user_name!r} of {name!r} counts {user_state.balance}, not {users[name, user_name]}"
 
 
+def _claims(state: ClusterState) -> Iterator[str]:
+    """What the cluster, companies and users count of their apps' claims (semantics A8, O3), and who can be hosted."""
+    claims = state.claims
+    claimed: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
+    unserved: defaultdict[tuple[str, ...], Resources] = defaultdict(Resources)
+    held: defaultdict[str, Resources] = defaultdict(Resources)
+    lent: defaultdict[str, Resources] = defaultdict(Resources)
+    for app in state.apps.values():
+        company, user = app.spec.company, app.spec.user
+        live = _sum([one for one in app.allocations() if state.workers[one.worker].status == "alive"])
+        held[company] += live
+        lent[company] += app.lent
+        if app.spec.elastic is not None and (app.claim, app.lent) != (live + app.more, app.beyond_least):
+            yield f"app {app.spec.app!r} counts {app.claim} and {app.lent} beyond its least number of executors"
+        levels: tuple[tuple[str, ...], ...] = ((), (company,), (company, user))
+        for level in levels:
+            claimed[level] += live + app.more
+            unserved[level] += app.requested if app.unserved and level else NOTHING
+    known: list[tuple[tuple[str, ...], Standing]] = [((), claims.total)]
+    known += [((name,), each) for name, each in claims.companies.items()]
+    known += [(user, each) for user, each in claims.users.items()]
+    for level, standing in known:
+        if (standing.claimed, standing.unserved) != (claimed[level], unserved[level]):
+            yield f"{level or 'the cluster'} counts {standing} where its apps claim {claimed[level]}"
+    for name, standing in claims.companies.items():
+        if (standing.held, standing.lent) != (held[name], lent[name]):
+            yield f"company {name!r} counts {standing} where its apps make {held[name]} and {lent[name]}"
+    offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
+    for need in claims.needs.values():
+        sizes = [size for size in (need.least, need.driver) if size.cores]
+        if need.hostable != all(any(offer.covers(size) for offer in offers) for size in sizes):
+            yield f"live workers could host {need.least} or not, against what they offer"
+
+
+def _claim(app: App, state: ClusterState) -> Iterator[str]:
+    """What the app needs and claims (semantics A8)."""
+    name, need = app.spec.app, app.need
+    if app.ended is None and need is not state.claims.need_of(app):
+        yield f"app {name!r} needs something else of a worker than its demand says"
+    if (app.usable, app.more) != (usable_executors(app), need.more(app, state.fleet)):
+        yield f"app {name!r} counts {app.usable} executors and {app.more} that it can still use"
+    if app.usable and app.admitted not in need.owed.get(app.usable, ()):
+        yield f"app {name!r} is not kept among those that can use {app.usable} executors"
+    never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.next_driver
+    if app.unserved != never:
+        yield f"app {name!r} was granted something or not, against its facts"
+
+
 def _worker(worker: Worker) -> Iterator[str]:
     held = _sum((*worker.executors.values(), *worker.drivers.values()))
     if worker.offer - worker.free != held:
@@ -76,7 +131,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     held = _sum(app.allocations())
     if app.granted != held:
         yield f"app {name!r} counts {app.granted} granted, not {held}"
-    if not app.requested.covers(held + Resources(app.done_cores)):
+    if app.executor_limit is None and not app.requested.covers(held + Resources(app.done_cores)):
         yield f"app {name!r} is granted {held} beyond its request"
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"
@@ -94,7 +149,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
 
 def _fleet_and_places(state: ClusterState) -> Iterator[str]:
     live = [worker for _, worker in sorted(state.workers.items()) if worker.status == "alive"]
-    if state.fleet.live_workers() != {worker.id: worker.free for worker in live}:
+    if state.fleet.live_workers() != {worker.id: worker.open_to(None) for worker in live}:
         yield "the fleet index differs from the live workers"
     if state.fleet.live != len(live):
         yield f"the fleet counts {state.fleet.live} live workers, but there are {len(live)}"
@@ -130,11 +185,14 @@ def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
     owing = [app for app in state.waiting.values() if state.wants_executors(app)]
-    owed = [app.admitted for app in owing]
-    if state.unsatisfied != owed:
-        yield f"the unsatisfied apps are those admitted at {state.unsatisfied}, but placement owes those at {owed}"
-    if state.unsatisfied_as_asked != [app.admitted for app in owing if not isinstance(app.sizing, Computed)]:
-        yield f"the apps admitted at {state.unsatisfied_as_asked} are not the unsatisfied ones with a stated sizing"
+    owed: dict[tuple[str, Need, str], list[int]] = {}
+    for app in owing:
+        owed.setdefault(key_of(app), []).append(app.admitted)
+    if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
+        yield f"the unsatisfied apps are those admitted at {state.owed.positions()}, but placement owes those at {owed}"
+    wishes = [one for one in state.waiting.values() if one.target and not one.expired_at]
+    if list(state.wishing()) != sorted(wishes, key=lambda app: app.stated):
+        yield "the demands that are not met yet differ from those of the apps"
     placing = [app for app in state.waiting.values() if app.spec.driver and app.driver is None]
     waiting = sorted(app.submitted for app in placing if not app.expired_at)
     if state.waiting_drivers != waiting:
@@ -148,6 +206,28 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         yield "the drivers differ from those of the workers"
 
 
+def _holds(state: ClusterState) -> Iterator[str]:
+    """What is held and what leaves, as the workers, the apps and the state know it (semantics P8, E5)."""
+    for worker in state.workers.values():
+        stopping = [one for one in (*worker.executors.values(), *worker.drivers.values()) if one.status == "stopping"]
+        if worker.leaving != _sum(stopping):
+            yield f"worker {worker.id!r} counts {worker.leaving} as leaving, but {_sum(stopping)} is"
+        if (worker.id in state.fleet.leaving) != (worker.leaving != NOTHING and worker.status == "alive"):
+            yield f"worker {worker.id!r} is wrongly in or missing from the workers with leaving executors"
+        if list(worker.holds) != [hold.id for hold in state.holds.values() if hold.worker == worker.id]:
+            yield f"the holds on worker {worker.id!r} are not those of the state"
+    for name, app in state.apps.items():
+        if list(app.holds) != [hold.id for hold in state.holds.values() if hold.app == name]:
+            yield f"the holds of app {name!r} are not those of the state"
+        holds = bool(app.executors) and not app.over
+        if (name in state.holders.get(app.spec.company, {})) != holds:
+            yield f"app {name!r} is wrongly in or missing from the holders of executors"
+    for hold in state.holds.values():
+        leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
+        if hold.leaving.keys() != leaving:
+            yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
+
+
 def _timers(state: ClusterState) -> Iterator[str]:
     """Whether the timers are those that the facts call for (semantics T1)."""
     due = [
@@ -155,8 +235,21 @@ def _timers(state: ClusterState) -> Iterator[str]:
         for app in state.waiting.values()
         for when, what in timers_of(app, state.settings)
     ]
-    reserve = [(state.queue.reservation_due(name), name) for name in state.companies]
-    due += [Timer(when, 0, name, "reservation") for when, name in reserve if when is not None]
+    if state.lost:
+        first = min(worker.at for worker in state.lost.values())
+        due.append(Timer(first + state.settings.remember_lost_s * 1000, 0, "", "lost"))
+    offers = Counter(worker.offer for worker in state.known_workers())
+    if state.offers != dict(offers):
+        yield f"workers are counted to offer {state.offers} where they offer {dict(offers)}"
+    due += [Timer(when, 0, name, what) for name in state.companies for when, what in state.queue.moments(name)]
+    patience = state.settings.hold_patience_s * 1000
+    short = {name: state.short_since(name) for name in state.owed.companies()}
+    due += [Timer(since + patience, -1, name, "short") for name, since in short.items() if since is not None]
+    due += [
+        Timer(at, -2, name, what)
+        for name, one in state.executors.items()
+        for at, what in takeable_at(one, state.settings)
+    ]
     if state.timers.table != sorted(due):
         yield f"the timers are {state.timers.table}, but {sorted(due)} are due"
 
@@ -165,17 +258,44 @@ def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     company, tenant = state.companies[name], queue.tenant
     if (tenant.quota, tenant.last_selected) != (state.quota(name), company.last_selected):
         yield f"the queue has another quota or turn of company {name!r} than the facts"
-    if (name in state.queue.borrowers) != company.spec.borrow:
+    if queue.borrows != company.spec.may_borrow:
         yield f"the queue contradicts the facts on whether company {name!r} borrows"
+    mine = [app for app in state.waiting.values() if app.spec.company == name]
+    if queue.admitted != len(mine) or tenant.standing is not state.claims.of(name):
+        yield f"the queue counts {queue.admitted} admitted apps of company {name!r}, not {len(mine)}"
+    part = state.queue.part(name)
+    if part != _part(name, state):
+        yield f"company {name!r} is assured {part}, not {_part(name, state)}"
     for user_name, user in queue.users.items():
         known, facts = user.contender, company.users[user_name]
         if (known.last_selected, known.last_selected_at) != (facts.last_selected, facts.last_selected_at):
             yield f"the queue has another turn of user {user_name!r} of {name!r} than the facts"
 
 
+def _part(name: str, state: ClusterState) -> Resources:
+    """What the company is assured (semantics C8)."""
+    active = {app.spec.company for app in state.waiting.values()} | set(state.queue.taking_part())
+    quotas = {each: state.quota(each) for each in state.companies}
+    parts: list[int] = []
+    for kind in ("cores", "memory_mb"):
+        bought = {each: Fraction(getattr(quota.amount, kind), quota.denominator) for each, quota in quotas.items()}
+        total, live = sum((bought[each] for each in active), Fraction(0)), getattr(state.fleet.total, kind)
+        step = getattr(state.settings, f"min_executor_{kind}")
+        part = bought[name] if total <= live else bought[name] * live / total
+        least = step if state.companies[name].spec.by_default or bought[name] >= step else 0
+        parts.append(max(least, int(part / step) * step))
+    return Resources(parts[0], parts[1])
+
+
 def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:
     limit = queue.limit
-    heads = {user.by_policy[0][1].app: user.by_policy[0][1] for user in queue.users.values() if user.by_policy}
+    heads: dict[str, Pending] = {}
+    for user in queue.users.values():
+        hostable = [app for _, app in user.by_policy if app.hostable]
+        fitting = [app for app in hostable if limit.fits_alone(app.request)]
+        if (user.first, user.head) != (next(iter(hostable), None), next(iter(fitting), None)):
+            yield f"the heads of user {user.contender.user!r} of {name!r} are not the first that can be"
+        heads |= {app.app: app for app in fitting[:1]}
     judged = {app for group in limit.groups.values() for app in group.heads}
     requests = {head.request for head in heads.values()}
     if heads.keys() - limit.reserved.keys() != judged or requests != limit.groups.keys():

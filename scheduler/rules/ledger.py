@@ -18,10 +18,6 @@ class Balance:
     requested: Resources = NOTHING
     granted: Resources = NOTHING
 
-    def occupied(self, occupancy: str) -> Resources:
-        """What counts as occupied under the setting `occupancy` (semantics O3)."""
-        return self.granted if occupancy == "granted" else self.requested
-
 
 @dataclass(slots=True)
 class Usage:

@@ -17,7 +17,7 @@ from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.entities import Allocation, App, Company, Worker
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
 from scheduler.rules.validate import changed_settings, read_part
 
 _LEAST = Resources(1, 1)
@@ -33,9 +33,11 @@ class Facts(Protocol):
     at: int
     companies: dict[str, Company]
     workers: dict[str, Worker]
+    lost: dict[str, LostWorker]
     apps: dict[str, App]
     executors: dict[str, Allocation]
     drivers: dict[str, Allocation]
+    holds: dict[int, Hold]
     queue: AppQueue
 
 
@@ -126,6 +128,11 @@ def _worker_removed(state: Facts, event: events.WorkerRemoved) -> Broken:
     return ("W2", f"worker {event.worker!r} was last seen at {event.last_seen}") if event.last_seen < 0 else None
 
 
+def _lost_workers_forgotten(state: Facts, event: events.LostWorkersForgotten) -> Broken:
+    unknown = [worker for worker in event.workers if worker not in state.lost]
+    return ("N3", f"worker {unknown[0]!r} was not lost, or is forgotten") if unknown else None
+
+
 def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
     if event.app in state.apps:
         return "A1", f"app {event.app!r} is known already"
@@ -183,6 +190,13 @@ def _room_reserved(state: Facts, event: events.RoomReserved) -> Broken:
     return None
 
 
+def _reservation_lapsed(state: Facts, event: events.ReservationLapsed) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.admitted or app.ended is not None or not app.reserved_at:
+        return "C7", f"no room is reserved for app {event.app!r}"
+    return None
+
+
 def _app_admitted(state: Facts, event: events.AppAdmitted) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.admitted or app.ended is not None:
@@ -203,6 +217,10 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
         return "P1", f"worker {event.worker!r} is not live"
     if not event.resources.fits(worker.free):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
+    if worker.holds:
+        open_to = worker.open_to(event.app if isinstance(event, events.ExecutorAllocated) else None)
+        if not open_to.covers(event.resources):
+            return "P8", f"on worker {event.worker!r} only {open_to} are not held for others"
     return None
 
 
@@ -235,12 +253,14 @@ def _driver_allocated(state: Facts, event: events.DriverAllocated) -> Broken:
         return "D1", f"the next driver of app {event.app!r} is {driver_id(event.app, app.next_driver)!r}"
     if event.resources != app.spec.driver:
         return "D1", f"the driver of app {event.app!r} has {app.spec.driver}"
-    if not app.requested.has_room(app.granted, event.resources):
-        return "A2", f"app {event.app!r} requests {app.requested}, and would be granted more"
+    if not app.requested.covers(event.resources):
+        return "A2", f"app {event.app!r} requests {app.requested}, less than its driver has"
     return None
 
 
-def _executor(state: Facts, event: events.ExecutorRemoved | events.ExecutorRevoked, rule: str) -> Broken:
+def _executor(
+    state: Facts, event: events.ExecutorRemoved | events.ExecutorRevoked | events.RevocationWithdrawn, rule: str
+) -> Broken:
     """Whoever tells of an executor knows whose it is and where."""
     held = state.executors.get(event.executor)
     if held is None:
@@ -263,18 +283,60 @@ def _executor_changed(state: Facts, event: events.ExecutorChanged) -> Broken:
     return None
 
 
+def _room_held(state: Facts, event: events.RoomHeld) -> Broken:
+    rule = "P8" if event.reason == "hold" else "E5"
+    app, worker = state.apps.get(event.app), state.workers.get(event.worker)
+    if app is None or not app.admitted or app.ended is not None:
+        return rule, f"app {event.app!r} is not in waitingApps"
+    if worker is None or worker.status != "alive":
+        return rule, f"worker {event.worker!r} is not live"
+    if event.amounts.cores < 1 or not worker.offer.covers(event.amounts):
+        return rule, f"worker {event.worker!r} offers {worker.offer}, no room for {event.amounts}"
+    if any(hold.app != event.app or event.reason == "hold" for hold in worker.holds.values()):
+        return rule, f"room on worker {event.worker!r} is held already"
+    if event.reason == "hold" and any(hold.reason == "hold" for hold in app.holds.values()):
+        return rule, f"app {event.app!r} has a hold already"
+    return None
+
+
+def _hold_ended(state: Facts, event: events.HoldEnded) -> Broken:
+    hold = state.holds.get(event.hold)
+    if hold is None:
+        return "P8", f"no hold begins at position {event.hold}"
+    if (hold.worker, hold.app) != (event.worker, event.app):
+        return "P8", f"the hold of position {event.hold} is for app {hold.app!r} on worker {hold.worker!r}"
+    return None
+
+
 def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
     broken = _executor(state, event, "A5")
     if broken is None and state.executors[event.executor].status == "stopping":
         return "A5", f"executor {event.executor!r} was told to stop already"
+    if broken is not None or event.reason != "reclaimed":
+        return broken
+    hold = state.holds.get(event.hold)
+    if hold is None or (hold.worker, hold.app, hold.reason) != (event.worker, event.claimant, "reclaim"):
+        return "E5", f"no room is held on worker {event.worker!r} for a claim of app {event.claimant!r}"
+    if hold.app == event.app:
+        return "E2", f"app {event.app!r} cannot claim an executor of its own"
+    if event.rule not in ("E2", "E3", "E7") or None in (event.since, event.deadline, event.shares):
+        return "E5", f"the receipt of executor {event.executor!r} is not complete"
+    return None
+
+
+def _revocation_withdrawn(state: Facts, event: events.RevocationWithdrawn) -> Broken:
+    broken = _executor(state, event, "E5")
+    if broken is None:
+        held = state.executors[event.executor]
+        if held.revoked != "reclaimed" or state.apps[held.app].over:
+            return "E5", f"executor {event.executor!r} does not leave for a claim"
+        if held.claim in state.holds:
+            return "E5", f"the claim for which executor {event.executor!r} leaves is not void"
     return broken
 
 
 def _executor_removed(state: Facts, event: events.ExecutorRemoved) -> Broken:
-    broken = _executor(state, event, "A5")
-    if broken is None and event.done and not isinstance(state.apps[event.app].spec.sizing, Computed):
-        return "S6", f"app {event.app!r} sizes its executors: nothing is done with"
-    return broken
+    return _executor(state, event, "A5")
 
 
 def _driver_removed(state: Facts, event: events.DriverRemoved) -> Broken:
@@ -290,8 +352,10 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None or app.expired_at:
         return "O4", f"app {event.app!r} is not known or has ended"
-    if event.done_cores < 0 or not event.requested.covers(app.granted + Resources(event.done_cores)):
-        return "O4", f"app {event.app!r} holds {app.granted}, more than it would request"
+    if event.done_cores < 0 or not event.requested.covers(Resources(event.done_cores)):
+        return "O4", f"app {event.app!r} cannot request {event.requested}, {event.done_cores} cores of it done"
+    if event.target is not None and event.target <= (event.executor_limit or 0):
+        return "L1", f"app {event.app!r} asks for {event.target} executors, which it requests already"
     if (
         (event.executor_limit or 0) < 0
         or event.preferring_tasks < 0
@@ -376,14 +440,19 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.WorkerRegistered: _worker_registered,
     events.WorkerChanged: _worker_changed,
     events.WorkerRemoved: _worker_removed,
+    events.LostWorkersForgotten: _lost_workers_forgotten,
     events.AppRegistered: _app_registered,
     events.RoomReserved: _room_reserved,
+    events.ReservationLapsed: _reservation_lapsed,
     events.AppAdmitted: _app_admitted,
     events.DriverAllocated: _driver_allocated,
     events.DriverRemoved: _driver_removed,
     events.ExecutorAllocated: _executor_allocated,
     events.ExecutorChanged: _executor_changed,
+    events.RoomHeld: _room_held,
+    events.HoldEnded: _hold_ended,
     events.ExecutorRevoked: _executor_revoked,
+    events.RevocationWithdrawn: _revocation_withdrawn,
     events.ExecutorRemoved: _executor_removed,
     events.AppChanged: _app_changed,
     events.ExecutorsRequested: _executors_requested,

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from scheduler.model.commands import Command, ConfigureCluster, EndApp, EndedDriver, EndedExecutor, KillApp, command_of
-from scheduler.model.errors import FairlogError, InvalidCommand
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand
+from scheduler.model.events import AppChanged, AppRegistered, AppRemoved, Event
+from scheduler.model.resources import Resources
 from scheduler.rules import invariants
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -46,46 +47,78 @@ def run_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
 
     Each command is a turn; the commands of a `turn` arrive together (semantics T2). `at` is the time of a command in ms
     and never decreases; the default is 1 ms after the previous one. A turn also runs at each time in between that a
-    rule waits for (T1). `finish` ends all executors and the driver of the app, and removes the app, pending or not.
-    The ledgers are recomputed after every turn.
+    rule waits for (T1). `finish` ends all executors and the driver of the app, and removes the app, pending or not. A
+    refused command is a decision, {"refused": index}; the index counts from 0, and is [i, j] within a turn. The ledgers
+    are recomputed after every turn.
 
-    Raises: FairlogError naming the command (counted from 1) that is malformed or refused.
+    Raises: FairlogError naming the command (counted from 1) that is malformed.
     """
     if not isinstance(scenario, Mapping) or not isinstance(scenario.get("commands"), list):
         raise InvalidCommand('a scenario must be an object {"settings": {…}, "commands": […]}')
-    state = ClusterState()
-    decisions: list[dict[str, Any]] = []
     settings = scenario.get("settings", {})
     if not isinstance(settings, Mapping):
         raise InvalidCommand('"settings" must be an object of settings by name')
-    Turn(state, 0).take(ConfigureCluster(settings=dict(settings)))
-    now = stated = 0
-    for number, operation in enumerate(scenario["commands"], start=1):
+    course = _Course()
+    Turn(course.state, 0).take(ConfigureCluster(settings=dict(settings)))
+    for index, operation in enumerate(scenario["commands"]):
         try:
-            if isinstance(operation, Mapping) and "at" in operation:
-                stated = _time(operation["at"], stated)
-                due = max(stated, now)
-            else:
-                due = now + 1
-            while (moment := state.timers.next(now)) is not None and moment < due:
-                now = moment
-                decisions += _run(Turn(state, now))
-            now = due
-            turn = Turn(state, now)
-            for command in _commands(state, operation):
-                turn.take(command)
+            course.take(index, operation)
         except FairlogError as error:
-            raise InvalidCommand(f"command {number}: {error}") from None
-        decisions += _run(turn)
-    return {"decisions": decisions, "final": _final(state)}
+            raise InvalidCommand(f"command {index + 1}: {error}") from None
+    return {"decisions": course.decisions, "final": _final(course.state)}
 
 
-def _run(turn: Turn) -> list[dict[str, Any]]:
-    """The decisions of the turn after its commands."""
-    turn.settle()
-    invariants.check(turn.state)
-    found = ((decision_of(entry.event), entry.event) for entry in turn.entries)
-    return [decision.as_json(event) for decision, event in found if decision is not None]
+class _Course:
+    """The state between two commands, and the decisions so far."""
+
+    def __init__(self) -> None:
+        self.state = ClusterState()
+        self.decisions: list[dict[str, Any]] = []
+        self._now = self._stated = 0
+        self._requested: dict[str, int] = {}
+        """App -> the cores it requests."""
+
+    def take(self, index: int, operation: Any) -> None:  # noqa: ANN401 - it is read from a file
+        """Decide what is due before the operation, then the operation's turn."""
+        due = self._now + 1
+        if isinstance(operation, Mapping) and "at" in operation:
+            self._stated = _time(operation["at"], self._stated)
+            due = max(self._stated, self._now)
+        while (moment := self.state.timers.next(self._now)) is not None and moment < due:
+            self._now = moment
+            self._settle(Turn(self.state, moment), due=True)
+        moment = self.state.timers.next(self._now)
+        self._now = due
+        turn = Turn(self.state, due)
+        for place, command in _commands(self.state, operation, index):
+            try:
+                turn.take(command)
+            except CommandRejected as refusal:
+                turn.refuse(command, refusal, "")
+                self.decisions.append({"refused": place, "error": type(refusal).__name__})
+        self._settle(turn, due=moment is not None and moment <= due)
+
+    def _settle(self, turn: Turn, *, due: bool) -> None:
+        """Decide the turn after its inputs, and add the decisions."""
+        turn.settle(due=due)
+        invariants.check(self.state)
+        for event, _ in turn.entries:
+            decided = self._decided(event)
+            if decided is not None:
+                self.decisions.append(decided)
+
+    def _decided(self, event: Event) -> dict[str, Any] | None:
+        """The decision as answers show it; None for other events."""
+        if isinstance(event, AppRegistered):
+            self._requested[event.app] = event.requested.cores
+        elif isinstance(event, AppChanged):
+            before = self._requested.get(event.app)
+            self._requested[event.app] = event.requested.cores
+            return None if event.requested.cores == before else {"requested": event.app, "cores": event.requested.cores}
+        elif isinstance(event, AppRemoved) and event.reason not in ("finished", "killed"):
+            return {"removed": event.app, "reason": event.reason}
+        decision = decision_of(event)
+        return None if decision is None else decision.as_json(event)
 
 
 def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
@@ -95,14 +128,27 @@ def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file
 
 
 def _final(state: ClusterState) -> dict[str, Any]:
-    """waitingApps in order, requested and granted amounts as [cores, MiB], and the pending apps by name."""
-    granted = sum((app.granted for app in state.waiting.values()), NOTHING)
+    """Ledgers of the companies as [cores, MiB], free cores by worker, waitingApps and the pending apps, in order."""
+    pending: dict[str, dict[str, list[str]]] = {}
+    for app in state.apps.values():
+        if app.state == "pending":
+            pending.setdefault(app.spec.company, {}).setdefault(app.spec.user, []).append(app.spec.app)
     return {
-        "waiting": list(state.waiting),
-        "occupied": _amounts(state.balance.requested),
-        "granted": _amounts(granted),
-        "companies": {name: _amounts(one.balance.requested) for name, one in sorted(state.companies.items())},
-        "pending": sorted(app.spec.app for app in state.apps.values() if app.state == "pending"),
+        "companies": {name: _ledgers(state, name) for name in sorted(state.companies)},
+        "free": {name: worker.free.cores for name, worker in sorted(state.workers.items())},
+        "waitingApps": list(state.waiting),
+        "pending": pending,
+    }
+
+
+def _ledgers(state: ClusterState, company: str) -> dict[str, Any]:
+    balance, claimed = state.companies[company].balance, state.claims.of(company).claimed
+    part = state.queue.part(company)
+    return {
+        "claim": _amounts(claimed),
+        "requested": _amounts(balance.requested),
+        "granted": _amounts(balance.granted),
+        "part": [f"{part.cores}/1", f"{part.memory_mb}/1"],
     }
 
 
@@ -110,7 +156,11 @@ def _amounts(resources: Resources) -> list[int]:
     return [resources.cores, resources.memory_mb]
 
 
-def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa: ANN401 - it is read from a file
+Place = int | list[int]
+"""The index of a command in its scenario, [i, j] within a turn."""
+
+
+def _commands(state: ClusterState, operation: Any, place: Place) -> Iterator[tuple[Place, Command]]:  # noqa: ANN401 - it is read from a file
     """The commands of one operation; `state` is read when each is taken."""
     if not isinstance(operation, Mapping) or "op" not in operation:
         raise InvalidCommand(f'an operation must be an object with an "op", not {shorten(operation)}')
@@ -118,19 +168,17 @@ def _commands(state: ClusterState, operation: Any) -> Iterator[Command]:  # noqa
     match operation["op"]:
         case "turn":
             together = arguments.get("commands")
-            if not isinstance(together, Sequence) or isinstance(together, str):
+            if not isinstance(together, Sequence) or isinstance(together, str) or not isinstance(place, int):
                 raise InvalidCommand('a turn must be an object {"op": "turn", "commands": […]}')
-            for part in together:
-                yield from _commands(state, part)
+            for number, part in enumerate(together):
+                yield from _commands(state, part, [place, number])
         case "finish":
-            yield from _finish(state, str(arguments.get("app")))
+            for command in _finish(state, str(arguments.get("app"))):
+                yield place, command
         case "settings":
-            yield ConfigureCluster(settings=arguments)
+            yield place, ConfigureCluster(settings=arguments)
         case str(name) if name in _OPERATIONS:
-            try:
-                yield command_of({**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]})
-            except InvalidCommand as error:
-                raise InvalidCommand(f"{name}: {error}") from None
+            yield place, _command(name, arguments)
         case other:
             known = ", ".join((*_OPERATIONS, "finish", "settings", "turn"))
             raise InvalidCommand(f"no operation is named {shorten(other)}; the operations are {known}")
@@ -146,3 +194,13 @@ def _finish(state: ClusterState, name: str) -> Iterator[Command]:
         yield KillApp(app=name)
     else:
         yield EndedDriver(driver=app.driver.id, reason="exited", exit_code=0)
+
+
+def _command(name: str, arguments: Mapping[str, Any]) -> Command:
+    values = {**_IMPLIED.get(name, {}), **arguments, "type": _OPERATIONS[name]}
+    if name == "executor_ended" and values["reason"] == "finished":
+        values["reason"] = "exited"
+    try:
+        return command_of(values)
+    except InvalidCommand as error:
+        raise InvalidCommand(f"{name}: {error}") from None

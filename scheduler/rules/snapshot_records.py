@@ -19,7 +19,8 @@ from msgspec.structs import asdict, astuple
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.admission.quota import Pending
-from scheduler.rules.entities import Allocation, App, Company, User, Worker
+from scheduler.rules.claims import Standing
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.ledger import Balance, Usage
 from scheduler.rules.state import ClusterState
 
@@ -63,10 +64,16 @@ _RECORDS: dict[str, type[Any]] = {
     "cluster": _Cluster,
     "companies": _COMPANY,
     "users": _USER,
-    "workers": _record_of(Worker, "executors", "drivers"),
-    "apps": _record_of(App, "queued", "accounts", "usage", "owed", "executors", "driver"),
+    "workers": _record_of(Worker, "executors", "drivers", "holds", "leaving"),
+    "lost": _record_of(LostWorker),
+    "apps": _record_of(
+        App,
+        *("queued", "accounts", "usage", "owed", "executors", "driver", "holds"),
+        *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
+    ),
     "executors": _ALLOCATION,
     "drivers": _ALLOCATION,
+    "holds": _record_of(Hold, "leaving"),
     "ended": defstruct("Ended", [("app", str)], bases=(_Record,)),
     "held_back": defstruct("HeldBack", [("app", str), ("since", int), ("reserved", bool, False)], bases=(_Record,)),
     "commands": defstruct("Command", [("id", str), ("seq", int)], bases=(_Record,)),
@@ -80,6 +87,7 @@ def _values(kind: str, skipped: int = 0) -> Callable[[Any], tuple[Any, ...]]:
 
 _cluster, _company, _user = _values("cluster"), _values("companies", 1), _values("users", 2)
 _worker, _app, _allocation = _values("workers"), _values("apps"), _values("executors")
+_lost, _hold = _values("lost"), _values("holds")
 _line = msgspec.json.Decoder(tuple[str, msgspec.Raw]).decode
 
 
@@ -91,9 +99,11 @@ def lines(state: ClusterState) -> Iterator[str]:
         "companies": ((name, *_company(company)) for name, company in companies),
         "users": ((name, user, *_user(known)) for name, company in companies for user, known in company.users.items()),
         "workers": map(_worker, state.workers.values()),
+        "lost": map(_lost, state.lost.values()),
         "apps": map(_app, state.apps.values()),
         "executors": map(_allocation, state.executors.values()),
         "drivers": map(_allocation, state.drivers.values()),
+        "holds": map(_hold, state.holds.values()),
         "ended": ((app,) for app in state.ended),
         "held_back": sorted(state.queue.held_back()),
         "commands": state.commands.items(),
@@ -134,7 +144,7 @@ def restored(texts: Iterable[str | bytes]) -> ClusterState:
     return state
 
 
-def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN401, C901 - one case a kind
+def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN401, C901, PLR0912 - one case a kind
     """Add the record's facts to the state."""
     values = asdict(record)
     match kind:
@@ -149,6 +159,8 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.companies[company].users[name] = User(**values)
         case "workers":
             state.workers[record.id] = Worker(**values)
+        case "lost":
+            state.lost[record.id] = LostWorker(**values)
         case "apps":
             state.apps[record.spec.app] = _app_of(state, record, values)
         case "executors":
@@ -157,6 +169,9 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
         case "drivers":
             held = state.drivers[record.id] = Allocation(**values)
             state.apps[held.app].driver = state.workers[held.worker].drivers[held.id] = held
+        case "holds":
+            hold = state.holds[record.id] = Hold(**values)
+            state.workers[hold.worker].holds[hold.id] = state.apps[hold.app].holds[hold.id] = hold
         case "ended":
             state.ended[record.app] = None
         case "commands":
@@ -174,4 +189,6 @@ def _app_of(state: ClusterState, record: Any, values: dict[str, Any]) -> App:  #
     accounts = state.balance, balance, Balance() if user is None else user.balance
     submitted, submitted_at = record.submitted, record.submitted_at
     queued = Pending(spec.app, spec.company, spec.user, spec.kind, record.requested, submitted, submitted_at)
-    return App(queued=queued, accounts=accounts, usage=usage, **values)
+    unknown = Standing(), Standing(), Standing()
+    standings = unknown if company is None else state.claims.standings(spec.company, spec.user)
+    return App(queued=queued, standings=standings, accounts=accounts, usage=usage, **values)

@@ -17,7 +17,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -32,22 +33,23 @@ from scheduler.model.events import (
     ClusterConfigured,
     CommandRefused,
     CompanyRegistered,
-    Computed,
     Event,
     Fixed,
 )
-from scheduler.model.resources import Quota, Resources
+from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
-from scheduler.rules.entities import Allocation, App, Company, User, Worker
+from scheduler.rules.claims import Claims
+from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
-from scheduler.rules.placement.delay import timers_of
+from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
-from scheduler.rules.timers import Timers
+from scheduler.rules.timers import Timers, What
 from scheduler.rules.topology import Topology
 
 REFUSALS_A_MINUTE = 60
@@ -68,6 +70,10 @@ class ClusterState:
         self.companies: dict[str, Company] = {}
         self.workers: dict[str, Worker] = {}
         self.apps: dict[str, App] = {}
+        self.lost: dict[str, LostWorker] = {}
+        """The workers that were lost and are still remembered (semantics N3)."""
+        self.offers: dict[Resources, int] = {}
+        """What a worker offers that is registered, or lost and remembered -> how many offer that."""
         self.waiting: dict[str, App] = {}
         self.ended: OrderedDict[str, None] = OrderedDict()
         self.executors: dict[str, Allocation] = {}
@@ -82,16 +88,23 @@ class ClusterState:
         """How many refusals are logged in the minute since 1970 in which the last one was."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
+        self.claims = Claims(self.fleet)
+        self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
         self.drivers: dict[str, Allocation] = {}
+        self.holds: dict[int, Hold] = {}
+        """What is held for apps, by the position of its event (semantics P8, E5)."""
+        self.holders: dict[str, dict[str, App]] = {}
+        """Company -> its admitted apps that have executors."""
+        self.elastics: dict[str, dict[str, App]] = {}
+        """Company -> its elastic apps in waitingApps."""
         self.driver_cores = 0
         """The cores of live workers that drivers hold (semantics D4, A4)."""
-        self.unsatisfied: list[int] = []
-        """Positions of admission of the apps that placement still owes cores, in order."""
-        self.unsatisfied_as_asked: list[int] = []
-        """Those of them that said what executors they want (semantics S5)."""
-        self._by_admission: dict[int, App] = {}
+        self.owed = Owed()
+        """The apps that placement still owes executors (semantics P6)."""
+        self.wishes: dict[str, App] = {}
+        """The apps whose stated demand is not met yet (semantics L1)."""
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
@@ -111,6 +124,7 @@ class ClusterState:
             raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
+            self._note_shortage()
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
@@ -119,15 +133,6 @@ class ClusterState:
         fold(self, event)
         if private is not None and type(event) is AppRegistered:
             self.apps[event.app].private = private
-
-    def next_unsatisfied(self, after: int, *, as_asked: bool = False) -> App | None:
-        """The app that placement owes cores and that was admitted next after position `after` (semantics P6).
-
-        With `as_asked`, among those that said what executors they want (S5).
-        """
-        positions = self.unsatisfied_as_asked if as_asked else self.unsatisfied
-        index = bisect_right(positions, after)
-        return self._by_admission[positions[index]] if index < len(positions) else None
 
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
@@ -152,15 +157,44 @@ class ClusterState:
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1)."""
         for company in self.queue.changed:
-            due = self.queue.reservation_due(company)
-            self._timers.set(company, 0, () if due is None else ((due, "reservation"),))
+            self._timers.set(company, 0, self.queue.moments(company))
         self.queue.changed.clear()
+        for app in self._timers.changed.values():
+            self._set_timers(app)
+        self._timers.changed.clear()
+        short = {name: self.short_since(name) for name in self.owed.companies()}
+        for name in {**self._timers.short, **short}:
+            since = short.get(name)
+            due: list[tuple[int, What]] = []
+            if since is not None:
+                due.append((since + self.settings.hold_patience_s * 1000, "short"))
+            self._timers.set(name, -1, due)
+        self._timers.short = dict.fromkeys(short)
         return self._timers
+
+    def short_since(self, company: str) -> int | None:
+        """Since when (ms) the company has not reached its part at the end of each turn; None if it has (semantics P8).
+
+        It is kept for companies that are owed executors.
+        """
+        if self.settings.admission == "open" or self.queue.reached(company):
+            return None
+        since = self.companies[company].short_since
+        return self.at if since is None else since
+
+    def _note_shortage(self) -> None:
+        """Time moves on, so the turn has ended: which companies have not reached their parts (semantics P8)."""
+        for name in self.owed.companies():
+            self.companies[name].short_since = self.short_since(name)
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
         due = self.timers.due(at, "reservation")
         return [app for company in due for app in self.queue.to_reserve(company, at)]
+
+    def to_lapse(self, at: int) -> list[str]:
+        """The apps whose reservation has lasted too long by `at` (ms), company by company (semantics C7)."""
+        return [app for company in self.timers.due(at, "lapse") for app in self.queue.to_lapse(company, at)]
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
@@ -201,11 +235,13 @@ class ClusterState:
             "balance": _facts(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
+            "lost": {name: _facts(worker) for name, worker in self.lost.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
             "ended": list(self.ended),
             "executors": {name: _facts(executor) for name, executor in self.executors.items()},
             "drivers": {name: _facts(driver) for name, driver in self.drivers.items()},
+            "holds": [_facts(hold, "leaving") for hold in self.holds.values()],
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
             "refusals": [[name, *said] for name, said in self.refusals.items()],
@@ -218,28 +254,58 @@ class ClusterState:
         `held_back` is the result of `AppQueue.held_back`.
         """
         self.fleet.configure(executor_sizes(self.settings), self._minimum_executor())
+        self.claims.configure(self.settings)
         self.queue.configure(self.settings)
         self.queue.basis.at = self.at
         self._oldest_commands = deque(self.commands)
+        for allocation in (*self.executors.values(), *self.drivers.values()):
+            if allocation.status == "stopping":
+                self.workers[allocation.worker].leaving += allocation.resources
+            if allocation.claim in self.holds:
+                self.holds[allocation.claim].leaving[allocation.id] = allocation
+        for name, company in self.companies.items():
+            standing = self.claims.of(name)
+            selected = company.last_selected
+            self.queue.add_company(name, company.balance, company.usage, last_selected=selected, standing=standing)
+            for user_name, user in company.users.items():
+                standing = self.claims.standings(name, user_name)[2]
+                known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
+                self.queue.add_user(name, known)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
-        for name, company in self.companies.items():
-            self.queue.add_company(name, company.balance, company.usage, last_selected=company.last_selected)
-            for user_name, user in company.users.items():
-                known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at)
-                self.queue.add_user(name, known)
+        for offering in self.known_workers():
+            self._offer(offering.offer, 1)
+        self._wait_to_forget()
         self._set_quotas()
         for app in self.apps.values():
+            app.need = self.claims.need_of(app)
             if not app.admitted and app.ended is None:
-                self.queue.push(app.queued, app.accounts[2])
-        self.queue.hold_back(held_back)
+                app.queued = app.queued._replace(need=app.need)
+                self.queue.push(app.queued, app.accounts[2], app.standings[2])
+                self.queue.recall(app.queued, app.reserved_at, app.lapsed)
+        for executor in self.executors.values():
+            self._set_takeable(executor)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self.waiting[app.spec.app] = app
+            self.queue.companies[app.spec.company].admitted += 1
+            if not app.next_executor and not app.next_driver:
+                self.claims.admit(app)
+            if app.target is not None and not app.expired_at:
+                self.wishes[app.spec.app] = app
             if app.spec.driver is not None and app.driver is None and not app.expired_at:
                 self._let_driver_wait(app, waits=True)
-            self._set_timers(app)
+            if app.spec.elastic is not None and not app.expired_at:
+                self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
+                self.claims.lend(app)
+            owed_since = app.owed_since
             self._reconsider(app)
+            app.owed_since = owed_since
+            if app.executors and not app.expired_at:
+                self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
+            self._set_timers(app)
+            self.queue.touch(app.spec.company, app.spec.user)
+        self.queue.hold_back(held_back)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
@@ -247,6 +313,7 @@ class ClusterState:
             "balance": _facts(company.balance),
             "usage": list(self.usage(company)),
             "last_selected": company.last_selected,
+            "short_since": company.short_since,
             "apps": company.apps,
             "users": {name: _facts(user) for name, user in company.users.items()},
         }
@@ -281,14 +348,24 @@ class ClusterState:
         self.settings = event
         self.configured = True
         self.fleet.configure(executor_sizes(event), self._minimum_executor())
+        self.claims.configure(event)
+        for app in self.apps.values():
+            if app.ended is None:
+                self._set_need(app)
         self.queue.configure(event)
+        self._set_quotas()
         for app in self.waiting.values():
+            self._timers.changed[app.submitted] = app
             self._reconsider(app)
+        for executor in self.executors.values():
+            self._set_takeable(executor)
+        self._wait_to_forget()
         self._forget_ended()
 
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
-        self.queue.add_company(event.company, company.balance, company.usage)
+        standing = self.claims.of(event.company)
+        self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
         self._set_quotas()
 
     def _company_changed(self, event: events.CompanyChanged) -> None:
@@ -298,45 +375,120 @@ class ClusterState:
     def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
         self.queue.remove_company(event.company)
+        self.claims.forget(event.company)
         self._set_quotas()
 
     def _worker_registered(self, event: events.WorkerRegistered) -> None:
         offer = event.offer
+        if event.worker in self.lost:
+            self._forget_lost(event.worker)
+        self._offer(offer, 1)
         worker = self.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
         self._set_live(worker, was=False, now=True)
-        self._set_quotas()
+        self._set_cluster()
 
     def _worker_removed(self, event: events.WorkerRemoved) -> None:
         worker = self.workers.pop(event.worker)
+        if event.reason == "lost":
+            self.lost[event.worker] = LostWorker(event.worker, worker.offer, self.at)
+            self._wait_to_forget()
+        else:
+            self._offer(worker.offer, -1)
         self._set_live(worker, was=worker.status == "alive", now=False)
-        self._set_quotas()
+        self._set_cluster()
 
     def _worker_changed(self, event: events.WorkerChanged) -> None:
         worker = self.workers[event.worker]
         self._set_live(worker, was=worker.status == "alive", now=False)
+        self._offer(worker.offer, -1)
+        self._offer(event.offer, 1)
         worker.free += event.offer - worker.offer
         worker.offer, worker.status = event.offer, event.status
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
         self._set_live(worker, was=False, now=worker.status == "alive")
-        self._set_quotas()
+        self._set_cluster()
+
+    def known_workers(self) -> list[Worker | LostWorker]:
+        """The workers that are registered, or lost and still remembered (semantics N3)."""
+        return [*self.workers.values(), *self.lost.values()]
+
+    def to_forget(self, at: int) -> list[str]:
+        """The workers lost so long before `at` (ms) that they are remembered no longer (semantics N3)."""
+        if not self.lost:
+            return []
+        remembered_ms = self.settings.remember_lost_s * 1000
+        return [worker.id for worker in self.lost.values() if worker.at + remembered_ms <= at]
+
+    def _lost_workers_forgotten(self, event: events.LostWorkersForgotten) -> None:
+        for worker in event.workers:
+            self._forget_lost(worker)
+
+    def _forget_lost(self, worker: str) -> None:
+        self._offer(self.lost.pop(worker).offer, -1)
+        self._wait_to_forget()
+
+    def _offer(self, offer: Resources, change: int) -> None:
+        number = self.offers.pop(offer, 0) + change
+        if number:
+            self.offers[offer] = number
+
+    def _wait_to_forget(self) -> None:
+        first = min((worker.at for worker in self.lost.values()), default=None)
+        remembered_ms = self.settings.remember_lost_s * 1000
+        self._timers.set("", 0, () if first is None else ((first + remembered_ms, "lost"),))
 
     def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
         if was == now:
             return
         change = self.fleet.join if now else self.fleet.leave
-        change(worker.id, worker.offer, worker.free)
+        change(worker.id, worker.offer, worker.open_to(None))
+        if now and worker.leaving != NOTHING:
+            self.fleet.leaving[worker.id] = None
+        else:
+            self.fleet.leaving.pop(worker.id, None)
         held = sum(driver.resources.cores for driver in worker.drivers.values())
         self.driver_cores += held if now else -held
         move = self.places.join if now else self.places.leave
         move(worker.id, worker.host, worker.rack)
+        for allocation in (*worker.executors.values(), *worker.drivers.values()):
+            app = self.apps[allocation.app]
+            self.claims.stay(allocation, app, live=now)
+            if app.spec.company in self.queue.companies:  # none is, while indexes are worked out
+                self.queue.touch(app.spec.company, app.spec.user)
 
     def _set_quotas(self) -> None:
-        """Set all quotas; a default quota does not bind an idle company (semantics C2, C4)."""
+        """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""
+        self.queue.set_cluster(self.fleet.total, self._minimum_executor())
         for name, company in self.companies.items():
-            bought = company.spec.amounts is not None or company.spec.part is not None
-            self.queue.set_quota(name, self.quota(name), stops_idle=bought, borrow=company.spec.borrow)
+            spec = company.spec
+            self.queue.set_quota(name, self.quota(name), stops_idle=not spec.by_default, borrow=spec.may_borrow)
+
+    def _set_cluster(self) -> None:
+        """Which apps live workers could host, what they claim, and quotas, by the workers there are (A8, N3, C2)."""
+        hosted, recounted = self.claims.review()
+        for need in hosted:
+            self.queue.rejudge(need)
+        for company, user in recounted:
+            self.queue.touch(company, user)
+        self._set_quotas()
+
+    def _set_need(self, app: App) -> None:
+        """What the app needs of a worker, by its demand, its driver and the settings (semantics A8)."""
+        need = self.claims.need_of(app)
+        if need is app.need:
+            return
+        if app.admitted:
+            if app.owed:
+                self.owed.remove(app)
+            if self.claims.move(app, need):
+                self.queue.touch(app.spec.company, app.spec.user)
+            if app.owed:
+                self.owed.add(app)
+        else:
+            app.need = need
+            app.queued = self.queue.restate(app.queued, app.requested, need)
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
@@ -346,6 +498,7 @@ class ClusterState:
         app = App(
             event,
             Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
+            self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
             submitted=self.head,
@@ -359,10 +512,19 @@ class ClusterState:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
         company.apps += 1
         self.apps[event.app] = app
-        self.queue.push(app.queued, user.balance)
+        app.need = self.claims.need_of(app)
+        app.queued = app.queued._replace(need=app.need)
+        self.queue.push(app.queued, user.balance, app.standings[2])
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
-        self.queue.reserve(self.apps[event.app].queued)
+        app = self.apps[event.app]
+        app.reserved_at = self.at
+        self.queue.reserve(app.queued, self.at)
+
+    def _reservation_lapsed(self, event: events.ReservationLapsed) -> None:
+        app = self.apps[event.app]
+        app.reserved_at, app.lapsed = 0, self.head
+        self.queue.lapse(app.queued, self.head)
 
     def _app_admitted(self, event: events.AppAdmitted) -> None:
         """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
@@ -371,10 +533,15 @@ class ClusterState:
         app.asked_at = self.at
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested)
+        self.claims.admit(app)
         company = self.companies[event.company]
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
         user.last_selected_at = self.at
+        app.on_lent = event.lent
+        if app.spec.elastic is not None:
+            self.elastics.setdefault(event.company, {})[event.app] = app
+            self.claims.lend(app)
         self.queue.admit(app.queued, self.head)
         if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
@@ -382,22 +549,42 @@ class ClusterState:
 
     def _app_changed(self, event: events.AppChanged) -> None:
         app, request = self.apps[event.app], event.requested
+        before = app.requested
         if app.admitted:
-            add_request(app.accounts, request - app.requested)
-        elif request != app.queued.request:
-            app.queued = self.queue.restate(app.queued, request)
+            add_request(app.accounts, request - before)
         app.requested = request
-        if (event.executor_limit or 0) > (app.executor_limit or 0):
+        self.claims.restate(app, before)
+        wanted = (app.backlog_executors or 0) > (app.executor_limit or 0)
+        wants = (event.backlog_executors or 0) > (event.executor_limit or 0)
+        if (event.executor_limit or 0) > (app.executor_limit or 0) or (wants and not wanted):
             app.asked_at = self.at
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
-        if event.sizing != app.sizing:
-            app.sizing = event.sizing
-            if app.owed:
-                insort(self.unsatisfied_as_asked, app.admitted)
+        app.sizing = event.sizing
+        self._set_need(app)
+        if not app.admitted and request != app.queued.request:
+            app.queued = self.queue.restate(app.queued, request, app.need)
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
+        if event.target != app.target:
+            self._wish(app, event.target)
         self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
+
+    def _wish(self, app: App, target: int | None) -> None:
+        """What was asked for and is not requested yet; a wish that goes on keeps its place (semantics L1)."""
+        if app.target is None:
+            app.stated = self.head
+        app.target = target
+        if target is not None and app.ended is None:
+            self.wishes[app.spec.app] = app
+        else:
+            self.wishes.pop(app.spec.app, None)
+
+    def wishing(self) -> list[App]:
+        """The admitted apps whose stated demand is not met yet, in the order of the statements (semantics L1)."""
+        if not self.wishes:
+            return []
+        return sorted((app for app in self.wishes.values() if app.admitted), key=lambda app: app.stated)
 
     def _executors_requested(self, event: events.ExecutorsRequested) -> None:
         app = self.apps[event.app]
@@ -409,17 +596,24 @@ class ClusterState:
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
         for held in app.allocations():
-            held.status = "stopping"
+            self._let_leave(held)
         app.running = 0
+        self._drop_holder(app)
         app.wanted = ()
+        self.wishes.pop(event.app, None)
         if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
             self._let_driver_wait(app, waits=False)
         self._count_runtime(app)
         if app.admitted:
             del self.waiting[event.app]
             add_request(app.accounts, -app.requested)
-            self.queue.touch(app.spec.company, app.spec.user)
+            if app.unserved:
+                self.claims.serve(app)
             self._reconsider(app)
+            if app.spec.elastic is not None:
+                self.claims.lend(app)
+                self.elastics[app.spec.company].pop(event.app, None)
+            self.queue.leave(app.queued)
         else:
             self.queue.remove(app.queued)
         self._forget_if_over(app)
@@ -440,11 +634,15 @@ class ClusterState:
         if app.spec.driver is not None and app.driver is None:
             self._let_driver_wait(app, waits=False)
         for held in app.allocations():
-            held.status = "stopping"
+            self._let_leave(held)
         app.running = 0
+        self._drop_holder(app)
         app.wanted = ()
+        self.wishes.pop(event.app, None)
+        self.elastics.get(app.spec.company, {}).pop(event.app, None)
         self._set_timers(app)
         self._reconsider(app)
+        self.claims.lend(app)
 
     def _app_extended(self, event: events.AppExtended) -> None:
         """It may run longer, and is warned before the new end (semantics X3)."""
@@ -465,13 +663,20 @@ class ClusterState:
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        executor = Allocation(event.executor, event.app, event.worker, event.resources)
+        executor = Allocation(event.executor, event.app, event.worker, event.resources, granted_at=self.at)
         executor.locality = event.locality
+        app.owed_since = self.at
+        self._timers.changed[app.submitted] = app
+        if not app.executors:
+            self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
+        self._set_takeable(executor)
         app.next_executor += 1
         if event.requested is not None:
-            add_request(app.accounts, event.requested - app.requested)
+            before = app.requested
+            add_request(app.accounts, event.requested - before)
             app.requested = event.requested
+            self.claims.restate(app, before)
             self.queue.touch(app.spec.company, app.spec.user)
         self._grant(app, worker, event.resources)
 
@@ -490,27 +695,104 @@ class ClusterState:
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
 
+    def _room_held(self, event: events.RoomHeld) -> None:
+        """Less is free on the worker for everybody else (semantics P8)."""
+        app, worker = self.apps[event.app], self.workers[event.worker]
+        before = worker.open_to(None)
+        hold = Hold(self.head, event.worker, event.app, event.amounts, event.reason, self.at, event.within)
+        if app.owed:
+            self.owed.remove(app)
+        self.holds[hold.id] = worker.holds[hold.id] = app.holds[hold.id] = hold
+        if app.owed:
+            self.owed.add(app)
+        self.fleet.move(worker.id, before, worker.open_to(None))
+        self._timers.changed[app.submitted] = app
+
+    def _hold_ended(self, event: events.HoldEnded) -> None:
+        """What was held is free again; at its limit, its app gets none for as long (semantics P8)."""
+        app, worker = self.apps.get(event.app), self.workers.get(event.worker)
+        del self.holds[event.hold]
+        if worker is not None and event.hold in worker.holds:
+            before = worker.open_to(None)
+            del worker.holds[event.hold]
+            if worker.status == "alive":
+                self.fleet.move(worker.id, before, worker.open_to(None))
+        if app is not None:
+            if app.owed:
+                self.owed.remove(app)
+            del app.holds[event.hold]
+            if app.owed:
+                self.owed.add(app)
+            if event.reason == "limit":
+                app.no_hold_before = self.at + self.settings.hold_limit_s * 1000
+            self._timers.changed[app.submitted] = app
+
     def _executor_revoked(self, event: events.ExecutorRevoked) -> None:
         executor = self.executors[event.executor]
-        self.apps[executor.app].running -= executor.status == "running"
-        executor.status, executor.revoked = "stopping", event.reason
-        self._reconsider(self.apps[executor.app])
+        app = self.apps[executor.app]
+        executor.was_running = executor.status == "running"
+        app.running -= executor.was_running
+        self._let_leave(executor)
+        executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
+        if event.hold:
+            self.holds[event.hold].leaving[executor.id] = executor
+            if app.losses[-1:] != (self.at,):
+                app.losses = (*app.losses, self.at)[-self.settings.max_reclaims :]
+        self._reconsider(app)
+
+    def _revocation_withdrawn(self, event: events.RevocationWithdrawn) -> None:
+        """It goes on as before it was told to leave (semantics E5)."""
+        executor = self.executors[event.executor]
+        app = self.apps[executor.app]
+        executor.status = "running" if executor.was_running else "starting"
+        app.running += executor.was_running
+        executor.revoked, executor.claim, executor.deadline, executor.was_running = None, 0, 0, False
+        self._count_leaving(executor, -executor.resources)
+        self._reconsider(app)
+
+    def _let_leave(self, allocation: Allocation) -> None:
+        """It was told to stop; what it has comes free on its worker (semantics A5)."""
+        if allocation.status != "stopping":
+            allocation.status = "stopping"
+            self._count_leaving(allocation, allocation.resources)
+
+    def _count_leaving(self, allocation: Allocation, change: Resources) -> None:
+        worker = self.workers[allocation.worker]
+        worker.leaving += change
+        if worker.leaving != NOTHING and worker.status == "alive":
+            self.fleet.leaving[worker.id] = None
+        else:
+            self.fleet.leaving.pop(worker.id, None)
 
     def _executor_removed(self, event: events.ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
+        self._timers.set(executor.id, -2, ())
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
+        if not app.executors:
+            self._drop_holder(app)
         if executor.status == "running":
             app.running -= 1
+        elif executor.status == "stopping":
+            self._count_leaving(executor, -executor.resources)
+            if executor.claim in self.holds:
+                self.holds[executor.claim].leaving.pop(event.executor, None)
         app.started -= executor.started
         self._count_runtime(app)
         if event.reason == "failed":
             app.failures += 1
         if event.done:
-            app.done_cores += executor.resources.cores
+            held = app.granted.cores - executor.resources.cores + app.unplaced_driver.cores
+            app.done_cores = max(0, app.requested.cores - held)
         self._grant(app, worker, -executor.resources)
         self._forget_if_over(app)
+
+    def _drop_holder(self, app: App) -> None:
+        """The app has no executors any more, or has ended."""
+        holders = self.holders.get(app.spec.company, {})
+        if holders.pop(app.spec.app, None) is not None and not holders:
+            del self.holders[app.spec.company]
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
@@ -521,6 +803,7 @@ class ClusterState:
             self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)
         self._count_runtime(app)
+        self._set_need(app)
         self._grant(app, worker, event.resources)
 
     def _driver_removed(self, event: events.DriverRemoved) -> None:
@@ -528,11 +811,14 @@ class ClusterState:
         driver = self.drivers.pop(event.driver)
         app, worker = self.apps[driver.app], self.workers[driver.worker]
         del worker.drivers[event.driver]
+        if driver.status == "stopping":
+            self._count_leaving(driver, -driver.resources)
         app.driver = None
         if worker.status == "alive":
             self.driver_cores -= driver.resources.cores
         if app.ended is None and not app.expired_at:
             self._let_driver_wait(app, waits=True)
+            self._set_need(app)
         self._count_runtime(app)
         self._grant(app, worker, -driver.resources)
         self._forget_if_over(app)
@@ -546,46 +832,71 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        before = worker.free
+        before = worker.open_to(None)
         worker.free -= grant
-        if worker.status == "alive":
-            self.fleet.move(worker.id, before, worker.free)
+        live = worker.status == "alive"
+        if live:
+            self.fleet.move(worker.id, before, worker.open_to(None))
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         add_grant(app.accounts, grant)
-        if self.settings.occupancy == "granted":
+        if app.unserved:
+            self.claims.serve(app)
             self.queue.touch(app.spec.company, app.spec.user)
-        self._reconsider(app)
+        elif self.settings.occupancy == "granted":
+            self.queue.touch(app.spec.company, app.spec.user)
+        self._reconsider(app, grant if live else None)
 
-    def _reconsider(self, app: App) -> None:
-        """Bring what follows from the app's demand and its executors up to date."""
-        sizing = type(app.sizing)
-        if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
-            left = app.requested.cores > app.granted.cores + app.done_cores
-            owed = left and app.ended is None and app.admitted > 0 and not app.expired_at
-        else:
-            if sizing is Fixed:
-                self._set_timers(app)
-            owed = self.wants_executors(app)
-        if owed == app.owed:
-            return
-        app.owed = owed
-        if owed:
-            insort(self.unsatisfied, app.admitted)
-            self._by_admission[app.admitted] = app
-        else:
-            del self.unsatisfied[bisect_left(self.unsatisfied, app.admitted)]
-            del self._by_admission[app.admitted]
-        if sizing is not Computed:
+    def _reconsider(self, app: App, held: Resources | None = None) -> None:
+        """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
+        if type(app.sizing) is Fixed:
+            self._set_timers(app)
+        if self.claims.update(app, held):
+            self.queue.touch(app.spec.company, app.spec.user)
+        owed = self.wants_executors(app)
+        if owed != app.owed:
+            app.owed = owed
             if owed:
-                insort(self.unsatisfied_as_asked, app.admitted)
+                app.owed_since = self.at
+            self._timers.changed[app.submitted] = app
+            if owed:
+                self.owed.add(app)
             else:
-                del self.unsatisfied_as_asked[bisect_left(self.unsatisfied_as_asked, app.admitted)]
+                self.owed.remove(app)
+
+    def _set_takeable(self, executor: Allocation) -> None:
+        """From when on the executor may be taken, where that is not at once (semantics E2)."""
+        self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
         living = app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
+
+    def fits_where_held(self, app: App) -> bool:
+        """Whether an executor of the app fits on a live worker where room is held for it (semantics P8)."""
+        workers = (self.workers.get(hold.worker) for hold in app.holds.values())
+        return any(
+            worker is not None and worker.status == "alive" and worker.open_to(app.spec.app).covers(app.need.least)
+            for worker in workers
+        )
+
+    @contextmanager
+    def seen_by(self, app: App) -> Iterator[None]:
+        """Have the fleet show what is free to the app, room that is held for it included (semantics P8)."""
+        workers = [self.workers.get(worker) for worker in dict.fromkeys(hold.worker for hold in app.holds.values())]
+        seen = [
+            (worker, worker.open_to(None), worker.open_to(app.spec.app))
+            for worker in workers
+            if worker is not None and worker.status == "alive"
+        ]
+        for worker, everybody, own in seen:
+            self.fleet.move(worker.id, everybody, own)
+        try:
+            yield
+        finally:
+            for worker, everybody, own in seen:
+                self.fleet.move(worker.id, own, everybody)
 
     def _forget_if_over(self, app: App) -> None:
         """An ended app is over once its last executor is gone; old ones are forgotten, the log keeps them."""
@@ -618,14 +929,19 @@ class ClusterState:
         events.WorkerRegistered: _worker_registered,
         events.WorkerChanged: _worker_changed,
         events.WorkerRemoved: _worker_removed,
+        events.LostWorkersForgotten: _lost_workers_forgotten,
         AppRegistered: _app_registered,
         events.RoomReserved: _room_reserved,
+        events.ReservationLapsed: _reservation_lapsed,
         events.AppAdmitted: _app_admitted,
         events.DriverAllocated: _driver_allocated,
         events.DriverRemoved: _driver_removed,
         events.ExecutorAllocated: _executor_allocated,
         events.ExecutorChanged: _executor_changed,
+        events.RoomHeld: _room_held,
+        events.HoldEnded: _hold_ended,
         events.ExecutorRevoked: _executor_revoked,
+        events.RevocationWithdrawn: _revocation_withdrawn,
         events.ExecutorRemoved: _executor_removed,
         events.AppChanged: _app_changed,
         events.ExecutorsRequested: _executors_requested,
@@ -660,11 +976,14 @@ def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:
-    facts = _facts(worker, "executors", "drivers")
+    facts = _facts(worker, "executors", "drivers", "holds", "leaving")
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 
-_APP_LINKS = ("spec", "private", "queued", "accounts", "usage", "executors", "driver")
+_APP_LINKS = (
+    *("spec", "private", "queued", "accounts", "usage", "executors", "driver", "holds"),
+    *("standings", "need", "more", "usable", "unserved", "claim", "lent"),
+)
 
 
 def _app_facts(app: App) -> dict[str, Any]:

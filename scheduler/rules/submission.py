@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp
-from scheduler.model.errors import DuplicateApp, InvalidCommand, QuotaExceeded
+from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules import validate
@@ -41,12 +43,10 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_range("retries", command.retries, 0, 1000)
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     max_runtime_s = runtime_of(state.settings, company.spec, command)
-    request = _request(state, cores, sizing)
+    request = _request(state, cores, sizing, command.executor_limit)
     if driver is not None:
         request += driver
-    if state.settings.admission == "fair":
-        check_purchase(company, request)
-    return AppRegistered(
+    registered = AppRegistered(
         app=command.app,
         company=command.company,
         user=command.user,
@@ -64,16 +64,70 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         max_runtime_s=max_runtime_s,
         warn=warning_of(command, max_runtime_s),
     )
+    if state.settings.admission == "fair":
+        _check_purchase(company, registered)
+        _check_size(state, sizing, cores or 0)
+        _check_fits(state, registered)
+    return registered
 
 
-def _request(state: ClusterState, cores: int | None, sizing: Sizing) -> Resources:
-    """The request for the app's executors (semantics A1, A2, S5); nothing yet if its cores are unlimited (A6)."""
+def _check_size(state: ClusterState, sizing: Sizing, cores: int) -> None:
+    """Raises: InvalidCommand if an executor is larger than the app, or out of the bounds that are set (S5)."""
+    settings = state.settings
+    if isinstance(sizing, Fixed) and not sizing.counted and sizing.each.cores > cores:
+        raise InvalidCommand(
+            f"an executor of {sizing.each.cores} cores is larger than the app, which asks for {cores} in all; "
+            "ask for more cores, or for smaller executors"
+        )
+    if settings.own_sizes == "any" or isinstance(sizing, Computed):
+        return
+    least = Resources(settings.min_executor_cores, settings.min_executor_memory_mb)
+    most = Resources(settings.max_executor_cores, settings.max_executor_memory_mb)
+    each = sizing.each if isinstance(sizing, Fixed) else Resources(least.cores, sizing.memory_mb)
+    if not each.covers(least) or not most.covers(each):
+        raise InvalidCommand(f"executors must have between {least} and {most} (setting own_sizes), not {each}")
+
+
+def _check_fits(state: ClusterState, app: AppRegistered) -> None:
+    """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
+    if not state.offers or state.settings.never_fits == "wait":
+        return
+    executor, driver = state.claims.smallest(app.sizing)[1], app.driver
+    beside = app.requested.cores - (driver.cores if driver is not None else 0)
+    if app.executor_limit != 0 and beside >= executor.cores:
+        _check_fit(state, "an executor", executor)
+    if driver is not None:
+        _check_fit(state, "the driver", driver)
+
+
+def _check_fit(state: ClusterState, what: str, size: Resources) -> None:
+    for offer in state.offers:
+        if offer.covers(size):
+            return
+    worker, nearest_offer = nearest(((worker.id, worker.offer) for worker in state.known_workers()), size)
+    raise NeverFits(what, str(size), worker, str(nearest_offer))
+
+
+def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[str, Resources]:
+    """Of these workers and what they have, the one that has most of what is missing (semantics N3)."""
+
+    def nearness(one: tuple[str, Resources]) -> tuple[float, Resources, str]:
+        return min(min(1.0, has / asked) for has, asked in zip(one[1], size, strict=False) if asked), one[1], one[0]
+
+    return max(workers, key=nearness)
+
+
+def _request(state: ClusterState, cores: int | None, sizing: Sizing, limit: int | None) -> Resources:
+    """What the app requests for its executors (semantics A1, A2, S5); nothing yet if its cores are unlimited (A6)."""
     if cores is None:
         return NOTHING
     if isinstance(sizing, Computed):
         return requested_resources(state.settings, cores, sizing.memory_per_task_mb)
-    executors = cores // sizing.each.cores if isinstance(sizing, Fixed) else max(1, state.fleet.live)
-    return Resources(cores, executors * sizing.memory_mb)
+    if isinstance(sizing, Fixed):
+        if limit is not None and state.settings.admission == "fair":
+            cores = min(cores, limit * sizing.each.cores)
+        return Resources(cores, cores // sizing.each.cores * sizing.memory_mb)
+    return Resources(cores, max(1, state.fleet.live) * sizing.memory_mb)
 
 
 def _cores_and_tasks(state: ClusterState, command: SubmitApp, sizing: Sizing) -> tuple[int | None, int]:
@@ -145,9 +199,11 @@ def _elastic(state: ClusterState, command: SubmitApp, least: int, most: int) -> 
     tasks = command.tasks
     if tasks is None:
         tasks = 0 if command.driver else most * each
+    if not command.driver:
+        least = min(least, -(-tasks // each))
     start = least or min(1, tasks)
     fixed = {"sizing": "fixed", "executor_cores": each, "executor_memory_mb": memory_mb}
-    return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start)
+    return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start, elastic=(least, most))
 
 
 def _bounds(command: SubmitApp, tasks: int) -> Elastic | None:
@@ -156,7 +212,7 @@ def _bounds(command: SubmitApp, tasks: int) -> Elastic | None:
         return None
     least, most = command.elastic
     backlog = max(least, min(most, -(-tasks // (command.executor_cores or 1))))
-    return Elastic(least, most, backlog, 1 if least else 2)
+    return Elastic(least, most, backlog, 1)
 
 
 def _driver(command: SubmitApp) -> Resources | None:
@@ -173,10 +229,18 @@ def _driver(command: SubmitApp) -> Resources | None:
     return Resources(cores, memory_mb)
 
 
-def check_purchase(company: Company, request: Resources) -> None:
-    """Raises: QuotaExceeded if the request alone is larger than the company's quota in amounts (semantics C4)."""
-    name, quota = company.spec.company, company.spec.amounts
-    if quota is not None and request.cores > quota.cores:
-        raise QuotaExceeded(name, "cores", request.cores, quota.cores)
-    if quota is not None and request.memory_mb > quota.memory_mb:
-        raise QuotaExceeded(name, "MiB of memory", request.memory_mb, quota.memory_mb)
+def _check_purchase(company: Company, app: AppRegistered) -> None:
+    """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (C4, L6).
+
+    A company that may borrow may request more, but for the least number of executors of an elastic app.
+    """
+    request = app.requested
+    if company.spec.may_borrow:
+        if app.elastic is None or not isinstance(app.sizing, Fixed):
+            return
+        request = app.sizing.each * app.elastic.least
+    name, bought = company.spec.company, company.spec.amounts
+    if bought is not None and request.cores > bought.cores:
+        raise QuotaExceeded(name, "cores", request.cores, bought.cores)
+    if bought is not None and request.memory_mb > bought.memory_mb:
+        raise QuotaExceeded(name, "MiB of memory", request.memory_mb, bought.memory_mb)

@@ -8,11 +8,29 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-What = Literal["delay", "growth", "idle", "reservation", "expiry", "warning"]
-"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room (C7),
-the end of an app's time and the warning before it (X2)."""
+if TYPE_CHECKING:
+    from scheduler.rules.entities import App
+
+What = Literal[
+    "delay",
+    "growth",
+    "idle",
+    "lapse",
+    "lost",
+    "reservation",
+    "hold",
+    "hold-limit",
+    "short",
+    "takeable",
+    "expiry",
+    "warning",
+]
+"""A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), a held-back app's room and its
+end (C7), how long a lost worker is remembered (N3), the wait of an app and of its company for a hold, and
+the end of one (P8), an executor that may be taken from then on (E2), the end of an app's time and the warning before
+it (X2)."""
 
 
 class Timer(NamedTuple):
@@ -29,6 +47,10 @@ class Timers:
 
     def __init__(self) -> None:
         self.table: list[Timer] = []
+        self.changed: dict[int, App] = {}
+        """The apps that may wait for another time since somebody last asked, by the position of their submission."""
+        self.short: dict[str, None] = {}
+        """The companies of which the table tells when they will have been short for too long (semantics P8)."""
         self._of: dict[tuple[str, int], tuple[tuple[int, What], ...]] = {}
 
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> None:

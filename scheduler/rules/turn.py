@@ -20,19 +20,26 @@ from scheduler.model.events import (
     AppWarned,
     ClusterConfigured,
     CommandRefused,
-    Computed,
     DriverAllocated,
     DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorRevoked,
+    HoldEnded,
+    LostWorkersForgotten,
     MasterElected,
+    ReservationLapsed,
+    RevocationWithdrawn,
+    RoomHeld,
     RoomReserved,
 )
-from scheduler.rules.decide import admit, decide, placements
-from scheduler.rules.demand import MOVE_REQUESTS, due, requests, with_request
+from scheduler.rules.decide import admit, decide
+from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
+from scheduler.rules.holds import new_holds, void
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.reclaim import reclaim
 from scheduler.rules.runtime import expiries
+from scheduler.rules.serving import served
 from scheduler.rules.state import ClusterState
 
 
@@ -120,7 +127,7 @@ class Turn:
         return True
 
     def settle(self, *, due: bool = False) -> bool:
-        """Admit until nobody may enter, let elastic apps grow and shrink, place drivers and executors (semantics T2).
+        """Decide what time has brought, admit, let demands grow, place drivers and executors (semantics T2).
 
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
@@ -193,13 +200,11 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     return () if requested is None else (requested,)
 
 
-def _moments(state: ClusterState, at: int) -> Iterator[Event]:
-    return expiries(state, at)
-
-
 def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
     while (admitted := admit(state)) is not None:
         yield admitted
+        if admitted.lent:
+            yield from withdrawn(state, admitted)
 
 
 def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
@@ -207,9 +212,23 @@ def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
 
 
 def _executors(state: ClusterState, at: int) -> Iterator[Event]:
-    for granted in placements(state, at):
-        for event in granted:
-            yield event if type(state.apps[event.app].sizing) is Computed else with_request(state, event)
+    for event in served(state, at):
+        yield with_request(state, event) if type(event) is ExecutorAllocated else event
+
+
+def _holds(state: ClusterState, at: int) -> Iterator[Event]:
+    yield from new_holds(state, at)
+    yield from reclaim(state, at)
+
+
+def _moments(state: ClusterState, at: int) -> Iterator[Event]:
+    yield from expiries(state, at)
+    if forgotten := state.to_forget(at):
+        yield LostWorkersForgotten(workers=tuple(forgotten))
+    for app in state.to_lapse(at):
+        yield ReservationLapsed(app=app)
+    yield from void(state, at)
+    yield from given_back(state, at)
 
 
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
@@ -222,6 +241,20 @@ STAGES = (
             Decision(
                 AppWarned, "X2", "{0.app} is warned that its time is almost over", {"warned": "app", "signal": "signal"}
             ),
+            Decision(
+                LostWorkersForgotten,
+                "N3",
+                "{0.workers} are remembered no longer",
+                {"forgotten": "workers"},
+            ),
+            Decision(ReservationLapsed, "C7", "the room reserved for {0.app} is free again", {"lapsed": "app"}),
+            Decision(
+                ExecutorRevoked,
+                "L6",
+                "{0.executor} is told to stop",
+                {"revoked": "executor", "reason": "reason"},
+                lambda event: event.reason == "idle",
+            ),
         ),
     ),
     Stage(
@@ -229,21 +262,13 @@ STAGES = (
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
     ),
     Stage(
-        due,
+        grown,
         (
             Decision(
                 AppChanged,
                 "L6",
                 "{0.app} asks for {0.executor_limit} executors",
-                {"demanded": "app", "executors": "executor_limit", "cores": "requested.cores"},
-                lambda event: event.backlog_executors is not None,
-            ),
-            Decision(
-                ExecutorRevoked,
-                "L6",
-                "{0.executor} is told to stop",
-                {"given_back": "app", "executor": "executor", "worker": "worker"},
-                lambda event: event.reason == "idle",
+                {"requested": "app", "cores": "requested.cores"},
             ),
         ),
     ),
@@ -265,24 +290,63 @@ STAGES = (
                 ExecutorAllocated,
                 "P6",
                 "{0.executor} gets {0.resources.cores} cores on {0.worker}",
-                {"allocated": "app", **_GRANT, "locality": "locality"},
+                {"granted": "app", "executor": "executor", **_GRANT, "locality": "locality"},
+            ),
+            Decision(
+                HoldEnded,
+                "P8",
+                "room on {0.worker} is no longer held for {0.app}: {0.reason}",
+                {"hold_ended": "worker", "app": "app"},
+            ),
+            Decision(
+                RevocationWithdrawn,
+                "E5",
+                "{0.executor} goes on as before",
+                {"withdrawn": "executor"},
+            ),
+        ),
+    ),
+    Stage(
+        _holds,
+        (
+            Decision(
+                RoomHeld,
+                "P8",
+                "room for {0.amounts} is held on {0.worker} for {0.app}",
+                {
+                    "held": "worker",
+                    "app": "app",
+                    "cores": "amounts.cores",
+                    "memory_mb": "amounts.memory_mb",
+                    "reason": "reason",
+                },
+            ),
+            Decision(
+                ExecutorRevoked,
+                "E1",
+                "{0.executor} is told to leave for {0.claimant}",
+                {"revoked": "executor", "claimant": "claimant", "rule": "rule"},
+                lambda event: event.reason == "reclaimed",
             ),
         ),
     ),
 )
 """In the order of a turn."""
-_KNOWN = {decision.event: (number, decision) for number, stage in enumerate(STAGES) for decision in stage.decisions}
+_KNOWN: dict[type[Event], list[tuple[int, Decision]]] = {}
+for _number, _stage in enumerate(STAGES):
+    for _decision in _stage.decisions:
+        _KNOWN.setdefault(_decision.event, []).append((_number, _decision))
 
 
 def decision_of(event: Event, cause: str = "") -> Decision | None:
     """What kind of decision the event is; None if it is of a command, as one with a `cause` always is."""
-    known = None if cause else _KNOWN.get(type(event))
-    return known[1] if known is not None and known[1].is_one(event) else None
+    known = () if cause else _KNOWN.get(type(event), ())
+    return next((decision for _, decision in known if decision.is_one(event)), None)
 
 
 def stage_of(event: Event) -> int:
-    """The number of the stage that decides events of this type, 0 if none does."""
-    return _KNOWN[type(event)][0] if type(event) in _KNOWN else 0
+    """The number of the stage that decides such an event, 0 if none does."""
+    return next((number for number, decision in _KNOWN.get(type(event), ()) if decision.is_one(event)), 0)
 
 
 def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:

@@ -40,8 +40,11 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "app_policy": APP_POLICIES,
     "placement": PLACEMENTS,
     "worker_selection": WORKER_SELECTIONS,
-    "occupancy": ("requested", "granted"),
+    "occupancy": ("requested", "granted", "claimed"),
     "admission": ("fair", "open"),
+    "never_fits": ("refuse", "wait"),
+    "reclaim": ("none", "gentle", "firm"),
+    "own_sizes": ("any", "within-bounds"),
 }
 _AT_LEAST = {
     "min_executor_cores": 2,
@@ -58,11 +61,18 @@ _AT_LEAST = {
     "elastic_step_ms": 1,
     "locality_wait_host_ms": 0,
     "locality_wait_rack_ms": 0,
-    "kill_grace_s": 0,
+    "remember_lost_s": 0,
     "default_max_runtime_s": 1,
     "max_max_runtime_s": 1,
     "archive_after_events": 0,
     "archive_retain_events": 0,
+    "hold_patience_s": 0,
+    "hold_limit_s": 1,
+    "min_runtime_s": 0,
+    "max_reclaims": 1,
+    "reclaim_window_s": 1,
+    "reclaim_patience_s": 0,
+    "kill_grace_s": 0,
 }
 
 

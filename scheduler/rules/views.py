@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Computed, Fixed
-from scheduler.model.resources import Quota, Share
+from scheduler.model.resources import NOTHING, Quota, Share
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
@@ -85,7 +85,7 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
             "company": name,
             "quota": "amounts" if company.spec.amounts is not None else company.spec.part or "default",
             **_quota(state.quota(name)),
-            "borrow": company.spec.borrow,
+            "borrow": company.spec.may_borrow,
             **dict(zip(("usedCoreMs", "usedMemoryMs"), state.usage(company), strict=True)),
             "users": len(company.users),
             "apps": company.apps,
@@ -100,7 +100,8 @@ def shares(state: ClusterState) -> dict[str, Any]:
     users: list[dict[str, Any]] = []
     for name, company in sorted(state.companies.items()):
         share = str(state.queue.share(name))
-        companies.append({"company": name, **_balance(company.balance), **_quota(state.quota(name)), "share": share})
+        amounts = {**_balance(company.balance), **_quota(state.quota(name)), **_standing(state, name)}
+        companies.append({"company": name, **amounts, "share": share})
         for user_name, user in sorted(company.users.items()):
             users.append({"company": name, "user": user_name, **_balance(user.balance)})
     return {"waitingApps": _balance(state.balance), "companies": companies, "users": users}
@@ -122,6 +123,7 @@ def cluster(state: ClusterState) -> dict[str, Any]:
         "cores": state.fleet.total.cores,
         "memory": state.fleet.total.memory_mb,
         "apps": counts,
+        "tooLarge": sum(not found.need.hostable for found in state.apps.values() if found.ended is None),
         "workers": [{"worker": worker.id, "status": worker.status} for _, worker in sorted(state.workers.items())],
     }
 
@@ -178,6 +180,18 @@ def _balance(balance: Balance) -> dict[str, int]:
         "occupiedMemory": balance.requested.memory_mb,
         "grantedCores": balance.granted.cores,
         "grantedMemory": balance.granted.memory_mb,
+    }
+
+
+def _standing(state: ClusterState, company: str) -> dict[str, int]:
+    """The company's assured part, its claim, and what it is granted beyond its part (semantics C8, A8)."""
+    part, standing = state.queue.part(company), state.claims.of(company)
+    beyond = (standing.held - part).at_least(NOTHING)
+    named = {"part": part, "claim": standing.claimed, "beyond": beyond}
+    return {
+        key: value
+        for name, held in named.items()
+        for key, value in ((f"{name}Cores", held.cores), (f"{name}Memory", held.memory_mb))
     }
 
 

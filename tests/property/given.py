@@ -128,7 +128,7 @@ class Cluster:
         memory_mb: int | None = None,
         *,
         part: str | None = None,
-        borrow: bool = False,
+        borrow: bool | None = None,
     ) -> list[Event]:
         """What the registration of a company causes."""
         return self.turn(RegisterCompany(company=name, cores=cores, memory_mb=memory_mb, part=part, borrow=borrow))

@@ -6,11 +6,10 @@ Slow and short on purpose. It uses none of the scheduler's indexes.
 from __future__ import annotations
 
 from fractions import Fraction
-from math import ceil
 from typing import Any
 
-from scheduler.model.events import Computed, Fixed
-from scheduler.model.resources import NOTHING
+from scheduler.model.events import Computed, Fixed, OnePerWorker
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import App, Company, Worker
 from scheduler.rules.state import ClusterState
 
@@ -50,9 +49,82 @@ def granted(state: ClusterState, company: str, user: str | None = None) -> tuple
     return sum(one.resources.cores for one in held), sum(one.resources.memory_mb for one in held)
 
 
+def smallest(state: ClusterState, app: App, per_core: int = 512) -> tuple[int, int]:
+    """The smallest executor of an app in cores and MiB; `per_core` if the scheduler sizes it and no task says (A8)."""
+    if isinstance(app.sizing, Fixed):
+        return app.sizing.each.cores, app.sizing.each.memory_mb
+    if isinstance(app.sizing, OnePerWorker):
+        return 1, app.sizing.memory_mb
+    cores = state.settings.min_executor_cores
+    stated = app.sizing.memory_per_task_mb
+    memory_mb = max(state.settings.min_executor_memory_mb, cores * (per_core if stated is None else stated))
+    return cores, memory_mb + -memory_mb % 256
+
+
+def asks_executors(state: ClusterState, app: App) -> bool:
+    """Whether the app wants any executor at all."""
+    driver = app.spec.driver
+    beside = app.requested.cores - driver.cores if driver is not None and app.spec.cores is not None else 2**31
+    return app.executor_limit != 0 and beside >= smallest(state, app)[0]
+
+
+def needs(state: ClusterState, app: App) -> list[tuple[int, int]]:
+    """What a worker must have for the app: room for an executor, and for its driver until that is placed (A8)."""
+    driver = app.spec.driver if app.driver is None else None
+    return [
+        *([smallest(state, app, 256)] if asks_executors(state, app) else []),
+        *([(driver.cores, driver.memory_mb)] if driver is not None else []),
+    ]
+
+
+def hostable(state: ClusterState, app: App) -> bool:
+    """Whether live workers could host the app if they were empty (semantics N3)."""
+    return all(
+        any(worker.offer.cores >= cores and worker.offer.memory_mb >= memory_mb for worker in live(state))
+        for cores, memory_mb in needs(state, app)
+    )
+
+
+def still(state: ClusterState, app: App) -> tuple[int, int]:
+    """What an admitted app can still use, at most the live cluster (semantics A8)."""
+    if not app.admitted or app.ended is not None or not hostable(state, app):
+        return 0, 0
+    waits = app.spec.driver if app.driver is None else None
+    driver = (waits.cores, waits.memory_mb) if waits is not None else (0, 0)
+    left_mb = app.requested.memory_mb - app.granted.memory_mb - driver[1]
+    cores, memory_mb = smallest(state, app)
+    number = min(app.left_cores // cores, left_mb // memory_mb, app.left_executors)
+    offered = [sum(one.offer.cores for one in live(state)), sum(one.offer.memory_mb for one in live(state))]
+    if not asks_executors(state, app) or number < 1:
+        more = 0, 0
+    elif isinstance(app.sizing, OnePerWorker):
+        more = min(app.left_cores, offered[0]), min(left_mb, offered[1])
+    else:
+        number = min(number, offered[0] // cores, offered[1] // memory_mb)
+        more = number * cores, number * memory_mb
+    return more[0] + driver[0], more[1] + driver[1]
+
+
+def claimed(state: ClusterState, company: str | None = None, *, lent: bool = False) -> tuple[int, int]:
+    """What the cluster's or a company's apps claim; without what elastic ones claim beyond MIN if `lent` (A8, E7)."""
+    cores = memory_mb = 0
+    for app in state.apps.values():
+        if company not in (None, app.spec.company):
+            continue
+        more = still(state, app)
+        held = [one.resources for one in app.allocations() if state.workers[one.worker].status == "alive"]
+        claim = more[0] + sum(one.cores for one in held), more[1] + sum(one.memory_mb for one in held)
+        if lent and app.spec.elastic is not None and app.admitted and app.ended is None:
+            each, driver = smallest(state, app), app.spec.driver or Resources()
+            least = [each[n] * app.spec.elastic.least + [*driver][n] for n in (0, 1)]
+            claim = min(claim[0], least[0]), min(claim[1], least[1])
+        cores, memory_mb = cores + claim[0], memory_mb + claim[1]
+    return cores, memory_mb
+
+
 def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
-    """Whether the app leaves its company within its quota (semantics C4)."""
-    cores, memory_mb = requested(state, company.spec.company)
+    """Whether the app leaves its company within its quota (semantics C4, E7)."""
+    cores, memory_mb = claimed(state, company.spec.company, lent=True)
     if company.spec.amounts is None and company.spec.part is None and not cores and not memory_mb:
         return True
     quota_cores, quota_mb = quota(state, company)
@@ -60,11 +132,24 @@ def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
 
 
 def fits_alone(state: ClusterState, company: Company, app: App) -> bool:
-    """Whether the app would pass the cap of its company if that occupied nothing."""
+    """Whether the app would pass the cap of its company if that claimed nothing."""
     if company.spec.amounts is None and company.spec.part is None:
         return True
     quota_cores, quota_mb = quota(state, company)
     return app.requested.cores <= quota_cores and app.requested.memory_mb <= quota_mb
+
+
+def part(state: ClusterState, company: Company, active: list[Company]) -> tuple[int, int]:
+    """What the company is assured of its quota (semantics C8)."""
+    offered = sum(one.offer.cores for one in live(state)), sum(one.offer.memory_mb for one in live(state))
+    steps = state.settings.min_executor_cores, state.settings.min_executor_memory_mb
+    parts = []
+    for n, step in enumerate(steps):
+        bought, demand = quota(state, company)[n], sum(quota(state, one)[n] for one in active)
+        assured = bought if demand <= offered[n] else bought * offered[n] / demand
+        least = company.spec.by_default or bought >= step
+        parts.append((int(assured // step) or int(least)) * step)
+    return parts[0], parts[1]
 
 
 def dominant(amounts: tuple[int, int], bought: tuple[Fraction, Fraction]) -> Fraction:
@@ -76,14 +161,29 @@ def dominant(amounts: tuple[int, int], bought: tuple[Fraction, Fraction]) -> Fra
 
 
 def occupied(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
-    """What counts as occupied (semantics O3)."""
-    return (granted if state.settings.occupancy == "granted" else requested)(state, company, user)
+    """What counts as occupied; what was never granted anything counts with its request beside grants (semantics O3)."""
+    if state.settings.occupancy == "requested":
+        return requested(state, company, user)
+    held, never = granted(state, company, user), unserved(state, company, user)
+    return held[0] + never[0], held[1] + never[1]
 
 
-def head(state: ClusterState, company: str, user: str) -> App | None:
-    """The app that the user's queue gives next (semantics F1, F2)."""
+def unserved(state: ClusterState, company: str, user: str | None = None) -> tuple[int, int]:
+    """What admitted apps request that were never granted anything (semantics O3)."""
+    apps = [
+        app.requested
+        for app in state.waiting.values()
+        if app.spec.company == company and user in (None, app.spec.user) and not app.next_executor + app.next_driver
+    ]
+    return sum(one.cores for one in apps), sum(one.memory_mb for one in apps)
+
+
+def head(state: ClusterState, company: str, user: str, *, borrows: bool = False) -> App | None:
+    """The app that the user's queue gives next (semantics F1, F2, N3, C4); if it `borrows`, whatever its quota is."""
     sql_first = state.settings.app_policy == "sql-first"
-    queue = pending(state, company, user)
+    queue = [app for app in pending(state, company, user) if hostable(state, app)]
+    if not borrows:
+        queue = [app for app in queue if fits_alone(state, state.companies[company], app)]
     return min(queue, key=lambda app: (sql_first and app.spec.kind != "sql", app.submitted), default=None)
 
 
@@ -106,6 +206,7 @@ class Past:
         self._rates: dict[str, tuple[int, int]] = {}
         self._half_life_ms = self._patience_ms = 0
         self._requests: dict[str, tuple[int, int]] = {}
+        self.lapsed: dict[str, int] = {}
 
     def note(self, state: ClusterState) -> None:
         """Take in the state after the next event; to be called once for each."""
@@ -136,7 +237,12 @@ class Past:
         self._half_life_ms = state.settings.half_life_s * 1000
 
     def _note_patience(self, state: ClusterState) -> None:
-        self._reserve(state.at)
+        self._reserve(state)
+        for name, app in state.apps.items():
+            if app.lapsed > self.lapsed.get(name, 0):
+                self.lapsed[name] = app.lapsed
+                self.reserved.pop(name, None)
+                self.held_since.pop(name, None)
         held = [
             next_app.spec.app
             for name, company in state.companies.items()
@@ -153,25 +259,50 @@ class Past:
         self.held_since = {name: at for name, at in self.held_since.items() if name not in restated}
         self.held_since = {name: self.held_since.get(name, state.at) for name in held if name not in self.reserved}
         self._patience_ms = state.settings.quota_patience_s * 1000
-        self._reserve(state.at)
+        self._reserve(state)
 
-    def _reserve(self, at: int) -> None:
+    def _before_lapse(self, state: ClusterState, name: str) -> bool:
+        """Whether an app of another user waits that was submitted before the app's reservation lapsed (C7)."""
+        known = state.apps.get(name)
+        if known is None:
+            return False
+        spec, lapsed = known.spec, self.lapsed.get(name, 0)
+        others = [user for user in state.companies[spec.company].users if user != spec.user]
+        return any(app.submitted < lapsed for user in others for app in pending(state, spec.company, user))
+
+    def _reserve(self, state: ClusterState) -> None:
         for name, since in list(self.held_since.items()):
-            if at - since > self._patience_ms:
+            if state.at - since > self._patience_ms and not self._before_lapse(state, name):
                 self.reserved[name] = self.held_since.pop(name)
 
 
-def candidate(state: ClusterState, company: Company, past: Past, *, capped: bool) -> App | None:
-    """The app that the company would send (semantics C4, C7, U)."""
+def heads(state: ClusterState, company: Company, past: Past, *, borrows: bool) -> list[App]:
+    """The apps that the company may send as far as quotas go (semantics C4, C6, C7)."""
     name = company.spec.company
     reserved = [app for app in state.apps.values() if app.spec.app in past.reserved and app.spec.company == name]
-    reserved = [app for app in reserved if fits_alone(state, company, app)]
+    reserved = [app for app in reserved if fits_alone(state, company, app) and hostable(state, app)]
     if reserved:
-        heads = [min(reserved, key=lambda app: (past.reserved[app.spec.app], app.submitted))]
+        found = [min(reserved, key=lambda app: (past.reserved[app.spec.app], app.submitted))]
     else:
-        heads = [app for user in company.users if (app := head(state, name, user)) is not None]
-    heads = [app for app in heads if not capped or passes_cap(state, company, app)]
-    return min(heads, key=lambda app: user_order(state, company, app, past), default=None)
+        sent = (head(state, name, user, borrows=borrows) for user in company.users)
+        found = [app for app in sent if app is not None]
+    return [app for app in found if borrows or passes_cap(state, company, app)]
+
+
+def borrowing(state: ClusterState, past: Past) -> dict[str, bool]:
+    """Which companies may pass their quotas (semantics C6, C7)."""
+    reserving = {state.apps[app].spec.company for app in past.reserved} if state.settings.reclaim == "none" else set()
+    reserving = {
+        name
+        for name in reserving
+        if any(
+            fits_alone(state, state.companies[name], app) and hostable(state, app)
+            for app in map(state.apps.__getitem__, past.reserved)
+            if app.spec.company == name
+        )
+    }
+    taking = {name for name, one in state.companies.items() if heads(state, one, past, borrows=False)} | reserving
+    return {name: one.spec.may_borrow and not taking - {name} for name, one in state.companies.items()}
 
 
 def user_order(state: ClusterState, company: Company, app: App, past: Past) -> tuple[Any, ...]:
@@ -194,57 +325,51 @@ def user_order(state: ClusterState, company: Company, app: App, past: Past) -> t
 def company_order(state: ClusterState, company: Company, past: Past) -> tuple[Any, ...]:
     """Where the company stands (semantics C3, C5)."""
     name = company.spec.company
-    by_usage = state.settings.company_policy == "pay-as-you-go"
-    return (
-        dominant(past.used[name] if by_usage else occupied(state, name), quota(state, company)),
-        company.last_selected,
-        name,
-    )
+    amounts = occupied(state, name)
+    if state.settings.company_policy == "pay-as-you-go":
+        used, never = past.used[name], unserved(state, name)
+        amounts = used[0] + 60_000 * never[0], used[1] + 60_000 * never[1]
+    return dominant(amounts, quota(state, company)), company.last_selected, name
 
 
 def next_admission(state: ClusterState, past: Past) -> Choice | None:
     """The next admission (semantics A3, A6, C, U, F)."""
     if state.settings.admission == "open":
         return _oldest(state)
-    workers = live(state)
-    offered = sum(worker.offer.cores for worker in workers), sum(worker.offer.memory_mb for worker in workers)
-    owed = requested(state)
-    full = any(sum_ >= part for sum_, part in zip(owed, offered, strict=True))
-    if full:
-        for name, company in state.companies.items():
-            if company.spec.borrow:
-                both = zip(requested(state, name), granted(state, name), quota(state, company), strict=True)
-                beyond = [max(0, asked - max(has, ceil(bought))) for asked, has, bought in both]
-                owed = owed[0] - beyond[0], owed[1] - beyond[1]
-        if any(sum_ >= part for sum_, part in zip(owed, offered, strict=True)):
-            return None
-    companies = state.companies.values()
-    chosen = {id(one): candidate(state, one, past, capped=True) for one in companies}
-    taking_part = [one for one in companies if chosen[id(one)] is not None]
-    for one in companies:
-        if one.spec.borrow and not full and taking_part in ([], [one]):
-            chosen[id(one)] = candidate(state, one, past, capped=False)
-    able = [one for one in companies if chosen[id(one)] is not None]
-    if not able:
+    offered = sum(one.offer.cores for one in live(state)), sum(one.offer.memory_mb for one in live(state))
+    if not live(state):
         return None
-    first = min(able, key=lambda one: company_order(state, one, past))
-    app = chosen[id(first)]
-    assert app is not None
-    part = dominant(occupied(state, first.spec.company), quota(state, first))
-    printed = "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
+    borrows = borrowing(state, past)
+    sent = {name: heads(state, one, past, borrows=borrows[name]) for name, one in state.companies.items()}
+    busy = {app.spec.company for app in state.waiting.values()}
+    active = [one for name, one in state.companies.items() if name in busy or sent[name]]
+
+    def within(name: str, app: App) -> bool:
+        held, assured = claimed(state, name, lent=True), part(state, state.companies[name], active)
+        if held == (0, 0) and passes_cap(state, state.companies[name], app):
+            return True
+        asked = app.requested.cores, app.requested.memory_mb
+        return all(has + more <= most for has, more, most in zip(held, asked, assured, strict=True))
+
+    def room(name: str) -> bool:
+        own, least, everybody = claimed(state, name), claimed(state, name, lent=True), claimed(state)
+        return all(everybody[n] - own[n] + least[n] < offered[n] for n in (0, 1))
+
+    choices = [(name, app) for name, apps in sent.items() for app in apps if within(name, app)]
+    choices = choices or [(name, app) for name, apps in sent.items() for app in apps if room(name)]
+    if not choices:
+        return None
+    _, app = min(
+        choices,
+        key=lambda one: (
+            company_order(state, state.companies[one[0]], past),
+            user_order(state, state.companies[one[0]], one[1], past),
+        ),
+    )
+    company = state.companies[app.spec.company]
+    share = dominant(occupied(state, app.spec.company), quota(state, company))
+    printed = "1/0" if share == INFINITE else f"{share.numerator}/{share.denominator}"
     return app.spec.app, app.spec.company, app.spec.user, printed
-
-
-def placement_order(state: ClusterState) -> list[int]:
-    """Positions of admission of the apps that placement owes cores, in the order it serves them (semantics P6, C6)."""
-    owed = [app for app in state.waiting.values() if app.owed]
-
-    def beyond(app: App) -> bool:
-        company = state.companies[app.spec.company]
-        has = granted(state, app.spec.company)
-        return company.spec.borrow and any(a >= b for a, b in zip(has, quota(state, company), strict=True))
-
-    return [app.admitted for app in sorted(owed, key=beyond)]
 
 
 def _oldest(state: ClusterState) -> Choice | None:
@@ -262,7 +387,7 @@ def memory_of_executor(state: ClusterState, app: App, cores: int) -> int | None:
     assert isinstance(app.sizing, Computed)
     per_core = app.sizing.memory_per_task_mb
     if per_core is None:
-        enough = [worker.free.memory_mb for worker in usable(state) if worker.free.cores >= cores]
+        enough = [worker.open_to(None).memory_mb for worker in usable(state) if worker.open_to(None).cores >= cores]
         if not enough:
             return None
         per_core = 256 if Fraction(min(enough), cores) <= 256 else 512
@@ -276,20 +401,28 @@ def usable(state: ClusterState) -> list[Worker]:
     return [
         worker
         for worker in live(state)
-        if worker.free.cores >= least.min_executor_cores and worker.free.memory_mb >= least.min_executor_memory_mb
+        if worker.open_to(None).cores >= least.min_executor_cores
+        and worker.open_to(None).memory_mb >= least.min_executor_memory_mb
     ]
 
 
 def sorted_workers(state: ClusterState, cores: int, memory_mb: int) -> list[Worker]:
     """The live workers with that much room, in the order of the setting (semantics P1)."""
-    fitting = [worker for worker in live(state) if worker.free.cores >= cores and worker.free.memory_mb >= memory_mb]
+    fitting = [
+        worker
+        for worker in live(state)
+        if worker.open_to(None).cores >= cores and worker.open_to(None).memory_mb >= memory_mb
+    ]
     match state.settings.worker_selection.split("-"):
         case ["worker", "id"]:
             return sorted(fitting, key=lambda worker: worker.id)
         case [dimension, "free", direction]:
             return sorted(
                 fitting,
-                key=lambda worker: (worker.free.cores if dimension == "cores" else worker.free.memory_mb, worker.id),
+                key=lambda worker: (
+                    worker.open_to(None).cores if dimension == "cores" else worker.open_to(None).memory_mb,
+                    worker.id,
+                ),
                 reverse=direction == "desc",
             )
     raise AssertionError(state.settings.worker_selection)
@@ -342,7 +475,7 @@ def _dealt(
 ) -> list[tuple[str, int, int]]:
     """So many executors, one by one: round and round, or each worker to the full (semantics P2, P3)."""
     placed = dict.fromkeys((worker.id for worker in workers), 0)
-    room = {one.id: min(one.free.cores // size[0], one.free.memory_mb // size[1]) for one in workers}
+    room = {one.id: min(one.open_to(None).cores // size[0], one.open_to(None).memory_mb // size[1]) for one in workers}
     while sum(placed.values()) < number and placed != room:
         for worker in placed:
             while placed[worker] < room[worker] and sum(placed.values()) < number:
@@ -367,8 +500,12 @@ def _as_asked(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
         worker, new = workers[index], bool(fixed) or not executors[index]
         held_mb = (sum(executors) + 1) * memory_mb
         affordable = settings.admission == "open" or held_mb <= left_mb
-        room = worker.free.memory_mb >= (executors[index] + 1) * memory_mb and sum(executors) < limit and affordable
-        return left - sum(cores) >= unit and worker.free.cores - cores[index] >= unit and (room or not new)
+        room = (
+            worker.open_to(None).memory_mb >= (executors[index] + 1) * memory_mb
+            and sum(executors) < limit
+            and affordable
+        )
+        return left - sum(cores) >= unit and worker.open_to(None).cores - cores[index] >= unit and (room or not new)
 
     able = [index for index in range(len(workers)) if fits(index)]
     while able:
@@ -393,7 +530,7 @@ def packed_worker_by_worker(state: ClusterState, apps: list[App]) -> list[tuple[
     count = {app.spec.app: len(app.executors) for app in apps}
     placed = []
     for worker in sorted_workers(state, 1, 1):
-        cores, memory_mb = worker.free.cores, worker.free.memory_mb
+        cores, memory_mb = worker.open_to(None).cores, worker.open_to(None).memory_mb
         for app in apps:
             name, needed_mb = app.spec.app, 0 if isinstance(app.sizing, Computed) else app.sizing.memory_mb
             limited = app.executor_limit is not None and count[name] >= app.executor_limit
@@ -412,7 +549,9 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
     workers = usable(state)
     cores = settings.max_executor_cores
     while cores > settings.min_executor_cores:
-        if left >= len(workers) * cores and 2 * sum(worker.free.cores >= cores for worker in workers) > len(workers):
+        if left >= len(workers) * cores and 2 * sum(worker.open_to(None).cores >= cores for worker in workers) > len(
+            workers
+        ):
             break
         cores //= 2
     while workers and cores >= settings.min_executor_cores:
@@ -431,8 +570,8 @@ def _computed(state: ClusterState, app: App, owed: tuple[int, int, int], own: se
                     if (
                         count
                         and not twice
-                        and worker.free.cores >= held * cores
-                        and worker.free.memory_mb >= held * memory_mb
+                        and worker.open_to(None).cores >= held * cores
+                        and worker.open_to(None).memory_mb >= held * memory_mb
                     ):
                         placed[worker.id] = held
                         count -= 1

@@ -91,7 +91,7 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A3"
     if due is None and is_full(state):
         return "A3"
-    if not queue.limit.admits(app.queued.request) and done.company not in state.queue.borrowers:
+    if not queue.limit.admits(app.queued.request) and not queue.borrows:
         return "C4"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
 

@@ -27,7 +27,6 @@ class _App:
     accounts: Accounts
     requested: Resources
     granted: Resources = NOTHING
-    done_cores: int = 0
     waits: bool = False
     """Whether it is in waitingApps."""
     ended: bool = False
@@ -64,17 +63,25 @@ class ShadowLedger:
     def within_quota(self, event: events.AppAdmitted) -> bool:
         """Whether the app and what its company has requested stay within the quota (semantics C2, C4).
 
-        A company that borrows may pass it (C6), and a default quota does not bind a company that requests nothing.
+        That is the least that the company claims. One that may borrow may pass the quota (C6), and a default quota does
+        not bind a company that claims nothing. What elastic apps have beyond their least number may not count (E7).
         """
         company = self._companies[event.company]
-        spec, has = company.spec, company.sums.requested
-        if spec.borrow or (spec.amounts is None and spec.part is None and has == NOTHING):
+        spec = company.spec
+        if event.lent or spec.may_borrow or (has := self._held(event.company)) == NOTHING:
             return True
         held = self._apps[event.app].requested + has
         if spec.amounts is not None:
             return spec.amounts.covers(held)
         part, of = map(int, spec.part.split("/")) if spec.part else (1, len(self._companies))
         return (self._live * part).covers(held * of)
+
+    def _held(self, company: str) -> Resources:
+        """What the company is granted on live workers."""
+        if self._companies[company].sums.granted == NOTHING:
+            return NOTHING
+        held = (grant for app, worker, grant in self._allocations.values() if worker.live and app.company == company)
+        return sum(held, NOTHING)
 
     def post(self, event: Event, state: ClusterState) -> str | None:
         """Enter the event that `state` has just folded; a sentence if a ledger of the state differs."""
@@ -99,7 +106,7 @@ class ShadowLedger:
         app, requested = self._apps[event.app], event.requested
         if app.waits:
             add_request(app.accounts, requested - app.requested)
-        app.requested, app.done_cores = requested, event.done_cores
+        app.requested = requested
         return self._of_app(app, state)
 
     def _app_removed(self, event: events.AppRemoved, state: ClusterState) -> str | None:
@@ -120,12 +127,13 @@ class ShadowLedger:
     ) -> str | None:
         app, worker, grant = self._apps[event.app], self._workers[event.worker], event.resources
         self._allocations[name] = app, worker, grant
+        if isinstance(event, events.ExecutorAllocated) and event.requested is not None:
+            add_request(app.accounts, event.requested - app.requested)
+            app.requested = event.requested
         return self._grant(app, worker, grant, state)
 
     def _executor_removed(self, event: events.ExecutorRemoved, state: ClusterState) -> str | None:
         app, worker, grant = self._allocations.pop(event.executor)
-        if event.done:
-            app.done_cores += grant.cores
         return self._grant(app, worker, -grant, state)
 
     def _driver_removed(self, event: events.DriverRemoved, state: ClusterState) -> str | None:
@@ -133,15 +141,9 @@ class ShadowLedger:
         return self._grant(app, worker, -grant, state)
 
     def _grant(self, app: _App, worker: _Worker, grant: Resources, state: ClusterState) -> str | None:
-        """A grant beyond the request raises it: with unlimited cores (A6), or one executor per worker (S5)."""
         worker.granted += grant
         app.granted += grant
         add_grant(app.accounts, grant)
-        held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
-        if not app.ended and not app.requested.covers(held):
-            raised = app.requested.at_least(held)
-            add_request(app.accounts, raised - app.requested)
-            app.requested = raised
         return self._of_app(app, state) or self._of_worker(worker, state)
 
     def _of_app(self, app: _App, state: ClusterState) -> str | None:

@@ -74,6 +74,27 @@ def _print_story(told: dict[str, Any]) -> None:
         for name in ("size", "memory", "workers"):
             click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
 
+    _print_claims(told)
+
+
+def _print_claims(told: dict[str, Any]) -> None:
+    for claim in told["claims"]:
+        size = f"{claim['cores']} cores, {size_text(claim['memory'])} on {claim['worker']}"
+        click.echo(f"held      {size}, since {render.moment(claim['since'])}")
+        for one in claim["leaving"]:
+            click.echo(f"          {one['executor']} is to leave by {render.moment(one['deadline'])} (E5)")
+    for loss in told["losses"]:
+        shares = loss["shares"]
+        click.echo(
+            f"lost      {loss['executor']} at {loss['seq']} to {loss['claimant']} of {loss['claimantCompany']}, "
+            f"which waits since {render.moment(loss['since'])} ({loss['rule']})"
+        )
+        click.echo(
+            f"          granted of their parts: {told['company']} {shares['loser_before']} before, "
+            f"{shares['loser_after']} after; {loss['claimantCompany']} {shares['claimant_before']} before, "
+            f"{shares['claimant_after']} after"
+        )
+
 
 def _print_admission(admission: dict[str, Any]) -> None:
     click.echo(f"admitted  at {admission['seq']}, {render.moment(admission['at'])}")

@@ -158,7 +158,7 @@ _BORROW = "Allow the company to exceed its quota while no other company has an a
 @company.command("add")
 @click.argument("name", type=params.read_text)
 @_quota
-@click.option("--borrow/--no-borrow", default=False, show_default=True, help=_BORROW)
+@click.option("--borrow/--no-borrow", default=None, help=_BORROW)
 @on_cluster
 def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noqa: ANN401 (fields of the command)
     """Register a company.
@@ -325,18 +325,19 @@ def shares(source: Source, *, as_json: bool) -> None:
         render.print_json(found)
         return
     everybody = found["waitingApps"]
-    rows = [("all", "", *_held(everybody), "", "")]
+    rows = [("all", "", *_held(everybody), "", "", "", "", "")]
     for each in found["companies"]:
-        quota = f"{each['quotaCores']} cores, {size_text(each['quotaMemory'])}"
-        rows.append((each["company"], "", *_held(each), quota, render.percent(each["share"])))
-        rows += [
-            ("", user["user"], *_held(user), "", "") for user in found["users"] if user["company"] == each["company"]
-        ]
-    render.print_table(("COMPANY", "USER", "OCCUPIED", "GRANTED", "QUOTA", "SHARE"), rows, empty="")
+        amounts = (_amounts(each, name) for name in ("quota", "part", "claim", "beyond"))
+        rows.append((each["company"], "", *_held(each), *amounts, render.percent(each["share"])))
+        users = (user for user in found["users"] if user["company"] == each["company"])
+        rows += [("", user["user"], *_held(user), "", "", "", "", "") for user in users]
+    columns = ("COMPANY", "USER", "REQUESTED", "GRANTED", "QUOTA", "PART", "CLAIM", "BEYOND", "SHARE")
+    render.print_table(columns, rows, empty="")
 
 
 def _held(balance: dict[str, Any]) -> tuple[str, str]:
-    return (
-        f"{balance['occupiedCores']} cores, {size_text(balance['occupiedMemory'])}",
-        f"{balance['grantedCores']} cores, {size_text(balance['grantedMemory'])}",
-    )
+    return _amounts(balance, "occupied"), _amounts(balance, "granted")
+
+
+def _amounts(balance: dict[str, Any], name: str) -> str:
+    return f"{balance[f'{name}Cores']} cores, {size_text(balance[f'{name}Memory'])}"

@@ -117,22 +117,26 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
 def _print_result(result: dict[str, Any]) -> None:
     rows = []
     for number, decision in enumerate(result["decisions"], start=1):
-        what, app = next(iter(decision.items()))
+        what, whom = next(iter(decision.items()))
         size = size_text(decision["memory_mb"]) if "memory_mb" in decision else ""
-        about = decision.get("locality", decision.get("executor", decision.get("executors", "")))
-        rows.append(
-            (number, what.replace("_", " "), app, decision.get("worker", ""), decision.get("cores", ""), size, about)
+        more = " ".join(
+            str(value) for name, value in decision.items() if name not in (what, "worker", "cores", "memory_mb")
         )
-    headings = ("", "DECISION", "APP", "WORKER", "CORES", "MEMORY", "MORE")
+        rows.append(
+            (number, what.replace("_", " "), whom, decision.get("worker", ""), decision.get("cores", ""), size, more)
+        )
+    headings = ("", "DECISION", "WHAT", "WORKER", "CORES", "MEMORY", "MORE")
     render.print_table(headings, rows, empty="No decisions.")
     final = result["final"]
+    pending = [app for users in final["pending"].values() for apps in users.values() for app in apps]
     click.echo()
-    click.echo(f"waiting   {' '.join(final['waiting']) or 'none'}")
-    click.echo(f"pending   {' '.join(final['pending']) or 'none'}")
-    for name in ("occupied", "granted"):
-        click.echo(f"{name:<9} {_amount(final[name])}")
-    for name, amount in final["companies"].items():
-        click.echo(f"company   {name}: {_amount(amount)}")
+    click.echo(f"waiting  {' '.join(final['waitingApps']) or 'none'}")
+    click.echo(f"pending  {' '.join(pending) or 'none'}")
+    for name, ledgers in final["companies"].items():
+        said = (f"{what} {_amount(ledgers[what])}" for what in ("requested", "granted"))
+        click.echo(f"company  {name}: {'; '.join(said)}")
+    for name, cores in final["free"].items():
+        click.echo(f"worker   {name}: {cores} cores free")
 
 
 def _amount(amount: list[int]) -> str:

@@ -6,11 +6,12 @@ A policy is one record of `COMPANY_POLICIES`, read by admission, explanations an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler.model.resources import NOTHING, Quota, Share
 from scheduler.rules.admission.policy import Basis
+from scheduler.rules.claims import Standing
 from scheduler.rules.ledger import Balance, Usage
 
 CompanyKey = tuple[float, Share, int, str]
@@ -26,6 +27,7 @@ class Tenant:
     usage: Usage
     quota: Quota = Quota(NOTHING)
     last_selected: int = 0
+    standing: Standing = field(default_factory=Standing)
 
 
 def dominant_share(tenant: Tenant, basis: Basis) -> Share:
@@ -34,7 +36,7 @@ def dominant_share(tenant: Tenant, basis: Basis) -> Share:
     Equal shares: the one selected longest ago, then by name. Example: quotas of 512, 128 and 1024 cores with 128, 64
     and 128 occupied are shares of 25 %, 50 % and 12.5 %. The third goes first, then the first, then the second.
     """
-    return tenant.quota.share_of(tenant.balance.occupied(basis.occupancy))
+    return tenant.quota.share_of(tenant.standing.occupied(tenant.balance, basis.occupancy))
 
 
 def pay_as_you_go(tenant: Tenant, basis: Basis) -> Share:
@@ -44,9 +46,14 @@ def pay_as_you_go(tenant: Tenant, basis: Basis) -> Share:
     ties as in `dominant_share`. Example, half-life 3600 s, quotas of 64 cores each: A was granted 32 cores from
     00:00:00 to 00:30:00, then nothing; B 16 cores since 00:30:00. At 00:45:00 A has 57,600,000 core-ms and B
     14,400,000: B goes first, though it holds 16 cores and A none. At 01:00:00 both are halved, A to 28,800,000 and B to
-    14,400,000. At 01:15:00 B has 28,800,000 as well, and from then on A goes first.
+    14,400,000. At 01:15:00 B has 28,800,000 as well, and from then on A goes first. The requests of admitted apps that
+    were never granted anything count as if held for 60 s, so that a burst does not enter on yesterday's figures.
     """
-    return tenant.quota.share_of(tenant.usage.until(basis.at, tenant.balance, basis.half_life_ms))
+    used = tenant.usage.until(basis.at, tenant.balance, basis.half_life_ms)
+    return tenant.quota.share_of(used + tenant.standing.unserved * UNSERVED_MS)
+
+
+UNSERVED_MS = 60_000
 
 
 class CompanyPolicy(NamedTuple):

@@ -1,56 +1,115 @@
 """Pending apps in the order of admission: Map<company, Map<user, queue>> [0], updated at every event.
 
-Only the first app of a user's queue (its *head*, semantics F) can be admitted. Whether it is within its company's quota
-(C4) depends on its request alone, so a company's users are grouped by the requests of their heads, and each group is in
-the order of the user policy. The first user within the quota is found by looking at one user a distinct request.
-`quota` decides which apps pass and which are held back.
+Only the app that a user's queue would give next (its *head*, semantics F) can be admitted, and whether it may be
+depends on its request and on what it needs of a worker alone: its *ask*. So a user's apps are kept together by their
+asks, and a company's users by the asks of their heads, each group in the order of its policy: however many apps or
+users wait behind a quota, the first one that passes is found by looking at one of each distinct ask.
 
-Changes only mark companies and users; the order of the marked ones is restored when the next app is requested. As in
-`fleet`, ordered lists are kept by `bisect`. Two policies also order by time, and no list keeps such an order. Under
-`pay-as-you-go`, each company that takes part is ordered again once a turn. Under `balanced`, each user of the selected
-company within the quota is compared for each admission. Both grow with companies or users, not with apps or workers.
+A user has two heads: the first app that fits its company's quota by itself, and the first one at all, which counts
+while the company may borrow (semantics C4, C6). An app that no live worker can host is neither (N3).
+
+For the order, changes only mark what they concern; it is restored for the marked ones when somebody asks
+who is next. As in `fleet`, the ordered lists are plain ones kept by `bisect`. Two policies order by
+time too, and no list can be kept in such an order: under `pay-as-you-go` each company with a head is placed anew once
+a turn, under `balanced` each user of the selected company whose head may enter is looked at for each admission. Both
+grow with companies or users, neither with apps or workers.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
+from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
+from scheduler.rules.admission.parts import Parts
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.quota import Pending, QuotaLimit, Reservation
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
+from scheduler.rules.claims import Standing
 from scheduler.rules.ledger import Balance, Usage
+
+if TYPE_CHECKING:
+    from scheduler.rules.claims import Need
+    from scheduler.rules.timers import What
+
+LAPSES_AFTER = 10
+"""After how many times `quota_patience_s` a reservation lapses (semantics C7)."""
+
+
+class Ask(NamedTuple):
+    """What apps have in common that enter under the same conditions."""
+
+    request: Resources
+    need: Need | None
+
+    @property
+    def hostable(self) -> bool:
+        """Whether a live worker is large enough (semantics N3)."""
+        return self.need is None or self.need.hostable
+
+
+Heads = tuple[Ask | None, Ask | None]
+"""The asks of a user's two heads: of the one that fits the quota by itself, and of the first one at all."""
+Test = Callable[[Ask], bool]
+"""Whether an app of that ask may enter now."""
 
 
 @dataclass(slots=True)
 class UserQueue:
-    """One user's pending apps, by the app policy and by submission."""
+    """One user's pending apps by what they ask, each in the order of the app policy, and all by submission."""
 
     contender: Contender
-    by_policy: list[tuple[AppKey, Pending]] = field(default_factory=list)
+    by_ask: dict[Ask, list[tuple[AppKey, Pending]]] = field(default_factory=dict)
     by_submission: list[tuple[int, int]] = field(default_factory=list)
     head: Pending | None = None
-    placed: tuple[Resources, UserKey] | None = None
+    """The first one that fits the company's quota by itself."""
+    first: Pending | None = None
+    """The first one at all."""
+    placed: tuple[Heads, UserKey] | None = None
+
+    @property
+    def by_policy(self) -> list[tuple[AppKey, Pending]]:
+        """All of them in the order of the app policy."""
+        return list(merge(*self.by_ask.values(), key=lambda one: one[0]))
 
 
 @dataclass(slots=True)
 class CompanyQueue:
-    """One company's users with pending apps, its quota, and what the company policy compares."""
+    """One company's users with pending apps, its quota as a limit, and what the company policy needs to know of it."""
 
     tenant: Tenant
     limit: QuotaLimit
     users: dict[str, UserQueue] = field(default_factory=dict)
-    order: dict[Resources, list[UserKey]] = field(default_factory=dict)
-    """Users by the requests of their heads, in the order of the user policy."""
+    asks: dict[Ask, dict[str, None]] = field(default_factory=dict)
+    """What its pending apps ask, and which users have such an app."""
+    order: dict[Heads, list[UserKey]] = field(default_factory=dict)
+    """Users by the asks of their heads, in the order of the user policy."""
     moved: dict[str, None] = field(default_factory=dict)
     all_moved: bool = False
     placed: CompanyKey | None = None
+    borrows: bool = False
+    """Whether it may pass its quota while no other company has an app within its own (semantics C6)."""
+    admitted: int = 0
+    """How many apps it has in waitingApps."""
+    reserved: dict[str, int] = field(default_factory=dict)
+    """App -> since when (ms) room is reserved for it."""
+    lapsed: dict[str, int] = field(default_factory=dict)
+    """Pending app -> log position at which its reservation lapsed."""
+    passes: bool = False
+    """Whether an app of it passes its quota (semantics C4)."""
+    active: Quota | None = None
+    """Its quota as it counts in the sum of the active ones; None while it is not active (semantics C8)."""
+    part: Resources = NOTHING
+    part_version: int = -1
+    keeps: bool | None = None
+    """Whether one of its heads keeps it within its part, None if that was not worked out yet."""
 
 
 class AppQueue:
@@ -58,11 +117,15 @@ class AppQueue:
 
     def __init__(self) -> None:
         self.companies: dict[str, CompanyQueue] = {}
-        self.borrowers: dict[str, None] = {}
-        """The companies that may pass their quota while no other takes part (semantics C6)."""
+        self.parts = Parts()
         self._order: list[CompanyKey] = []
+        """The companies that have a head, in the order of the company policy."""
         self._ordered_at = 0
         self._moved: dict[str, None] = {}
+        self._taking: dict[str, None] = {}
+        """The companies with an app that passes their quota, or with a reservation where nothing is reclaimed."""
+        self._borrowers: dict[str, None] = {}
+        """The companies that may borrow and have a head."""
         self.basis = Basis()
         self.changed: dict[str, None] = {}
         """The companies whose held-back apps may have changed since their reservation times were last read."""
@@ -77,33 +140,89 @@ class AppQueue:
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
         self._app_key = APP_POLICIES[settings.app_policy].rank
         self._delay_ms = settings.quota_patience_s * 1000
+        self._reservations_count = settings.reclaim == "none"
         self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
         for name, company in self.companies.items():
             for user, queue in company.users.items():
-                queue.by_policy = sorted((self._app_key(app.kind, app.submitted), app) for _, app in queue.by_policy)
-                self._set_head(company, queue)
+                for ask, apps in queue.by_ask.items():
+                    queue.by_ask[ask] = sorted((self._app_key(app.kind, app.submitted), app) for _, app in apps)
+                self._set_heads(company, queue)
                 self.touch(name, user)
-        self.changed |= dict.fromkeys(self.companies)
+            company.all_moved = True
+            self._note(name)
 
-    def reservation_due(self, company: str) -> int | None:
-        """The time (ms) of the company's next reservation (semantics C7); None if there is none."""
-        known = self.companies.get(company)
-        since = None if known is None else known.limit.held_longest()
-        return None if since is None else since + self._delay_ms + 1
+    def set_cluster(self, total: Resources, smallest: Resources) -> None:
+        """What the live workers offer together, and the minimum executor (semantics C8)."""
+        self.parts.set_cluster(total, smallest)
 
-    def to_reserve(self, company: str, at: int) -> list[str]:
-        """The company's apps that are held back longer than the patience at `at` (ms) (semantics C7)."""
-        held = self.companies[company].limit.held()
-        return [app.app for since, app in held if since + self._delay_ms < at]
+    def moments(self, name: str) -> list[tuple[int, What]]:
+        """When (ms) the company's next reservation is due, and when the next one lapses (semantics C7)."""
+        company = self.companies.get(name)
+        if company is None:
+            return []
+        found: list[tuple[int, What]] = []
+        if (since := company.limit.held_longest()) is not None:
+            found.append((since + self._delay_ms + 1, "reservation"))
+        if company.reserved and self._delay_ms:
+            found.append((min(company.reserved.values()) + LAPSES_AFTER * self._delay_ms, "lapse"))
+        return found
 
-    def reserve(self, app: Pending) -> None:
-        """Reserve the company's room for the app (semantics C7)."""
-        self.companies[app.company].limit.reserve(app)
+    def to_reserve(self, name: str, at: int) -> list[str]:
+        """The company's apps that have been held back for too long by `at` (ms) (semantics C7).
+
+        Not one whose reservation lapsed before every app of the company's other users that was submitted by then was
+        admitted or removed.
+        """
+        company = self.companies[name]
+        due = (app for since, app in company.limit.held() if since + self._delay_ms < at)
+        return [app.app for app in due if app.app not in company.lapsed or not self._before_lapse(company, app)]
+
+    def _before_lapse(self, company: CompanyQueue, app: Pending) -> bool:
+        lapsed = company.lapsed[app.app]
+        return any(
+            queue.by_submission and queue.by_submission[0][0] < lapsed
+            for user, queue in company.users.items()
+            if user != app.user
+        )
+
+    def to_lapse(self, name: str, at: int) -> list[str]:
+        """The company's apps whose reservation has lasted too long by `at` (ms) (semantics C7)."""
+        reserved = self.companies[name].reserved if self._delay_ms else {}
+        due = ((since, app) for app, since in reserved.items() if since + LAPSES_AFTER * self._delay_ms <= at)
+        return [app for _, app in sorted(due)]
+
+    def recall(self, app: Pending, reserved_at: int, lapsed: int) -> None:
+        """Restore since when (ms) room is reserved for a pending app, and at which position that lapsed; 0 = not."""
+        company = self.companies[app.company]
+        if reserved_at:
+            company.reserved[app.app] = reserved_at
+        if lapsed:
+            company.lapsed[app.app] = lapsed
+
+    def reserve(self, app: Pending, at: int) -> None:
+        """Its company's room is reserved for the app from `at` (ms) on (semantics C7)."""
+        company = self.companies[app.company]
+        company.limit.reserve(app)
+        company.reserved[app.app] = at
         self._note(app.company)
 
-    def add_company(self, name: str, balance: Balance, usage: Usage, *, last_selected: int = 0) -> None:
-        """Add a company whose users may queue apps."""
-        tenant = Tenant(name, balance, usage, last_selected=last_selected)
+    def lapse(self, app: Pending, position: int) -> None:
+        """At this log position the app's reservation ends without its admission (semantics C7)."""
+        company = self.companies[app.company]
+        company.limit.lapse(app, self.basis.at)
+        del company.reserved[app.app]
+        company.lapsed[app.app] = position
+        self._note(app.company)
+
+    def has_pending(self, company: str) -> bool:
+        """Whether an app of the company is pending."""
+        return bool(self.companies[company].asks)
+
+    def add_company(
+        self, name: str, balance: Balance, usage: Usage, *, last_selected: int = 0, standing: Standing | None = None
+    ) -> None:
+        """A company whose users may queue apps from now on."""
+        tenant = Tenant(name, balance, usage, last_selected=last_selected, standing=standing or Standing())
         self.companies[name] = CompanyQueue(tenant, QuotaLimit(tenant))
 
     def add_user(self, company: str, user: Contender) -> None:
@@ -127,38 +246,69 @@ class AppQueue:
 
     def remove_company(self, name: str) -> None:
         """Forget a company that has no pending app."""
-        self._take_out_of_order(self.companies.pop(name))
+        company = self.companies.pop(name)
+        self._take_out_of_order(company)
+        if company.active is not None:
+            self.parts.remove(company.active)
         self._moved.pop(name, None)
+        self._taking.pop(name, None)
+        self._borrowers.pop(name, None)
         self.changed[name] = None
-        self.borrowers.pop(name, None)
 
     def set_quota(self, name: str, quota: Quota, *, stops_idle: bool, borrow: bool = False) -> None:
         """Set the company's quota and whether it may borrow (semantics C2, C6)."""
         company = self.companies[name]
-        self.borrowers.pop(name, None)
-        if borrow:
-            self.borrowers[name] = None
-        if company.tenant.quota != quota or company.limit.stops_idle != stops_idle:
-            company.tenant.quota, company.limit.stops_idle = quota, stops_idle
-            company.all_moved = True
-            company.limit.review(self.basis.at)
+        tenant, limit = company.tenant, company.limit
+        if company.borrows != borrow:
+            company.borrows = borrow
             self._note(name)
+        if tenant.quota != quota or limit.stops_idle != stops_idle:
+            fitted = {ask: limit.fits_alone(ask.request) for ask in company.asks}
+            tenant.quota, limit.stops_idle = quota, stops_idle
+            company.all_moved = True
+            company.part_version = -1
+            limit.review(self.basis.at)
+            for ask, fits in fitted.items():
+                if fits != limit.fits_alone(ask.request):
+                    self._rejudge(company, ask)
+            self._note(name)
+
+    def rejudge(self, need: Need) -> None:
+        """Live workers that are large enough for apps of that need came or went (semantics N3)."""
+        for name, company in self.companies.items():
+            for ask in company.asks:
+                if ask.need is need:
+                    self._rejudge(company, ask)
+            self._note(name)
+
+    def _rejudge(self, company: CompanyQueue, ask: Ask) -> None:
+        """Whether apps of that ask can be heads is another answer."""
+        for user in company.asks[ask]:
+            self._set_heads(company, company.users[user])
+            company.moved[user] = None
 
     def share(self, name: str) -> Share:
         """The company's share of its quota (semantics C3, O3)."""
         tenant = self.companies[name].tenant
-        return tenant.quota.share_of(tenant.balance.occupied(self.basis.occupancy))
+        return tenant.quota.share_of(tenant.standing.occupied(tenant.balance, self.basis.occupancy))
 
-    def push(self, app: Pending, balance: Balance) -> None:
-        """Queue an app for its user with the ledger `balance`."""
+    def push(self, app: Pending, balance: Balance, standing: Standing | None = None) -> None:
+        """Queue an app for its user, whose ledger and claim these are."""
         company = self.companies[app.company]
         queue = company.users.get(app.user)
         if queue is None:
-            queue = company.users[app.user] = UserQueue(Contender(app.user, balance))
-        insort(queue.by_policy, (self._app_key(app.kind, app.submitted), app))
+            contender = Contender(app.user, balance, standing=standing or Standing())
+            queue = company.users[app.user] = UserQueue(contender)
+        ask = Ask(app.request, app.need)
+        apps = queue.by_ask.get(ask)
+        if apps is None:
+            apps = queue.by_ask[ask] = []
+            company.asks.setdefault(ask, {})[app.user] = None
+        insort(apps, (self._app_key(app.kind, app.submitted), app))
         insort(queue.by_submission, (app.submitted, app.submitted_at))
         self.arrivals[app.app] = app
-        self._set_head(company, queue)
+        if apps[0][1] is app:
+            self._set_heads(company, queue)
         company.moved[app.user] = None
         self._note(app.company)
 
@@ -166,25 +316,49 @@ class AppQueue:
         """Take an app out of its user's queue."""
         company = self.companies[app.company]
         queue = company.users[app.user]
-        del queue.by_policy[bisect_left(queue.by_policy, (self._app_key(app.kind, app.submitted), app))]
+        self._take_out(company, queue, app)
         del queue.by_submission[bisect_left(queue.by_submission, (app.submitted, app.submitted_at))]
         del self.arrivals[app.app]
-        self._set_head(company, queue)
-        if company.limit.reservations:
-            company.limit.release(app.app)
+        self._set_heads(company, queue)
+        self._release(company, app)
         company.moved[app.user] = None
         self._note(app.company)
 
-    def restate(self, app: Pending, request: Resources) -> Pending:
-        """The app with its new request, in the same place; its time held back starts again (semantics C7)."""
-        restated = app._replace(request=request)
+    def _release(self, company: CompanyQueue, app: Pending) -> None:
+        """The app waits no more, or for something else."""
+        if company.limit.reservations:
+            company.limit.release(app.app)
+            company.reserved.pop(app.app, None)
+        if company.lapsed:
+            company.lapsed.pop(app.app, None)
+
+    def _take_out(self, company: CompanyQueue, queue: UserQueue, app: Pending) -> None:
+        ask = Ask(app.request, app.need)
+        apps = queue.by_ask[ask]
+        if len(apps) > 1:
+            del apps[bisect_left(apps, (self._app_key(app.kind, app.submitted), app))]
+            return
+        del queue.by_ask[ask]
+        users = company.asks[ask]
+        del users[app.user]
+        if not users:
+            del company.asks[ask]
+
+    def restate(self, app: Pending, request: Resources, need: Need | None) -> Pending:
+        """The app with what it asks now, in its old place; it has waited behind the quota for nothing (C7)."""
+        restated = app._replace(request=request, need=need)
         company = self.companies[app.company]
         queue = company.users[app.user]
-        key = self._app_key(app.kind, app.submitted)
-        company.limit.release(app.app)
-        queue.by_policy[bisect_left(queue.by_policy, (key, app))] = key, restated
+        self._take_out(company, queue, app)
+        ask = Ask(request, need)
+        insort(queue.by_ask.setdefault(ask, []), (self._app_key(app.kind, app.submitted), restated))
+        company.asks.setdefault(ask, {})[app.user] = None
         self.arrivals[app.app] = restated
-        self._set_head(company, queue)
+        if queue.head is app:
+            company.limit.leave(app)
+            queue.head = None
+        self._release(company, app)
+        self._set_heads(company, queue)
         self.touch(app.company, app.user)
         return restated
 
@@ -194,8 +368,14 @@ class AppQueue:
         contender = company.users[app.user].contender
         company.tenant.last_selected = contender.last_selected = position
         contender.last_selected_at = self.basis.at
+        company.admitted += 1
         self.remove(app)
         company.limit.review(self.basis.at)
+
+    def leave(self, app: Pending) -> None:
+        """An admitted app has ended."""
+        self.companies[app.company].admitted -= 1
+        self.touch(app.company, app.user)
 
     def touch(self, company: str, user: str) -> None:
         """Mark a user and company whose ledgers or requests have changed."""
@@ -204,120 +384,293 @@ class AppQueue:
         queue.limit.review(self.basis.at)
         self._note(company)
 
-    def first(self, *, within_quota: bool = False) -> Pending | None:
-        """The app to admit next: the head of the first user of the first company that takes part (semantics C, U, F).
+    def part(self, name: str) -> Resources:
+        """What the company is assured of its quota (semantics C8)."""
+        self._settle()
+        return self._part(self.companies[name])
 
-        If no other company takes part, a company that borrows has no quota (C6), unless `within_quota`. Example, 16
-        cores, 8 each for a and b: a borrows and holds all 16 with four apps of 4. An app of b with 8 waits until an
-        executor of a ends. The 4 cores that a then requests above its quota without holding them do not delay b: its
-        app enters, gets them and the next 4 that a releases. Later releases of a go to a's own apps again.
+    def parts_of_active(self) -> Resources:
+        """The parts of all active companies together (semantics C8)."""
+        self._settle()
+        return sum((self._part(each) for each in self.companies.values() if each.active is not None), NOTHING)
+
+    def reached(self, name: str) -> bool:
+        """Whether the company has reached its part (semantics C8)."""
+        return reached(self.companies[name].tenant.standing.held, self.part(name))
+
+    def may_borrow(self, name: str) -> bool:
+        """Whether the company may pass its quota now (semantics C6)."""
+        self._settle()
+        return self._borrows_now(name, self.companies[name])
+
+    def passes(self, name: str, request: Resources) -> bool:
+        """Whether the company may claim that much more now (semantics C4, C6)."""
+        return self.companies[name].limit.admits(request) or self.may_borrow(name)
+
+    def on_lent(self, app: Pending, *, full: bool, filling: bool) -> bool:
+        """Whether the app may enter only because elastic apps of its company count with their least (semantics E7)."""
+        company, request = self.companies[app.company], app.request
+        standing, limit = company.tenant.standing, company.limit
+        if standing.lent == NOTHING:
+            return False
+        if not (limit.admits(request, lent=False) or company.borrows):
+            return True
+        return full and not filling and not self.part(app.company).covers(standing.claimed + request)
+
+    def next_within(self) -> Pending | None:
+        """The app to admit next among those that keep their company within its part (semantics A3, C8, C, U, F)."""
+        self._settle()
+        for _, _, _, name in self._order:
+            company = self.companies[name]
+            test = self._keeps_part(company)
+            if company.keeps is None:
+                company.keeps = self._first_of(name, company, test) is not None
+            if company.keeps:
+                return self._first_of(name, company, test)
+        return None
+
+    def first(self, has_room: Callable[[Resources], bool] = lambda _: True) -> Pending | None:
+        """The app to admit next: one that keeps its company within its part, else any that C4 or C6 lets pass (A3).
+
+        The latter only of companies for which there is room where that much of their claims does not count (E7).
         """
-        if self._companies_drift and self._ordered_at != self.basis.at:
-            self._moved.update((key[-1], None) for key in self._order)
-            self._ordered_at = self.basis.at
-        if self._moved:
-            self._reorder()
-        order = self._order
-        if self.borrowers and len(order) < 2 and not within_quota:
-            takes_part = order[0][-1] if order else None
-            free = [name for name in self.borrowers if takes_part in (None, name) and self.companies[name].order]
-            if free:
-                keys = (self._company_key(self.companies[name].tenant, self.basis) for name in free)
-                return self._next_of(min(keys)[-1], within_quota=False)
-        return self._next_of(order[0][-1], within_quota=True) if order else None
+        within = self.next_within()
+        if within is not None:
+            return within
+        return self.next_that(lambda _: True, among=lambda company: has_room(company.tenant.standing.lent))
 
-    def may_return(self) -> Resources:
-        """What borrowers request above their quotas and do not hold (semantics C6)."""
-        unheld = NOTHING
-        for name in self.borrowers:
-            bought, has = self.companies[name].tenant.quota, self.companies[name].tenant.balance
-            unheld += (has.requested - bought.in_whole().at_least(has.granted)).at_least(NOTHING)
-        return unheld
+    def next_that(
+        self, test: Test, *, able: Test | None = None, among: Callable[[CompanyQueue], bool] = lambda _: True
+    ) -> Pending | None:
+        """The app to admit next among those that pass the test as well.
 
-    def holds_quota(self, name: str) -> bool:
-        """Whether the company holds at least its quota of some kind."""
-        quota, has = self.companies[name].tenant.quota, self.companies[name].tenant.balance
-        return (has.granted * quota.denominator).reaches(quota.amount)
+        With `able`, only apps of other companies that pass that keep a company from borrowing (semantics A9).
+        """
+        self._settle()
+        for _, _, _, name in self._order:
+            company = self.companies[name]
+            if not among(company):
+                continue
+            found = self._first_of(name, company, test, able=able)
+            if found is not None:
+                return found
+        return None
+
+    def asks(self) -> Iterator[Ask]:
+        """What the heads ask, each once for a company."""
+        self._settle()
+        for _, _, _, name in self._order:
+            for capped, free in self.companies[name].order:
+                if capped is not None:
+                    yield capped
+                if free is not None and free is not capped:
+                    yield free
+
+    def taking_part(self) -> list[str]:
+        """The companies with an app that may enter as far as quotas go, in the order of the policy (semantics C1)."""
+        self._settle()
+        return [key[-1] for key in self._order if self._takes_part(key[-1])]
+
+    def _takes_part(self, name: str) -> bool:
+        company = self.companies[name]
+        return company.passes or self._borrows_now(name, company)
+
+    def _borrows_now(self, name: str, company: CompanyQueue) -> bool:
+        taking = self._taking
+        return company.borrows and (not taking or (len(taking) == 1 and name in taking))
+
+    def _part(self, company: CompanyQueue) -> Resources:
+        if company.part_version != self.parts.version:
+            company.part_version = self.parts.version
+            part = self.parts.of(company.tenant.quota, by_default=not company.limit.stops_idle)
+            if part != company.part:
+                company.part, company.keeps = part, None
+        return company.part
+
+    def _keeps_part(self, company: CompanyQueue) -> Test:
+        """Whether an app keeps the company within its part, or C4 lets it pass and the company claims nothing (A3)."""
+        part, limit = self._part(company), company.limit
+        standing = company.tenant.standing
+        claimed = standing.claimed - standing.lent
+        if claimed == NOTHING:
+            return lambda ask: part.covers(ask.request) or limit.admits(ask.request)
+        room = part - claimed
+        return lambda ask: room.covers(ask.request)
+
+    def _first_of(self, name: str, company: CompanyQueue, test: Test, *, able: Test | None = None) -> Pending | None:
+        """The company's next app of those that pass the test: the reserved one, else its first user's (C7, U1, U2)."""
+        limit = company.limit
+        borrows = self._borrows_now(name, company) if able is None else company.borrows and not self._others(name, able)
+        if limit.reservations and (reserver := limit.reserver()) is not None:
+            may = borrows or limit.admits(reserver.request)
+            return reserver if may and test(Ask(reserver.request, reserver.need)) else None
+        order, groups, which = company.order, limit.groups, int(borrows)
+        passing = [
+            users
+            for heads, users in order.items()
+            if (ask := heads[which]) is not None and (borrows or groups[ask.request].passes) and test(ask)
+        ]
+        if not passing:
+            return None
+        if self._users_drift:
+            keys = [self._user_rank(company, company.users[key[-1]], which) for users in passing for key in users]
+        else:
+            keys = [users[0] for users in passing]
+        user = company.users[min(keys)[-1]]
+        return user.first if borrows else user.head
+
+    def _user_rank(self, company: CompanyQueue, queue: UserQueue, which: int) -> UserKey:
+        """The user's place by the head that counts now."""
+        head = queue.first if which else queue.head
+        contender = queue.contender
+        if head is not None and contender.request != head.request:
+            contender.request = head.request
+        return self._user_key(contender, company.tenant.quota, self.basis)
+
+    def _others(self, name: str, able: Test) -> bool:
+        """Whether another company has an app that passes its own quota (C4) and the test (semantics C6, A9)."""
+        for other in self._taking:
+            if other == name:
+                continue
+            company = self.companies[other]
+            limit = company.limit
+            if limit.reservations and (reserver := limit.reserver()) is not None:
+                if limit.admits(reserver.request) and able(Ask(reserver.request, reserver.need)):
+                    return True
+            elif any(ask and limit.groups[ask.request].passes and able(ask) for ask, _ in company.order):
+                return True
+        return False
 
     def held_back(self) -> Iterator[tuple[str, int, bool]]:
         """(app, held back since in ms, whether room is reserved) of each app held back or reserved for (C7)."""
         for company in self.companies.values():
-            yield from ((app.app, since, True) for since, _, app in company.limit.reservations)
-            yield from ((app.app, since, False) for since, app in company.limit.held())
+            for since, _, app in company.limit.reservations:
+                yield app.app, since, True
+            for since, app in company.limit.held():
+                yield app.app, since, False
 
-    def _set_head(self, company: CompanyQueue, queue: UserQueue) -> None:
-        head = queue.by_policy[0][1] if queue.by_policy else None
-        if head is queue.head:
+    def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:
+        limit = company.limit
+        head: tuple[AppKey, Pending] | None = None
+        first: tuple[AppKey, Pending] | None = None
+        for ask, apps in queue.by_ask.items():
+            if ask.need is None or ask.need.hostable:
+                if first is None or apps[0][0] < first[0]:
+                    first = apps[0]
+                if (head is None or apps[0][0] < head[0]) and limit.fits_alone(ask.request):
+                    head = apps[0]
+        queue.first = None if first is None else first[1]
+        capped = None if head is None else head[1]
+        if capped is queue.head:
             return
         if queue.head is not None:
-            company.limit.leave(queue.head)
-        if head is not None:
-            company.limit.enter(head, self.basis.at)
-        queue.head = head
+            limit.leave(queue.head)
+        if capped is not None:
+            limit.enter(capped, self.basis.at)
+        queue.head = capped
 
     def _note(self, company: str) -> None:
         """Mark the company: its place in the order or its next reservation may have changed."""
         self._moved[company] = None
         self.changed[company] = None
+        self.companies[company].keeps = None
 
     def oldest(self) -> Pending | None:
         """The pending app that was submitted first (semantics A6)."""
         return next(iter(self.arrivals.values()), None)
 
-    def _reorder(self) -> None:
+    def _settle(self) -> None:
+        """Bring the order, and who is active or keeps others from borrowing, up to date."""
+        if self._companies_drift and self._ordered_at != self.basis.at:
+            self._moved.update((key[-1], None) for key in self._order)
+            self._ordered_at = self.basis.at
+        if not self._moved:
+            return
+        before = [*self._taking] if len(self._taking) < 2 else None
         for name in self._moved:
             company = self.companies[name]
             for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
-                self._reorder_user(company, company.users[user])
+                self._settle_user(company, company.users[user])
             company.moved.clear()
             company.all_moved = False
             self._take_out_of_order(company)
-            if company.limit.lets_through():
+            has_head = bool(company.order)
+            if has_head:
                 company.placed = self._company_key(company.tenant, self.basis)
                 insort(self._order, company.placed)
+            limit = company.limit
+            company.passes = has_head and limit.lets_through()
+            reserving = self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
+            _mark(self._taking, name, marked=company.passes or reserving)
+            _mark(self._borrowers, name, marked=company.borrows and has_head)
+        concerned = dict(self._moved)
         self._moved.clear()
+        if before != ([*self._taking] if len(self._taking) < 2 else None):
+            concerned.update(self._borrowers)
+        for name in concerned:
+            company = self.companies[name]
+            company.keeps = None
+            self._set_active(name, company)
 
-    def _reorder_user(self, company: CompanyQueue, queue: UserQueue) -> None:
-        placed: tuple[Resources, UserKey] | None = None
-        if queue.head is not None:
-            contender, contender.request = queue.contender, queue.head.request
+    def _set_active(self, name: str, company: CompanyQueue) -> None:
+        """Whether the company has an app that is admitted or eligible (semantics C8)."""
+        quota = company.tenant.quota
+        active = quota if company.admitted or (company.order and self._takes_part(name)) else None
+        if active != company.active:
+            if company.active is not None:
+                self.parts.remove(company.active)
+            if active is not None:
+                self.parts.add(active)
+            company.active = active
+
+    def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
+        placed: tuple[Heads, UserKey] | None = None
+        if queue.first is not None:
+            contender, head = queue.contender, queue.head or queue.first
             contender.oldest, contender.oldest_at = queue.by_submission[0]
-            placed = contender.request, self._user_key(contender, company.tenant.quota, self.basis)
+            contender.request = head.request
+            key = self._user_key(contender, company.tenant.quota, self.basis)
+            free = Ask(queue.first.request, queue.first.need)
+            capped = free if queue.head is queue.first else queue.head and Ask(queue.head.request, queue.head.need)
+            placed = (capped, free), key
         if placed == queue.placed:
             return
         if queue.placed is not None:
-            request, key = queue.placed
-            peers = company.order[request]
+            heads, key = queue.placed
+            peers = company.order[heads]
             if len(peers) == 1:
-                del company.order[request]
+                del company.order[heads]
             else:
                 del peers[bisect_left(peers, key)]
         if placed is not None:
-            request, key = placed
-            insort(company.order.setdefault(request, []), key)
+            heads, key = placed
+            insort(company.order.setdefault(heads, []), key)
         queue.placed = placed
-
-    def _next_of(self, name: str, *, within_quota: bool) -> Pending | None:
-        """The company's next app: the reserved one, else its first user's (semantics C7, U1, U2)."""
-        company = self.companies[name]
-        if company.limit.reservations and (reserver := company.limit.reserver()) is not None:
-            return reserver
-        order, groups = company.order, company.limit.groups
-        if len(order) == 1 and not self._users_drift:
-            (users,) = order.values()
-            return company.users[users[0][-1]].head
-        passing = [users for request, users in order.items() if not within_quota or groups[request].passes]
-        if self._users_drift:
-            keys = [
-                self._user_key(company.users[key[-1]].contender, company.tenant.quota, self.basis)
-                for users in passing
-                for key in users
-            ]
-        else:
-            keys = [users[0] for users in passing]
-        return company.users[min(keys)[-1]].head
 
     def _take_out_of_order(self, company: CompanyQueue) -> None:
         if company.placed is not None:
             del self._order[bisect_left(self._order, company.placed)]
             company.placed = None
+
+
+def reached(held: Resources, part: Resources) -> bool:
+    """Whether a company that holds that much on live workers has reached its part (semantics C8).
+
+    It holds all of it of some kind of which it is assured any, or something of which nothing is assured to it, or it
+    is assured nothing.
+    """
+    if part == NOTHING or held.cores >= part.cores or held.memory_mb >= part.memory_mb:
+        return part == NOTHING or _reached(held, part)
+    return bool(held.others or part.others) and _reached(held, part)
+
+
+def _reached(held: Resources, part: Resources) -> bool:
+    pairs = zip(*(((*each, *(0,) * 2) if not each.others else each) for each in (held, part)), strict=False)
+    return any(has >= assured if assured else has > 0 for has, assured in pairs)
+
+
+def _mark(marks: dict[str, None], name: str, *, marked: bool) -> None:
+    if marked:
+        marks[name] = None
+    else:
+        marks.pop(name, None)

@@ -1,13 +1,13 @@
-"""A company's quota as a limit: the requests that pass, the apps that are held back, and the reservations.
+"""A company's quota as a limit: which requests pass, which apps are held back since when, and the reservations.
 
 Whether an app passes depends on its request alone, so a company's next apps (the *heads* of its users' queues,
-semantics F) are grouped by request, and each group is judged once.
+semantics F) are grouped by request and judged once a group.
 
-An app is *held back* while it is a head and does not pass, but would if its company occupied nothing. The time starts
-with the event that caused this, and restarts after any event that ends it and with a new request. After
-`quota_patience_s` the `RoomReserved` of the next turn *reserves* the company's room for the app (semantics C7) until it
-is admitted, is removed or changes its request. Of several reservations, the app held back longest counts, then the one
-submitted first. Apps that would not pass even if the company occupied nothing do not count.
+An app is *held back* while it is a head and does not pass, but would if its company occupied nothing. The time counts
+from the event that made it so; any event that ends it, or a new request, restarts it. After `quota_patience_s` the next
+turn's `RoomReserved` *reserves* the company's room for the app (semantics C7) until it is admitted, is removed or
+changes its request. Of several reservations the app held back longest counts, then the one submitted first, without
+apps that would not pass even if the company occupied nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
+
+if TYPE_CHECKING:
+    from scheduler.rules.claims import Need
 
 
 class Pending(NamedTuple):
@@ -31,6 +34,13 @@ class Pending(NamedTuple):
     request: Resources
     submitted: int
     submitted_at: int = 0
+    need: Need | None = None
+    """What it needs of a worker; None = nothing in particular."""
+
+    @property
+    def hostable(self) -> bool:
+        """Whether a live worker is large enough for it (semantics N3)."""
+        return self.need is None or self.need.hostable
 
 
 Reservation = tuple[int, int, Pending]
@@ -55,22 +65,24 @@ class QuotaLimit:
 
     tenant: Tenant
     stops_idle: bool = True
-    """Whether the quota binds while the company occupies nothing; a default quota does not (semantics C4)."""
+    """Whether it binds while the company occupies nothing; a default quota does not (semantics C4)."""
     groups: dict[Resources, Group] = field(default_factory=dict)
     reservations: list[Reservation] = field(default_factory=list)
-    """Sorted; the first usable one counts."""
+    """The one that counts first."""
     reserved: dict[str, Reservation] = field(default_factory=dict)
     """The same by app."""
 
-    def admits(self, request: Resources) -> bool:
-        """Whether a request passes now (semantics C4)."""
-        balance = self.tenant.balance
-        if not self.stops_idle and balance.requested == NOTHING:
+    def admits(self, request: Resources, *, lent: bool = True) -> bool:
+        """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
+        claimed = self.tenant.standing.claimed
+        if lent:
+            claimed -= self.tenant.standing.lent
+        if not self.stops_idle and claimed == NOTHING:
             return True
-        return self.tenant.quota.covers(balance.requested, request)
+        return self.tenant.quota.covers(claimed, request)
 
     def fits_alone(self, request: Resources) -> bool:
-        """Whether a request would pass if the company occupied nothing (semantics C7)."""
+        """Whether a request would pass if the company claimed nothing; else its app is no head (semantics C4)."""
         return not self.stops_idle or self.tenant.quota.covers(request)
 
     def enter(self, head: Pending, at: int) -> None:
@@ -93,7 +105,7 @@ class QuotaLimit:
             del self.groups[head.request]
 
     def review(self, at: int) -> None:
-        """Judge all groups again: the requested amounts or the quota have changed at `at` (ms)."""
+        """What the company claims or its quota is another one since `at` (ms)."""
         for request, group in self.groups.items():
             self._judge(request, group, at)
 
@@ -113,12 +125,10 @@ class QuotaLimit:
 
     def held_longest(self) -> int | None:
         """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
-        longest: int | None = None
-        for group in self.groups.values():
-            if group.held_since is not None and group.heads:
-                since = max(next(iter(group.heads.values()))[0], group.held_since)
-                longest = since if longest is None else min(longest, since)
-        return longest
+        groups = [group for group in self.groups.values() if group.held_since is not None and group.heads]
+        if not groups:
+            return None
+        return min((max(next(iter(one.heads.values()))[0], one.held_since or 0) for one in groups), default=None)
 
     def is_held(self, app: Pending) -> bool:
         """Whether the app is held back without a reservation."""
@@ -136,6 +146,14 @@ class QuotaLimit:
         group.reserving += 1
         self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
         insort(self.reservations, self.reserved[app.app])
+
+    def lapse(self, app: Pending, at: int) -> None:
+        """Reserve for the app no longer; if it is a head, it is one from `at` (ms) on (semantics C7)."""
+        self.release(app.app)
+        group = self.groups.get(app.request)
+        if group is not None and group.reserving:
+            group.reserving -= 1
+            group.heads[app.app] = at, app
 
     def hold_back(self, heads: Iterable[Pending], since: Mapping[str, int], reserved: Iterable[Reservation]) -> None:
         """Restore the times (ms) since which these heads are held back, by app, and the reservations."""
@@ -159,7 +177,7 @@ class QuotaLimit:
     def reserver(self) -> Pending | None:
         """The app whose reservation counts; None without reservations (semantics C7)."""
         for _, _, app in self.reservations:
-            if self.fits_alone(app.request):
+            if self.fits_alone(app.request) and app.hostable:
                 return app
         return None
 

@@ -6,11 +6,12 @@ A policy is one record of `USER_POLICIES`, read by admission, explanations and t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler.model.resources import Quota, Resources, Share
 from scheduler.rules.admission.policy import Basis
+from scheduler.rules.claims import Standing
 from scheduler.rules.ledger import Balance
 
 UserKey = tuple[float, Share, int, int, str]
@@ -33,6 +34,7 @@ class Contender:
     oldest: int = 0
     oldest_at: int = 0
     request: Resources = Resources(0, 0)
+    standing: Standing = field(default_factory=Standing)
 
 
 def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:
@@ -51,7 +53,7 @@ def least_occupied(contender: Contender, quota: Quota, basis: Basis) -> Share:
     Example, a quota of 64 cores and 128 GiB: ann occupies 16 cores and 16 GiB, a share of 1/4, and bob 8 cores and 48
     GiB, 3/8. ann goes first. After another app of 16 cores and 16 GiB she is at 1/2, and bob goes first.
     """
-    return quota.share_of(contender.balance.occupied(basis.occupancy))
+    return quota.share_of(contender.standing.occupied(contender.balance, basis.occupancy))
 
 
 def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
@@ -69,7 +71,7 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
     and was selected 59,999 ms ago: (8/64) / 60,000 = 1/480,000. ann goes first. With a request of 32 her ratio would be
     1/400,000, and bob would go first.
     """
-    share = quota.share_of(contender.balance.occupied(basis.occupancy) + contender.request)
+    share = quota.share_of(contender.standing.occupied(contender.balance, basis.occupancy) + contender.request)
     since = contender.last_selected_at if contender.last_selected else contender.oldest_at
     return Share(share.numerator, share.denominator * (basis.at - since + 1))
 

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 
-def pack_worker_by_worker(state: ClusterState, unsatisfied: Sequence[App]) -> list[ExecutorAllocated]:
-    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7)."""
-    apps = [_owed(state, app) for app in unsatisfied]
+def pack_worker_by_worker(
+    state: ClusterState, unsatisfied: Sequence[App], most: Resources | None = None
+) -> list[ExecutorAllocated]:
+    """Executors for these apps: for each worker in order, for each app in order, one if it fits (semantics P7).
+
+    With `most`, each gets no more than that (P6).
+    """
+    apps = [_owed(state, app, most) for app in unsatisfied]
     if not apps:
         return []
     settings = state.settings
@@ -64,12 +69,13 @@ class _Owed:
         return next((size for size in sizes if size.cores and self.left.covers(size) and room.covers(size)), None)
 
 
-def _owed(state: ClusterState, app: App) -> _Owed:
+def _owed(state: ClusterState, app: App, most: Resources | None) -> _Owed:
     settings, fleet, sizing = state.settings, state.fleet, app.sizing
+    cores_left = app.left_cores if most is None else min(app.left_cores, most.cores)
     sizes = []
     fixed_mb, left_mb = None, app.left_memory_mb
     if isinstance(sizing, Computed):
-        for cores in sizes_to_try(fleet, app.left_cores):
+        for cores in sizes_to_try(fleet, cores_left):
             memory_mb = executor_memory_mb(fleet, settings, cores, sizing.memory_per_task_mb)
             if memory_mb is not None:
                 sizes.append(Resources(cores, memory_mb))
@@ -77,5 +83,7 @@ def _owed(state: ClusterState, app: App) -> _Owed:
         fixed_mb = sizing.memory_mb
         if settings.admission == "open":
             left_mb = UNLIMITED_MEMORY_MB
-    own, left = {executor.worker for executor in app.executors.values()}, Resources(app.left_cores, left_mb)
-    return _Owed(app, left, own, fixed_mb, sizes)
+    if most is not None:
+        left_mb = min(left_mb, most.memory_mb)
+    own = {executor.worker for executor in app.executors.values()}
+    return _Owed(app, Resources(cores_left, left_mb), own, fixed_mb, sizes)

@@ -24,14 +24,13 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
     if not state.waiting_drivers:
         return
     settings, position = state.settings, state.head
-    numerator, denominator = map(int, settings.max_driver_share.split("/"))
     draw: Draw | None = None
     served = 0
     while (app := state.next_waiting_driver(served)) is not None:
         served, size = app.submitted, app.spec.driver or NOTHING
         if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
             return
-        if (state.driver_cores + size.cores) * denominator > numerator * state.fleet.total.cores:
+        if not within_driver_limits(state, size.cores):
             continue
         worker = next((name for name, _ in state.fleet.candidates(size, "worker-id")), None)
         if worker is not None and settings.spread_out_drivers:
@@ -40,6 +39,15 @@ def place_drivers(state: ClusterState) -> Iterator[DriverAllocated]:
         if worker is not None:
             driver = driver_id(app.spec.app, app.next_driver)
             yield DriverAllocated(app=app.spec.app, driver=driver, worker=worker, resources=size)
+
+
+def within_driver_limits(state: ClusterState, cores: int) -> bool:
+    """Whether one more driver of that many cores may be placed (semantics D4)."""
+    settings = state.settings
+    if settings.max_drivers is not None and len(state.drivers) >= settings.max_drivers:
+        return False
+    numerator, denominator = map(int, settings.max_driver_share.split("/"))
+    return (state.driver_cores + cores) * denominator <= numerator * state.fleet.total.cores
 
 
 class Draw:
@@ -59,7 +67,7 @@ class Draw:
 
 
 def _has_room(state: ClusterState, size: Resources, worker: str) -> bool:
-    return state.workers[worker].free.covers(size)
+    return state.workers[worker].open_to(None).covers(size)
 
 
 def _ticket(position: int, worker: str) -> bytes:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 LEVELS: tuple[Literal["host", "rack"], ...] = ("host", "rack")
 
 
-def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[ExecutorAllocated]:
+def place_near(
+    state: ClusterState, app: App, unit: Resources, at: int, most: Resources | None = None
+) -> list[ExecutorAllocated]:
     """Executors for pending requests: on a preferred host, in its rack, or anywhere (semantics L5).
 
     A request waits a bounded time for each nearer level, counted from its creation. Within a level, workers are
@@ -28,6 +30,8 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
     """
     settings = state.settings
     affordable = app.lacking if settings.admission == "open" else app.left_memory_mb // unit.memory_mb
+    if most is not None:
+        affordable = min(affordable, most.holds(unit))
     put = PLACEMENTS[settings.placement].of_size
     anywhere = 0
     for level in LEVELS:
@@ -36,7 +40,9 @@ def place_near(state: ClusterState, app: App, unit: Resources, at: int) -> list[
             anywhere += wanted.number if level == "rack" and at >= for_rack else 0
             if wanted.locations.hosts is None or (level == "rack" and at < for_host):
                 continue
-            near = [(worker, state.workers[worker].free) for worker in places(wanted, level, state.places)]
+            near = [
+                (worker, state.workers[worker].open_to(app.spec.app)) for worker in places(wanted, level, state.places)
+            ]
             counts = put(in_order(near, unit, settings.worker_selection), unit, min(wanted.number, affordable))
             if counts:
                 return allocations(app, counts, unit, level)

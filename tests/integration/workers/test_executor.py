@@ -14,6 +14,7 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from fairlog.local.store import EmbeddedStore
+from scheduler.model.grants import Leaving
 from tests.integration.workers.worker_rig import WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
 from workers.forkserver import Forkserver
@@ -358,6 +359,45 @@ def test_an_executor_whose_grant_is_revoked_starts_nothing_more(rig: Rig, tmp_pa
     assert rig.end_of(grant).reason == "killed"
     assert rig.work.progress(rig.app).running == 0
     assert [state.attempts for state in rig.work.states(rig.app) if state.attempts] == [1]
+
+
+def test_an_executor_told_to_leave_ends_when_its_tasks_have(rig: Rig, tmp_path: Path) -> None:
+    """Semantics E5, gentle: the deadline decides nothing, the tasks that run find it in a file."""
+    go = tmp_path / "go"
+    grant = rig.grant(shell(f"until [ -e {go} ]; do sleep 0.02; done; cat $FAIRLOG_STOP_AT_FILE"), tasks=3, cores=2)
+    rig.launch(grant)
+    wait_until(lambda: tasks_of(rig.app) == {0, 1}, "two running tasks")
+    rig.files.tell_to_leave(grant.executor, Leaving(deadline=1500))
+    go.touch()
+    note = rig.end_of(grant)
+    assert (note.reason, note.done) == ("killed", False)
+    assert [state.state for state in rig.work.states(rig.app)] == ["succeeded", "succeeded", "queued"]
+    assert [output.splitlines()[0] for output in outputs(rig, 2)] == ["1.500"] * 2
+
+
+def test_at_a_firm_deadline_the_tasks_of_a_leaving_executor_go_back(rig: Rig) -> None:
+    """Semantics E5, firm: it counts neither as a retry nor as a failure."""
+    grant = rig.grant(shell("sleep 600"), tasks=3, cores=2)
+    rig.launch(grant)
+    wait_until(lambda: tasks_of(rig.app) == {0, 1}, "two running tasks")
+    rig.files.tell_to_leave(grant.executor, Leaving(deadline=1500, firm=True, grace_s=1))
+    note = rig.end_of(grant)
+    assert (note.reason, note.done) == ("killed", False)
+    assert [state.state for state in rig.work.states(rig.app)] == ["queued"] * 3
+    assert processes_of(rig.app) == []
+
+
+def test_an_executor_that_need_not_leave_any_more_goes_on(rig: Rig, tmp_path: Path) -> None:
+    """Semantics E5: its claim became void while a task of it ran."""
+    go = tmp_path / "go"
+    grant = rig.grant(shell(f"until [ -e {go} ]; do sleep 0.02; done"), tasks=4, cores=2)
+    rig.launch(grant)
+    wait_until(lambda: tasks_of(rig.app) == {0, 1}, "two running tasks")
+    rig.files.tell_to_leave(grant.executor, Leaving(deadline=1500))
+    rig.files.tell_to_leave(grant.executor, None)
+    go.touch()
+    assert rig.end_of(grant).reason == "exited"
+    assert [state.state for state in rig.work.states(rig.app)] == ["succeeded"] * 4
 
 
 def test_an_executor_that_was_never_granted_starts_nothing(rig: Rig) -> None:

@@ -11,6 +11,7 @@ from scheduler.model import resources
 from scheduler.model.resources import Quota, Resources, Share, round_up
 from scheduler.rules.admission.company import Tenant
 from scheduler.rules.admission.quota import QuotaLimit
+from scheduler.rules.claims import Standing
 from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
 
@@ -143,7 +144,8 @@ def test_quotas_and_ledgers_take_a_declared_kind_without_a_word_of_it() -> None:
     usage = Usage()
     usage.update(1000, accounts[0], 3_600_000)
     assert usage.used == two * 1000
-    limit = QuotaLimit(Tenant("acme", accounts[1], usage, quota=Quota(Resources.of(cores=9, memory_mb=9, gpu=4))))
+    quota = Quota(Resources.of(cores=9, memory_mb=9, gpu=4))
+    limit = QuotaLimit(Tenant("acme", accounts[1], usage, quota=quota, standing=Standing(claimed=three)))
     assert limit.admits(Resources.of(cores=1, memory_mb=1, gpu=1))
     assert not limit.admits(two)
 

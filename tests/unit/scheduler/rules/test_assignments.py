@@ -61,6 +61,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "has_driver",
         "elastic",
         "settled_at",
+        "leaving",
     ]
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import (
     EndedExecutor,
+    KillApp,
     KillExecutors,
     LoseWorker,
     RegisterWorker,
@@ -18,7 +19,7 @@ from scheduler.model.commands import (
     StartedExecutor,
     SubmitApp,
 )
-from scheduler.model.errors import CommandRejected, InvalidCommand, QuotaExceeded
+from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.events import AppChanged, Event, ExecutorAllocated, ExecutorRemoved, ExecutorRevoked
 from scheduler.rules.invariants import check
 from scheduler.rules.turn import Turn
@@ -71,7 +72,7 @@ class TestScale:
         cluster = cluster_of(offer("w1", 16), offer("w2", 16))
         cluster.submit("a1", 4)
         events = cluster.turn(scale("a1", 5))
-        assert asked(events) == [(5, 20)]
+        assert asked(events) == [(1, 4), (5, 20)], "the wish, and what is requested of it"
         assert len(reached(events)) == 4
         state = cluster.state
         user = state.companies["acme"].users["ann"]
@@ -84,13 +85,14 @@ class TestScale:
         cluster.turn(scale("a1", 2))
         assert cluster.turn(scale("a1", 2)) == []
 
-    def test_a_lower_demand_stops_nothing_and_the_request_falls_as_executors_end(self) -> None:
+    def test_a_lower_demand_lowers_the_request_at_once_and_stops_nothing(self) -> None:
         cluster = cluster_of(offer("w1", 16))
         cluster.submit("a1", 4)
         cluster.turn(scale("a1", 4))
-        assert asked(cluster.turn(scale("a1", 2))) == [(2, 16)]
-        assert asked(cluster.ended("a1.0")) == [(2, 12)]
-        assert asked(cluster.ended("a1.1")) == [(2, 8)]
+        assert asked(cluster.turn(scale("a1", 2))) == [(2, 8)]
+        assert cluster.state.claims.total.claimed.cores == 16, "what it holds is claimed until it is gone"
+        assert reached(cluster.ended("a1.0")) == reached(cluster.ended("a1.1")) == []
+        assert cluster.state.claims.total.claimed.cores == 8
         assert len(reached(cluster.ended("a1.2"))) == 1, "within the demand it is replaced"
         assert cluster.state.balance.requested.cores == 8
 
@@ -130,34 +132,36 @@ class TestScale:
         assert len(cluster.state.executors) == 4
         assert cluster.state.balance.requested.cores == 8
 
-    def test_more_than_the_company_bought_is_refused_with_both_numbers(self) -> None:
-        cluster = cluster_of(offer("w1", 64))
-        cluster.company("initech", 16, 32 * GIB)
-        cluster.submit("a1", 4, company="initech")
-        with pytest.raises(QuotaExceeded, match=r"requests 20 cores, but the quota .* is 16 cores"):
-            cluster.turn(scale("a1", 5))
-
-    def test_more_than_the_quota_leaves_beside_other_apps_is_refused(self) -> None:
+    def test_a_wish_beyond_the_quota_is_met_as_far_as_the_quota_goes(self) -> None:
+        """Semantics L1, C4."""
         cluster = cluster_of(offer("w1", 64))
         cluster.company("initech", 16, 32 * GIB)
         cluster.submit("a1", 8, company="initech")
         cluster.submit("a2", 4, company="initech")
-        with pytest.raises(InvalidCommand, match=r"would hold 20 cores and .* beyond its quota"):
-            cluster.turn(scale("a2", 3))
+        assert asked(cluster.turn(scale("a2", 3))) == [(1, 4), (2, 8)]
+        assert cluster.state.apps["a2"].target == 3
+        cluster.turn(KillApp(app="a1"))
+        assert asked(cluster.ended("a1.0")) == [(3, 12)]
+        assert cluster.state.apps["a2"].target is None
 
-    def test_a_default_quota_does_not_stop_an_app_that_is_all_its_company_has(self) -> None:
-        cluster = cluster_of(offer("w1", 16))
-        cluster.company("initech")
-        cluster.submit("a1", 4)
-        cluster.turn(scale("a1", 4))
-        assert len(cluster.state.executors) == 4
-
-    def test_a_lone_company_may_ask_for_more_than_there_is(self) -> None:
+    def test_a_wish_beyond_the_cluster_is_met_once_there_is_room(self) -> None:
+        """Semantics L1: within the company's part, or as far as claims do not exceed the cluster."""
         cluster = cluster_of(offer("w1", 16))
         cluster.submit("a1", 4)
         cluster.submit("a2", 4)
         cluster.turn(scale("a1", 9))
-        assert (cluster.state.balance.requested.cores, cluster.state.balance.granted.cores) == (40, 16)
+        assert (cluster.state.balance.requested.cores, cluster.state.balance.granted.cores) == (16, 16)
+        assert asked(cluster.turn(offer("w2", 16))) == [(7, 28)]
+
+    def test_wishes_are_met_in_the_order_in_which_they_were_stated(self) -> None:
+        """Semantics L1."""
+        cluster = cluster_of(offer("w1", 16))
+        cluster.submit("a1", 8)
+        cluster.submit("a2", 8)
+        cluster.turn(scale("a2", 4))
+        cluster.turn(scale("a1", 4))
+        cluster.turn(offer("w2", 8))
+        assert [cluster.state.apps[app].executor_limit for app in ("a1", "a2")] == [2, 4]
 
     @pytest.mark.parametrize(
         ("command", "sentence"),
@@ -268,7 +272,7 @@ class TestElastic:
         cluster = cluster_of(offer("w1", 64))
         assert len(reached(cluster.turn(elastic("e", 0, 8, tasks=100)))) == 1
         wait(cluster, 1000)
-        assert len(cluster.state.executors) == 3
+        assert len(cluster.state.executors) == 2
 
     def test_it_asks_for_no_more_than_its_tasks_call_for(self) -> None:
         cluster = cluster_of(offer("w1", 64))
@@ -285,7 +289,7 @@ class TestElastic:
             wait(cluster, 1000)
         assert cluster.state.apps["e"].executor_limit == 8
         events = cluster.turn(ReportBacklog(executor="e.0", waiting=0, running=5))
-        assert asked(events) == [(2, 32)]
+        assert asked(events) == [(2, 8)]
         assert cluster.state.apps["e"].next_step == 1
         assert asked(cluster.turn(ReportBacklog(executor="e.1", waiting=0, running=5))) == []
 
@@ -306,11 +310,11 @@ class TestElastic:
         assert wait(cluster, 59_000 - (cluster.state.at - idle)) == []
         (revoked,) = wait(cluster, moment - cluster.state.at)
         assert revoked == ExecutorRevoked(app="e", executor="e.1", worker="w1", reason="idle")
-        assert cluster.state.balance.requested.cores == 16
+        assert (cluster.state.balance.requested.cores, cluster.state.claims.total.claimed.cores) == (4, 16)
         events = cluster.turn(EndedExecutor(executor="e.1", reason="killed"))
         assert [event.reason for event in events if isinstance(event, ExecutorRemoved)] == ["idle"]
-        assert asked(events) == [(1, 12)]
-        assert cluster.state.balance.requested.cores == 12
+        assert asked(events) == []
+        assert cluster.state.claims.total.claimed.cores == 12
 
     def test_an_executor_that_has_work_again_is_kept(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=60)
@@ -372,6 +376,6 @@ class TestElastic:
     def test_its_demand_can_be_stated_within_its_bounds_only(self) -> None:
         cluster = cluster_of(offer("w1", 64))
         cluster.turn(elastic("e", 1, 8, tasks=100))
-        assert asked(cluster.turn(scale("e", 5))) == [(5, 20)]
+        assert asked(cluster.turn(scale("e", 5))) == [(1, 4), (5, 20)]
         with pytest.raises(InvalidCommand, match="must be between 1 and 8"):
             cluster.turn(scale("e", 9))

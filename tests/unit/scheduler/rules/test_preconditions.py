@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -28,11 +28,17 @@ from scheduler.model.events import (
     ExecutorRevoked,
     ExecutorsRequested,
     Fixed,
+    HoldEnded,
     Locations,
+    LostWorkersForgotten,
     MasterElected,
     OnePerWorker,
     RefusalsOmitted,
+    ReservationLapsed,
+    RevocationWithdrawn,
+    RoomHeld,
     RoomReserved,
+    Shares,
     Wanted,
     WorkerChanged,
     WorkerRemoved,
@@ -65,6 +71,33 @@ WITH_DRIVER = replace(queued("d1", 8), requested=Resources(9, 8192), driver=Reso
 DRIVER = DriverAllocated(app="d1", driver="d1.driver-0", worker="w1", resources=Resources(1, 1024))
 STARTED = ExecutorChanged(executor="a1.0")
 REVOKED = ExecutorRevoked(app="a1", executor="a1.0", worker="w1")
+
+
+def held(worker: str, app: str = "f1", cores: int = 4, reason: Literal["hold", "reclaim"] = "hold") -> RoomHeld:
+    return RoomHeld(worker=worker, app=app, amounts=Resources(cores, 2048), reason=reason)
+
+
+def ended_hold(worker: str = "w1") -> HoldEnded:
+    return HoldEnded(hold=HELD_AT, worker=worker, app="f1", reason="granted")
+
+
+HELD_AT = 30
+"""The position behind `BEFORE`."""
+CLAIM = held("w1", reason="reclaim")
+RECLAIMED = ExecutorRevoked(
+    app="a1",
+    executor="a1.0",
+    worker="w1",
+    reason="reclaimed",
+    hold=HELD_AT,
+    claimant="f1",
+    claimant_company="acme",
+    rule="E2",
+    since=1,
+    deadline=300_001,
+    shares=Shares("0/1", "1/4", "2/1", "7/4"),
+)
+WITHDRAWN = RevocationWithdrawn(app="a1", executor="a1.0", worker="w1")
 
 SMALL = CompanyRegistered(company="small", amounts=Resources(8, 8192))
 BEFORE: list[Event] = [
@@ -213,13 +246,13 @@ CASES = [
     Case([ended()], ended(), "A5", "no executor 'a1.0' is granted"),
     Case([], ended(app="a2"), "A5", "executor 'a1.0' is granted to app 'a1' on worker 'w1'"),
     Case([], ended(worker="w2"), "A5", "executor 'a1.0' is granted to app 'a1' on worker 'w1'"),
-    Case([granted("f1.0")], ended("f1.0", "f1", done=True), "S6", "app 'f1' sizes its executors"),
     Case([], demanded("nobody"), "O4", "app 'nobody' is not known or has ended"),
     Case([], demanded("over"), "O4", "app 'over' is not known or has ended"),
-    Case([], demanded(cores=7), "O4", "app 'a1' holds 8 cores and 4096 MiB, more than it would request"),
-    Case([], demanded(done_cores=5), "O4", "app 'a1' holds 8 cores and 4096 MiB, more than it would request"),
-    Case([], demanded(done_cores=-1), "O4", "app 'a1' holds 8 cores"),
-    Case([], demanded(memory_mb=4095), "O4", "app 'a1' holds 8 cores and 4096 MiB, more than it would request"),
+    Case([], demanded(cores=7, done_cores=8), "O4", "app 'a1' cannot request 7 cores and .*, 8 cores of it done"),
+    Case([], demanded(done_cores=-1), "O4", "app 'a1' cannot request .*, -1 cores of it done"),
+    Case([], demanded(memory_mb=-1), "O4", "app 'a1' cannot request 12 cores and -1 MiB"),
+    Case([], ReservationLapsed(app="a2"), "C7", "no room is reserved for app 'a2'"),
+    Case([], LostWorkersForgotten(workers=("w1",)), "N3", "worker 'w1' was not lost, or is forgotten"),
     Case([], demanded(executor_limit=-1), "P5", "app 'a1' cannot have a negative number"),
     Case([], demanded(preferring_tasks=-1), "P5", "app 'a1' cannot have a negative number"),
     Case([], demanded(sizing=Fixed(Resources(4, 0))), "S5", "the executors of app 'a1' have 4 cores and 0 MiB"),
@@ -244,6 +277,23 @@ CASES = [
     Case([], CommandRefused(error="", message="no"), "T3", ""),
     Case([], RefusalsOmitted(count=0, since=1), "T3", ""),
     Case([], RefusalsOmitted(count=1, since=10**15), "T3", ""),
+    Case([], LostWorkersForgotten(workers=("w9",)), "N3", ""),
+    Case([], ReservationLapsed(app="a2"), "C7", ""),
+    Case([], held("w1", "a2"), "P8", "app 'a2' is not in waitingApps"),
+    Case([], held("w2"), "P8", "worker 'w2' is not live"),
+    Case([], held("w1", cores=64), "P8", "worker 'w1' offers 16 cores"),
+    Case([held("w6", "s1")], held("w6"), "P8", "room on worker 'w6' is held already"),
+    Case([held("w1")], held("w6"), "P8", "app 'f1' has a hold already"),
+    Case([held("w6", "s1")], held("w6", reason="reclaim"), "E5", "room on worker 'w6' is held already"),
+    Case([held("w6", "s1", cores=13)], granted("a1.2", worker="w6"), "P8", "only 3 cores"),
+    Case([], ended_hold(), "P8", "no hold begins at position"),
+    Case([held("w1")], ended_hold(worker="w6"), "P8", "is for app 'f1' on worker 'w1'"),
+    Case([], RECLAIMED, "E5", "no room is held on worker 'w1' for a claim of app 'f1'"),
+    Case([CLAIM], replace(RECLAIMED, claimant="a1"), "E5", "no room is held on worker 'w1' for a claim of app 'a1'"),
+    Case([CLAIM], replace(RECLAIMED, rule="E9"), "E5", "the receipt of executor 'a1.0' is not complete"),
+    Case([CLAIM], replace(RECLAIMED, shares=None), "E5", "the receipt of executor 'a1.0' is not complete"),
+    Case([REVOKED], WITHDRAWN, "E5", "executor 'a1.0' does not leave for a claim"),
+    Case([CLAIM, RECLAIMED], WITHDRAWN, "E5", "the claim for which executor 'a1.0' leaves is not void"),
     Case([], AppRemoved(app="nobody", reason="killed"), "A5", "app 'nobody' is not known or has ended"),
     Case([], AppRemoved(app="over", reason="killed"), "A5", "app 'over' is not known or has ended"),
 ]

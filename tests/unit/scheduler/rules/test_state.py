@@ -92,10 +92,10 @@ def test_a_done_executor_returns_its_grant_but_its_cores_are_not_owed_again() ->
     state = fold([*RUNNING, removed("a1.0", done=True)])
     assert balances(state) == [Balance(Resources(8, 4096), Resources(4, 2048))] * 3
     assert state.apps["a1"].left_cores == 0
-    assert state.unsatisfied == []
+    assert state.owed.positions() == []
     fold([AppChanged(app="a1", requested=Resources(8, 4096), sizing=Computed(512))], state)
     assert state.apps["a1"].left_cores == 4
-    assert state.unsatisfied == [state.apps["a1"].admitted]
+    assert state.owed.positions() == [state.apps["a1"].admitted]
 
 
 def test_a_changed_demand_moves_all_three_ledgers() -> None:
@@ -121,7 +121,7 @@ def test_a_killed_apps_executors_hold_their_grants_until_they_are_gone() -> None
     state = fold([*RUNNING, AppRemoved(app="a1", reason="killed")])
     assert balances(state) == [Balance(Resources(0, 0), Resources(8, 4096))] * 3
     assert not state.waiting
-    assert state.unsatisfied == []
+    assert state.owed.positions() == []
     assert {executor.status for executor in state.executors.values()} == {"stopping"}
     fold([removed("a1.0")], state)
     assert balances(state) == [Balance(Resources(0, 0), Resources(4, 2048))] * 3
@@ -243,11 +243,7 @@ def test_the_last_ten_thousand_commands_that_changed_something_are_remembered() 
 def test_apps_that_are_owed_cores_come_in_the_order_of_admission() -> None:
     """Semantics P6."""
     state = fold([ACME, joined(), queued("a1"), queued("a2"), queued("a3"), entered("a3"), entered("a1")])
-    order, position = [], 0
-    while (app := state.next_unsatisfied(position)) is not None:
-        order.append(app.spec.app)
-        position = app.admitted
-    assert order == ["a3", "a1"]
+    assert [app.spec.app for app in state.owed.serve(lambda *_: True)] == ["a3", "a1"]
 
 
 def test_equal_logs_give_equal_digests_and_any_fact_changes_it() -> None:
@@ -338,7 +334,7 @@ def owe_nothing(state: ClusterState) -> None:
 
 
 def forget_owed(state: ClusterState) -> None:
-    state.unsatisfied.clear()
+    state.owed.lists.clear()
 
 
 def drop_from_fleet(state: ClusterState) -> None:
@@ -366,8 +362,8 @@ def change_quota(state: ClusterState) -> None:
     state.queue.companies["acme"].tenant.quota = Quota(Resources(8, 4096))
 
 
-def let_borrow(state: ClusterState) -> None:
-    state.queue.borrowers["acme"] = None
+def forbid_to_borrow(state: ClusterState) -> None:
+    state.queue.companies["acme"].borrows = False
 
 
 def change_turn(state: ClusterState) -> None:
@@ -409,7 +405,7 @@ def reserve_for_one_admitted(state: ClusterState) -> None:
         (disorder_waiting, "waitingApps is not in the order of admission"),
         (drop_executor, "the executors differ"),
         (change_quota, "the queue has another quota or turn of company 'acme'"),
-        (let_borrow, "the queue contradicts the facts on whether company 'acme' borrows"),
+        (forbid_to_borrow, "the queue contradicts the facts on whether company 'acme' borrows"),
         (change_turn, "the queue has another turn of user 'ann'"),
         (forget_head, "the quota limit of company 'acme' holds other apps"),
         (let_pass, "company 'acme' passes or holds back .* contrary to its quota"),

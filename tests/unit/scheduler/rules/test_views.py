@@ -85,6 +85,12 @@ def test_an_unknown_app_cannot_be_shown() -> None:
         look(busy().state, "app", {"app": "nope"})
 
 
+def counted(part: int, part_mb: int, claim: int = 0, claim_mb: int = 0) -> dict[str, int]:
+    """What a company is assured and claims, with nothing granted beyond its part."""
+    names = ("partCores", "partMemory", "claimCores", "claimMemory", "beyondCores", "beyondMemory")
+    return dict(zip(names, (part, part_mb, claim, claim_mb, 0, 0), strict=True))
+
+
 def test_shares_show_the_ledgers_at_all_three_levels_with_exact_fractions() -> None:
     """Semantics O1, C2, C3."""
     shares = seen(busy(), "shares")
@@ -92,8 +98,15 @@ def test_shares_show_the_ledgers_at_all_three_levels_with_exact_fractions() -> N
     nothing = dict.fromkeys(held, 0)
     assert shares["waitingApps"] == held
     assert shares["companies"] == [
-        {"company": "acme", **held, "quotaCores": 64, "quotaMemory": 65536, "share": "5/16"},
-        {"company": "initech", **nothing, "quotaCores": 4, "quotaMemory": 1792, "share": "0/1"},
+        {
+            "company": "acme",
+            **held,
+            "quotaCores": 64,
+            "quotaMemory": 65536,
+            **counted(16, 6144, 20, 10240),
+            "share": "5/16",
+        },
+        {"company": "initech", **nothing, "quotaCores": 4, "quotaMemory": 1792, **counted(4, 0), "share": "0/1"},
     ]
     assert [(user["company"], user["user"], user["occupiedCores"]) for user in shares["users"]] == [
         ("acme", "ann", 12),

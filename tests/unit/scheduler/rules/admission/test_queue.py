@@ -17,12 +17,20 @@ def pending(app: str, submitted: int, *, company: str = "c", user: str = "u", re
 
 def queue_of(*apps: Pending, **quotas: int) -> tuple[AppQueue, dict[str, Balance]]:
     queue, balances = AppQueue(), {name: Balance() for name in quotas}
+    queue.set_cluster(Resources(4096, 4096 * 512), SMALL)
     for name, cores in quotas.items():
         queue.add_company(name, balances[name], Usage())
         queue.set_quota(name, Quota(Resources(cores, cores * 512)), stops_idle=True)
     for app in apps:
         queue.push(app, Balance())
     return queue, balances
+
+
+def occupy(queue: AppQueue, company: str, held: Resources) -> None:
+    """Have the company request, and claim, that much."""
+    tenant = queue.companies[company].tenant
+    tenant.balance.requested = tenant.standing.claimed = held
+    queue.touch(company, "u")
 
 
 def first(queue: AppQueue) -> str | None:
@@ -39,10 +47,9 @@ def test_nobody_is_next_while_nothing_is_pending() -> None:
 def test_the_company_with_the_lowest_share_is_next() -> None:
     """Semantics C3: 512 : 128 : 1024 with 128 : 64 : 128 occupied -> the third, else the first, then the second."""
     apps = [pending(name, position, company=name) for position, name in enumerate(("one", "two", "three"), start=1)]
-    queue, balances = queue_of(*apps, one=512, two=128, three=1024)
+    queue, _balances = queue_of(*apps, one=512, two=128, three=1024)
     for name, cores in (("one", 128), ("two", 64), ("three", 128)):
-        balances[name].requested = Resources(cores)
-        queue.touch(name, "u")
+        occupy(queue, name, Resources(cores))
     order = []
     while (app := queue.first()) is not None:
         order.append(app.app)
@@ -82,15 +89,24 @@ def test_among_users_never_selected_the_user_of_the_oldest_app_is_next() -> None
     assert first(queue) == "sql"
 
 
-def test_a_user_whose_next_app_does_not_pass_the_cap_is_passed_over() -> None:
+def test_a_user_whose_next_app_does_not_pass_the_quota_is_passed_over() -> None:
     """Semantics U2, C4: only the app that F names counts, not a smaller one behind it."""
     queue, _ = queue_of(
         pending("large", 1, user="ann", request=LARGE),
         pending("behind", 2, user="ann"),
         pending("small", 3, user="bob"),
-        c=8,
+        c=16,
     )
+    occupy(queue, "c", Resources(4))
     assert first(queue) == "small"
+
+
+def test_an_app_beyond_its_companys_quota_alone_is_no_head() -> None:
+    """Semantics C4: whatever its place in the queue, unless the company may borrow (C6)."""
+    queue, _ = queue_of(pending("large", 1, request=LARGE), pending("behind", 2), c=8)
+    assert first(queue) == "behind"
+    queue.set_quota("c", Quota(Resources(8, 8 * 512)), stops_idle=True, borrow=True)
+    assert first(queue) == "large"
 
 
 def test_a_company_none_of_whose_users_passes_the_cap_takes_no_part() -> None:
@@ -101,30 +117,26 @@ def test_a_company_none_of_whose_users_passes_the_cap_takes_no_part() -> None:
 
 def test_a_cap_lets_through_what_fills_it_exactly() -> None:
     """Semantics C4."""
-    queue, balances = queue_of(pending("a", 1), c=8)
-    balances["c"].requested = Resources(4)
-    queue.touch("c", "u")
+    queue, _balances = queue_of(pending("a", 1), c=8)
+    occupy(queue, "c", Resources(4))
     assert first(queue) == "a"
-    balances["c"].requested = Resources(5)
-    queue.touch("c", "u")
+    occupy(queue, "c", Resources(5))
     assert first(queue) is None
 
 
 def test_a_cap_in_memory_binds_too() -> None:
     """Semantics C4."""
-    queue, balances = queue_of(pending("a", 1), c=8)
-    balances["c"].requested = Resources(0, 8 * 512 - 2048 + 1)
-    queue.touch("c", "u")
+    queue, _balances = queue_of(pending("a", 1), c=8)
+    occupy(queue, "c", Resources(0, 8 * 512 - 2048 + 1))
     assert first(queue) is None
 
 
 def test_a_default_quota_does_not_stop_a_company_that_occupies_nothing() -> None:
     """Semantics C4."""
-    queue, balances = queue_of(pending("large", 1, request=LARGE), c=8)
+    queue, _balances = queue_of(pending("large", 1, request=LARGE), c=8)
     queue.set_quota("c", Quota(Resources(8, 4096)), stops_idle=False)
     assert first(queue) == "large"
-    balances["c"].requested = Resources(4, 2048)
-    queue.touch("c", "u")
+    occupy(queue, "c", Resources(4, 2048))
     assert first(queue) is None
 
 
@@ -152,10 +164,9 @@ def test_a_company_that_was_forgotten_is_out_of_the_order() -> None:
 
 
 def test_a_quota_that_changed_reorders_the_companies() -> None:
-    queue, balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
-    balances["a"].requested, balances["b"].requested = Resources(16), Resources(32)
-    queue.touch("a", "u")
-    queue.touch("b", "u")
+    queue, _balances = queue_of(pending("a", 1, company="a"), pending("b", 2, company="b"), a=64, b=64)
+    occupy(queue, "a", Resources(16))
+    occupy(queue, "b", Resources(32))
     assert first(queue) == "a"
     queue.set_quota("b", Quota(Resources(1024, 1 << 20)), stops_idle=True)
     assert first(queue) == "b"

@@ -146,18 +146,20 @@ def test_a_size_larger_than_what_is_left_is_halved() -> None:
 
 def test_below_the_minimum_nothing_is_granted_and_the_app_keeps_its_place() -> None:
     """Semantics S1, S4."""
-    cluster = shared(w1=3)
+    cluster = shared(w1=4)
+    cluster.submit("b", 4)
+    cluster.worker("w0", 3)
     assert allocated(cluster.submit("a", 8)) == []
-    assert list(cluster.state.waiting) == ["a"]
     assert allocated(cluster.worker("w2", 4)) == [("w2", 4, 2048)]
-    assert list(cluster.state.waiting) == ["a"]
+    assert list(cluster.state.waiting) == ["b", "a"]
 
 
 def test_grants_stay_within_the_requested_memory_when_the_minimum_executor_grows() -> None:
     """Semantics A2, Settings: a changed minimum concerns executors placed later; the request stays what it was."""
     cluster = Cluster()
     cluster.company("acme")
-    cluster.worker("w0", 1)
+    cluster.worker("w0", 8)
+    cluster.submit("b", 8)
     cluster.submit("a", 8)
     cluster.turn(ConfigureCluster(settings={"min_executor_memory_mb": 4096, "max_executor_cores": 4}))
     assert allocated(cluster.worker("w1", 16)) == [("w1", 4, 4096)]

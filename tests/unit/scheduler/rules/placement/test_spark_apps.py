@@ -113,7 +113,7 @@ def test_a_remainder_smaller_than_an_executor_is_never_given() -> None:
     """Semantics P6."""
     cluster = shared(w1=16)
     assert len(allocated(cluster.turn(fixed(cores=7, each=3)))) == 2
-    assert cluster.state.unsatisfied == []
+    assert cluster.state.owed.positions() == []
 
 
 def test_executors_below_the_minimum_size_fit_where_the_minimum_does_not() -> None:
@@ -140,7 +140,7 @@ def test_a_new_demand_is_stated_in_full_and_stops_nothing_that_runs() -> None:
     assert cluster.turn(ScaleApp(app="a1", executors=1)) == [
         AppChanged(
             app="a1",
-            requested=Resources(8, 2048),
+            requested=Resources(4, 1024),
             sizing=Fixed(Resources(4, 1024)),
             executor_limit=1,
         )
@@ -193,14 +193,14 @@ def test_executors_of_an_app_that_is_over_cannot_be_killed_nor_scaled() -> None:
             cluster.turn(command)
 
 
-def test_an_executor_that_ends_idle_is_replaced_where_the_app_fixes_its_executors() -> None:
-    """Semantics S5: S6 does not apply."""
+def test_an_executor_that_found_no_task_left_is_not_replaced() -> None:
+    """Semantics S6."""
     cluster = shared(w1=4)
     cluster.turn(fixed(cores=2))
-    removed, placed = cluster.ended("a1.0", done=True)
+    (removed,) = cluster.ended("a1.0", done=True)
     assert isinstance(removed, ExecutorRemoved)
-    assert not removed.done
-    assert isinstance(placed, ExecutorAllocated)
+    assert removed.done
+    assert cluster.state.apps["a1"].left_cores == 0
 
 
 def test_with_open_admission_everybody_enters_at_once_in_the_order_of_arrival() -> None:

@@ -1,0 +1,146 @@
+"""Room that is held on a worker for one app: for a large executor (semantics P8), or for a claim (semantics E5).
+
+A hold has the size of one executor. For everybody else what is free on the worker counts less by that much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.model.events import Event, ExecutorAllocated, HoldEnded, RevocationWithdrawn, RoomHeld
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.demand import raised_by_return
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import App, Hold, Worker
+    from scheduler.rules.state import ClusterState
+
+Ending = Literal["granted", "served", "part-reached", "worker-gone", "unusable", "limit"]
+
+
+def ended_by_grant(state: ClusterState, granted: ExecutorAllocated) -> Iterator[Event]:
+    """A grant on a worker ends one hold of its app there: of a claim whose executors left, else the oldest (P8, E5)."""
+    worker = state.workers[granted.worker]
+    own = [hold for hold in worker.holds.values() if hold.app == granted.app]
+    if own:
+        hold = next((hold for hold in own if hold.reason == "reclaim" and not hold.leaving), own[0])
+        yield from end(state, hold, "granted")
+
+
+def void(state: ClusterState, at: int) -> Iterator[Event]:
+    """End the holds that are void at time `at` (ms), and withdraw what was asked for them (semantics P8, E5)."""
+    for hold in list(state.holds.values()):
+        reason = _why_void(state, hold, at)
+        if reason is not None:
+            yield from end(state, hold, reason)
+
+
+def end(state: ClusterState, hold: Hold, reason: Ending) -> Iterator[Event]:
+    """The hold ends; executors that still leave for its claim go on as before (semantics E5)."""
+    yield HoldEnded(hold=hold.id, worker=hold.worker, app=hold.app, reason=reason)
+    for executor in list(hold.leaving.values()):
+        app = state.apps[executor.app]
+        if not app.over:
+            yield RevocationWithdrawn(app=executor.app, executor=executor.id, worker=executor.worker)
+            if hold.within:
+                yield from raised_by_return(app)
+
+
+def _why_void(state: ClusterState, hold: Hold, at: int) -> Ending | None:
+    app, worker = state.apps.get(hold.app), state.workers.get(hold.worker)
+    if worker is None or worker.status != "alive" or hold.id not in worker.holds:
+        return "worker-gone"
+    if app is None or not app.owed or _superfluous(app, hold):
+        return "served"
+    if not hold.within and state.queue.reached(app.spec.company):
+        return "part-reached"
+    if hold.reason == "hold":
+        return "limit" if at >= hold.since + state.settings.hold_limit_s * 1000 else None
+    return None if hold.leaving or _usable(app, worker, hold) else "unusable"
+
+
+def _superfluous(app: App, hold: Hold) -> bool:
+    """Whether the app claims more than it is owed, so that its last claims are void (semantics E5)."""
+    if hold.reason == "hold":
+        return False
+    return [one.id for one in app.holds.values() if one.reason == "reclaim"].index(hold.id) >= app.usable
+
+
+def _usable(app: App, worker: Worker, hold: Hold) -> bool:
+    """Whether the room of a claim whose executors have left can be used, now or when others that leave are gone."""
+    left = [one.id for one in worker.holds.values() if one.reason == "reclaim" and not one.leaving]
+    room = worker.open_to(app.spec.app) + worker.leaving
+    return room.holds(hold.amounts) > left.index(hold.id)
+
+
+def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
+    """Hold room for large executors that wait for too long, in the order of placement (semantics P8).
+
+    An app whose company has not reached its part, and that was owed an executor for `hold_patience_s` without a grant,
+    though the offer of some live worker would suffice. At most a quarter of the live workers have such a hold.
+    """
+    settings = state.settings
+    if settings.admission == "open":
+        return
+    number = sum(hold.reason == "hold" for hold in state.holds.values())
+    for name in state.timers.due(at, "hold"):
+        if number >= max(1, state.fleet.live // 4):
+            return
+        app = state.apps[name]
+        since = state.short_since(app.spec.company)
+        if (
+            since is None
+            or at < max(since + settings.hold_patience_s * 1000, app.no_hold_before)
+            or any(hold.reason == "hold" for hold in app.holds.values())
+        ):
+            continue
+        worker = _worker_for(state, app)
+        if worker is not None:
+            number += 1
+            yield RoomHeld(worker=worker, app=name, amounts=app.need.executor, reason="hold")
+
+
+def _worker_for(state: ClusterState, app: App) -> str | None:
+    """Where room is held for an executor of the app: the most free cores, then memory, then the smallest id."""
+    need = app.need
+    if not need.executor.cores or not need.hostable or state.queue.reached(app.spec.company):
+        return None
+    if state.fleet.has_room(need.least):
+        return None
+    for worker in state.fleet.by_room():
+        known = state.workers[worker]
+        if known.offer.covers(need.executor) and not known.holds and not _one_would_do(known, need.executor):
+            return worker
+    return None
+
+
+def _one_would_do(worker: Worker, size: Resources) -> bool:
+    """Whether a single executor that ends would make the room."""
+    return any((worker.free + executor.resources).covers(size) for executor in worker.executors.values())
+
+
+def claims_of(app: App) -> list[Hold]:
+    """The holds of the app's claims, oldest first (semantics E5)."""
+    return [hold for hold in app.holds.values() if hold.reason == "reclaim"]
+
+
+def claimed_by_company(state: ClusterState) -> dict[str, Resources]:
+    """Company -> what is held for the claims of its apps (semantics C8)."""
+    claimed: dict[str, Resources] = {}
+    for hold in state.holds.values():
+        if hold.reason == "reclaim" and hold.app in state.apps:
+            company = state.apps[hold.app].spec.company
+            claimed[company] = claimed.get(company, NOTHING) + hold.amounts
+    return claimed
+
+
+def leaving_by_company(state: ClusterState) -> dict[str, Resources]:
+    """Company -> what its executors on live workers have that were told to leave for claims (semantics E2)."""
+    leaving: dict[str, Resources] = {}
+    for hold in state.holds.values():
+        for executor in hold.leaving.values():
+            if state.workers[executor.worker].status == "alive":
+                company = state.apps[executor.app].spec.company
+                leaving[company] = leaving.get(company, NOTHING) + executor.resources
+    return leaving

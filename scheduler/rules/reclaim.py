@@ -1,0 +1,330 @@
+"""Reclaiming: what companies hold beyond their parts comes back to one that has not reached its own (semantics E)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.model.events import Computed, Event, ExecutorRevoked, HoldEnded, RoomHeld, Shares
+from scheduler.model.resources import NOTHING, Resources, Share
+from scheduler.rules.admission.queue import reached
+from scheduler.rules.demand import lowered_by_loss
+from scheduler.rules.holds import claimed_by_company, claims_of, leaving_by_company
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import Allocation, App, Worker
+    from scheduler.rules.state import ClusterState
+
+CLAIMS_A_TURN = 16
+LOOKED_AT = 256
+"""How many executors are looked at for one claim."""
+
+
+class Loss(NamedTuple):
+    """An executor that leaves for a claim, and the rule by which it may be taken: E2, E3 or E7."""
+
+    executor: Allocation
+    rule: str
+
+
+def part_share(held: Resources, part: Resources) -> Share:
+    """What is held of a part: the largest ratio of a component of which any is assured (semantics E4).
+
+    A company that is assured nothing has the largest share.
+    """
+    ratios = [Share(mine, whole) for mine, whole in _pairs(held, part) if whole]
+    return max(ratios, default=Share(1, 0))
+
+
+def reclaim(state: ClusterState, at: int) -> Iterator[Event]:
+    """Claims of apps whose companies have not reached their parts, in the order of placement (semantics E1, P6).
+
+    First what stays within the company's part, then the one executor that takes it there or beyond, until there is no
+    claim more, or there are 16. The caller folds each event before it asks for the next.
+    """
+    if state.settings.reclaim != "none" and state.settings.admission == "fair" and state.owed.lists:
+        yield from _Reclaiming(state, at).events()
+
+
+class _Reclaiming:
+    """The claims of one turn."""
+
+    def __init__(self, state: ClusterState, at: int) -> None:
+        self.state, self.at = state, at
+        self.parts = {name: state.queue.part(name) for name in state.companies}
+        self.claimed = claimed_by_company(state)
+        self.leaving = leaving_by_company(state)
+        self.number = 0
+        self.failed: set[int] = set()
+        """Positions of admission of the apps for which nothing can be taken."""
+
+    def events(self) -> Iterator[Event]:
+        """Every claim that can be served; a second turn without an input finds none (semantics E6)."""
+        before = -1
+        while before != self.number < CLAIMS_A_TURN:
+            before = self.number
+            yield from self._pass(self._within_part)
+            yield from self._pass(self._to_part, once=True)
+        yield from self._pass(lambda app: app.on_lent, within=True)
+
+    def _pass(self, wanted: Callable[[App], bool], *, once: bool = False, within: bool = False) -> Iterator[Event]:
+        for app in self.state.owed.serve(wanted):
+            while self.number < CLAIMS_A_TURN and wanted(app) and self._may_claim(app, again=within):
+                found = self._gather_lent(app) if within else self._find(app)
+                if found is None:
+                    self.failed |= set() if within else {app.admitted}
+                    break
+                self.number += 1
+                yield from self._claim(app, *found, within=within)
+                if once:
+                    break
+
+    def _held(self, company: str) -> Resources:
+        """What counts as granted to a company that seeks room (semantics C8)."""
+        return self.state.claims.of(company).held + self.claimed.get(company, NOTHING)
+
+    def _left(self, company: str) -> Resources:
+        """What a company holds but for what was told to leave for claims (semantics E2)."""
+        return self.state.claims.of(company).held - self.leaving.get(company, NOTHING)
+
+    def _within_part(self, app: App) -> bool:
+        held, part = self._held(app.spec.company), self.parts[app.spec.company]
+        return self._to_part(app) and (part - held).covers(app.need.executor)
+
+    def _to_part(self, app: App) -> bool:
+        company = app.spec.company
+        return bool(app.need.executor.cores) and not reached(self._held(company), self.parts[company])
+
+    def _may_claim(self, app: App, *, again: bool) -> bool:
+        """Whether the app is owed an executor that it does not claim and that will fit nowhere (semantics E1)."""
+        if (app.admitted in self.failed and not again) or not app.owed or app.usable <= len(claims_of(app)):
+            return False
+        state, size = self.state, app.need.least
+        if state.fleet.has_room(size):
+            return False
+        if any(_room_to_come(state.workers[worker], app).covers(size) for worker in state.fleet.leaving):
+            return False
+        return not any(
+            _room_to_come(state.workers[hold.worker], app).covers(size)
+            for hold in app.holds.values()
+            if hold.reason == "hold" and hold.worker in state.workers
+        )
+
+    def _find(self, app: App) -> tuple[Worker, list[Loss]] | None:
+        """Where room can be made for the app's smallest executor, and by which losses (semantics E2-E4)."""
+        return self._gather(app, larger=False) or self._gather(app, larger=True)
+
+    def _gather(self, app: App, *, larger: bool) -> tuple[Worker, list[Loss]] | None:
+        state, size = self.state, app.need.executor
+        only = next((hold.worker for hold in app.holds.values() if hold.reason == "hold"), None)
+        losers = {
+            name: _Loser(name, self.parts[name], self._left(name), self._in_order(name))
+            for name in state.holders
+            if reached(self._left(name), self.parts[name])
+        }
+        gathered: defaultdict[str, list[Loss]] = defaultdict(list)
+        for _ in range(LOOKED_AT):
+            executor = _next_of(losers)
+            if executor is None:
+                return None
+            worker = state.workers[executor.worker]
+            if not self._may_be_taken(executor, worker, app) or worker.id != (only or worker.id):
+                continue
+            losses = gathered[worker.id]
+            rule = self._rule(app, executor, worker, losses, larger=larger)
+            if rule is None:
+                continue
+            losses.append(Loss(executor, rule))
+            losers[state.apps[executor.app].spec.company].lost += executor.resources
+            room = _room_to_come(worker, app)
+            if (room + _sum(losses)).covers(size):
+                needed = _needed(losses, room, size)
+                lawful = (
+                    self._rule(app, loss.executor, worker, [one for one in needed if one is not loss], larger=larger)
+                    for loss in needed
+                )
+                return (worker, needed) if all(lawful) else None
+        return None
+
+    def _gather_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:
+        """The same by losses of elastic apps of the claimant's company, which keep their least number (semantics E7).
+
+        From the app with the most beyond its least first, ties by admission, the last one first; worked out anew after
+        each loss.
+        """
+        state, size = self.state, app.need.executor
+        only = next((hold.worker for hold in app.holds.values() if hold.reason == "hold"), None)
+        elastics = {one.admitted: one for one in state.elastics.get(app.spec.company, {}).values() if one is not app}
+        beyond = {number: _beyond_least(one) for number, one in elastics.items()}
+        executors = {number: iter(_last_granted(one)) for number, one in elastics.items()}
+        gathered: defaultdict[str, list[Loss]] = defaultdict(list)
+        for _ in range(LOOKED_AT):
+            number = max(beyond, key=lambda one: (beyond[one], one), default=None)
+            if number is None or beyond[number] < 1:
+                return None
+            executor = next(executors[number], None)
+            if executor is None:
+                del beyond[number]
+                continue
+            worker = state.workers[executor.worker]
+            if not self._may_be_taken(executor, worker, app) or worker.id != (only or worker.id):
+                continue
+            losses = gathered[worker.id]
+            losses.append(Loss(executor, "E7"))
+            beyond[number] -= 1
+            room = _room_to_come(worker, app)
+            if (room + _sum(losses)).covers(size):
+                return worker, _needed(losses, room, size)
+        return None
+
+    def _may_be_taken(self, executor: Allocation, worker: Worker, claimant: App) -> bool:
+        """Whether the executor may leave for the claimant, but for the parts (semantics E2)."""
+        if executor.status == "stopping" or executor.app == claimant.spec.app or worker.status != "alive":
+            return False
+        if any(hold.app != claimant.spec.app for hold in worker.holds.values()):
+            return False
+        settings = self.state.settings
+        return settings.reclaim != "firm" or self.at >= executor.granted_at + settings.min_runtime_s * 1000
+
+    def _rule(
+        self, claimant: App, executor: Allocation, worker: Worker, others: list[Loss], *, larger: bool
+    ) -> str | None:
+        """The rule by which the executor may be taken besides the others, None if it may not (semantics E2, E3)."""
+        state = self.state
+        loser = state.apps[executor.app]
+        part = self.parts[loser.spec.company]
+        same = [loss for loss in others if state.apps[loss.executor.app].spec.company == loser.spec.company]
+        held = self._left(loser.spec.company) - _sum(same)
+        if reached(held - executor.resources, part):
+            return "E2"
+        if not larger or not reached(held, part):
+            return None
+        if not isinstance(loser.sizing, Computed) and self._held(claimant.spec.company) != NOTHING:
+            return None
+        needs = zip(
+            _amounts(claimant.need.executor),
+            _amounts(_room_to_come(worker, claimant)),
+            _pairs(held, part),
+            strict=False,
+        )
+        return "E3" if all(need <= mine - assured for need, room, (mine, assured) in needs if need > room) else None
+
+    def _in_order(self, company: str) -> Iterator[Allocation]:
+        """The company's executors: idle ones first, then by apps that lost little, priority and admission (E4)."""
+        settings = self.state.settings
+        since = self.at - settings.reclaim_window_s * 1000
+
+        def rank(app: App) -> tuple[bool, int]:
+            recent = sum(when > since for when in app.losses)
+            return recent >= settings.max_reclaims, -app.admitted
+
+        apps = sorted(self.state.holders[company].values(), key=rank)
+        for idle in (True, False):
+            for app in apps:
+                for executor in reversed(list(app.executors.values())):
+                    if (executor.idle_since is not None) == idle:
+                        yield executor
+
+    def _claim(self, app: App, worker: Worker, losses: list[Loss], *, within: bool) -> Iterator[Event]:
+        """Hold the room for the claimant and tell the executors to leave, with a receipt each (semantics E5)."""
+        state, company, size = self.state, app.spec.company, app.need.executor
+        deadline = self.at + state.settings.reclaim_patience_s * 1000
+        own = next((hold for hold in app.holds.values() if hold.reason == "hold"), None)
+        if own is not None:
+            yield HoldEnded(hold=own.id, worker=own.worker, app=own.app, reason="served")
+        held = self._held(company)
+        yield RoomHeld(worker=worker.id, app=app.spec.app, amounts=size, reason="reclaim", within=within)
+        hold = state.head
+        self.claimed[company] = self.claimed.get(company, NOTHING) + size
+        for executor, rule in losses:
+            loser = state.apps[executor.app].spec.company
+            left = self._left(loser)
+            shares = Shares(
+                str(part_share(held, self.parts[company])),
+                str(part_share(held + size, self.parts[company])),
+                str(part_share(left, self.parts[loser])),
+                str(part_share(left - executor.resources, self.parts[loser])),
+            )
+            yield ExecutorRevoked(
+                app=executor.app,
+                executor=executor.id,
+                worker=worker.id,
+                reason="reclaimed",
+                hold=hold,
+                claimant=app.spec.app,
+                claimant_company=company,
+                rule=rule,
+                since=app.owed_since,
+                deadline=deadline,
+                shares=shares,
+            )
+            self.leaving[loser] = self.leaving.get(loser, NOTHING) + executor.resources
+            if within:
+                yield from lowered_by_loss(state.apps[executor.app])
+
+
+@dataclass(slots=True)
+class _Loser:
+    """A company from which executors may be taken, and how far one claim has come in looking at them."""
+
+    company: str
+    part: Resources
+    held: Resources
+    executors: Iterator[Allocation]
+    lost: Resources = field(default=NOTHING)
+
+
+def _next_of(losers: dict[str, _Loser]) -> Allocation | None:
+    """The next executor of the company with the largest share, ties by name (semantics E4)."""
+    while losers:
+        first = max(
+            sorted(losers), key=lambda name: part_share(losers[name].held - losers[name].lost, losers[name].part)
+        )
+        executor = next(losers[first].executors, None)
+        if executor is not None:
+            return executor
+        del losers[first]
+    return None
+
+
+def _needed(losses: list[Loss], room: Resources, size: Resources) -> list[Loss]:
+    """The losses without those that turn out not to be needed, put back last gathered first (semantics E4)."""
+    needed = list(losses)
+    for loss in reversed(losses):
+        without = [one for one in needed if one is not loss]
+        if (room + _sum(without)).covers(size):
+            needed = without
+    return needed
+
+
+def _room_to_come(worker: Worker, app: App) -> Resources:
+    """What is free, with what was told to leave, less what is held there but for a hold of the app's own (E1, E4)."""
+    kept = (hold.amounts for hold in worker.holds.values() if hold.app != app.spec.app or hold.reason == "reclaim")
+    return worker.free + worker.leaving - sum(kept, NOTHING)
+
+
+def _beyond_least(app: App) -> int:
+    """How many executors that go on an elastic app has beyond its least number (semantics E7)."""
+    least = app.spec.elastic.least if app.spec.elastic is not None else 0
+    return sum(executor.status != "stopping" for executor in app.executors.values()) - least
+
+
+def _last_granted(app: App) -> list[Allocation]:
+    """The app's executors, idle ones first, the one granted last first (semantics E4)."""
+    executors = list(reversed(app.executors.values()))
+    return [one for idle in (True, False) for one in executors if (one.idle_since is not None) == idle]
+
+
+def _sum(losses: list[Loss]) -> Resources:
+    return sum((loss.executor.resources for loss in losses), NOTHING)
+
+
+def _amounts(vector: Resources) -> tuple[int, ...]:
+    return (*vector, *(0,) * 8)
+
+
+def _pairs(one: Resources, other: Resources) -> Iterator[tuple[int, int]]:
+    kinds = 2 + max(len(one.others), len(other.others))
+    return zip(_amounts(one)[:kinds], _amounts(other)[:kinds], strict=True)

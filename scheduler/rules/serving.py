@@ -1,0 +1,156 @@
+"""Whom placement serves next, and who is admitted because room is left that nobody admitted can use (semantics P6, A9).
+
+What one app gets, and where, is in `decide.place`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.rules.admission.queue import reached
+from scheduler.rules.decide import admission, place
+from scheduler.rules.holds import ended_by_grant, void
+from scheduler.rules.placement.classic import pack_worker_by_worker
+from scheduler.rules.placement.drivers import place_drivers, within_driver_limits
+from scheduler.rules.placement.executors import PLACEMENTS
+
+if TYPE_CHECKING:
+    from scheduler.model.events import Event, ExecutorAllocated
+    from scheduler.model.resources import Resources
+    from scheduler.rules.admission.queue import Ask
+    from scheduler.rules.claims import Need
+    from scheduler.rules.entities import App
+    from scheduler.rules.state import ClusterState
+
+Grants = Iterator["list[ExecutorAllocated]"]
+
+
+def served(state: ClusterState, at: int) -> Iterator[Event]:
+    """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9).
+
+    The caller folds each event before it asks for the next.
+    """
+    while True:
+        yield from void(state, at)
+        ended = len(state.holds)
+        for granted in placements(state, at):
+            for event in granted:
+                yield event
+                if state.holds:
+                    yield from ended_by_grant(state, event)
+        filled = fill(state)
+        if filled is not None:
+            yield filled
+            yield from place_drivers(state)
+        elif len(state.holds) == ended and not any(void(state, at)):
+            return
+
+
+def placements(state: ClusterState, at: int) -> Grants:
+    """What placement grants at time `at` (ms), part by part (semantics P6).
+
+    In three passes: what stays within a company's part; of companies that have not reached it, the one executor that
+    takes them to it or beyond; the rest. Parts are those of the beginning. The caller folds each list before it asks
+    for the next.
+    """
+    while state.owed.lists and (state.holds or state.fleet.most_free_cores()):
+        before = state.head
+        companies = state.owed.companies()
+        if len(companies) > 1 and state.settings.admission == "fair":
+            parts = {company: state.queue.part(company) for company in companies}
+            yield from _within_parts(state, at, parts)
+            yield from _to_parts(state, at, parts)
+        yield from _the_rest(state, at)
+        if state.head == before:
+            return
+
+
+def _within_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Grants:
+    """What stays within the company's part."""
+
+    def wanted(app: App) -> bool:
+        company, size = app.spec.company, app.need.executor
+        lacking = parts[company] - state.claims.of(company).held
+        return bool(size.cores) and lacking.covers(size) and has_room(state, app)
+
+    for app in state.owed.serve(wanted):
+        while wanted(app):
+            granted = _placed(state, app, at, parts[app.spec.company] - state.claims.of(app.spec.company).held)
+            if not granted:
+                break
+            yield granted
+
+
+def _to_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Grants:
+    """Of companies that have not reached their part, the one executor that takes them to it or beyond."""
+
+    def wanted(app: App) -> bool:
+        company = app.spec.company
+        held = state.claims.of(company).held
+        return not reached(held, parts[company]) and bool(app.need.executor.cores) and has_room(state, app)
+
+    for app in state.owed.serve(wanted):
+        granted = _placed(state, app, at, app.need.executor)
+        if granted:
+            yield granted
+
+
+def _the_rest(state: ClusterState, at: int) -> Grants:
+    """Whatever there is room for."""
+
+    def wanted(app: App) -> bool:
+        return bool(app.need.least.cores) and has_room(state, app)
+
+    if PLACEMENTS[state.settings.placement].across_apps and not state.holds:
+        while granted := pack_worker_by_worker(state, list(state.owed.serve(wanted))):
+            yield granted
+        return
+    for app in state.owed.serve(wanted):
+        while granted := _placed(state, app, at):
+            yield granted
+
+
+def _placed(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
+    with state.seen_by(app):
+        if PLACEMENTS[state.settings.placement].across_apps:
+            return pack_worker_by_worker(state, [app], most)
+        return place(state, app, at, most)
+
+
+def has_room(state: ClusterState, app: App) -> bool:
+    """Whether a live worker has room for an executor of the app, be it held for it (semantics P8)."""
+    return state.fleet.has_room(app.need.least) or state.fits_where_held(app)
+
+
+def fill(state: ClusterState) -> Event | None:
+    """The app that is admitted although claims fill the cluster, because it can use room that is left (semantics A9).
+
+    A company borrows here unless an app of another one has room now (C6). An app with a driver needs room for that,
+    and for an executor besides.
+    """
+    if state.settings.admission == "open" or not state.queue.arrivals or not state.fleet.most_free_cores():
+        return None
+    known: dict[Need, bool] = {}
+
+    def has_room(ask: Ask) -> bool:
+        need = ask.need
+        if need is None:
+            return False
+        if need not in known:
+            known[need] = _could_use(state, need)
+        return known[need]
+
+    if not any(map(has_room, state.queue.asks())):
+        return None
+    first = state.queue.next_that(has_room, able=has_room)
+    return None if first is None else admission(state, first, filling=True)
+
+
+def _could_use(state: ClusterState, need: Need) -> bool:
+    """Whether placement would grant an executor to an app of that need if it were admitted now."""
+    if need.executor.cores and not state.fleet.has_room(need.least):
+        return False
+    if not need.driver.cores:
+        return bool(need.executor.cores)
+    return within_driver_limits(state, need.driver.cores) and state.fleet.has_room(need.driver)

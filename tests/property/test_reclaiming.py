@@ -1,0 +1,194 @@
+"""Reclaiming takes nothing that is within a part, ends, and moves nothing back (semantics E2, E3, E6)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from scheduler.model.commands import (
+    Command,
+    ConfigureCluster,
+    DrainWorker,
+    EndApp,
+    EndedExecutor,
+    KillApp,
+    Private,
+    RegisterCompany,
+    RegisterWorker,
+    SubmitApp,
+    UndrainWorker,
+)
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import Event, ExecutorRevoked, RoomHeld
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.admission.queue import reached
+from scheduler.rules.invariants import check
+from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
+
+COMPANIES = ("a", "b", "c")
+WORKERS = ("w1", "w2", "w3")
+
+
+class Step(NamedTuple):
+    """One input: a submission of an app of `company`, or the end of something, chosen by `which`."""
+
+    kind: str
+    company: str
+    cores: int
+    size: int | None
+    which: int
+
+
+KINDS = ["submit"] * 6 + ["elastic"] * 2 + ["end", "done", "finish", "kill", "drain", "undrain"]
+
+
+def steps_of(seed: int) -> list[Step]:
+    """Inputs by which one company fills the cluster before the others come."""
+    draw = Random(seed)
+    first = draw.choice(COMPANIES)
+    return [
+        Step(
+            "submit" if number < 2 else draw.choice(KINDS),
+            first if number < 4 else draw.choice(COMPANIES),
+            draw.choice([4, 8, 12, 32]),
+            draw.choice([None, None, 4, 8, 16]),
+            draw.randrange(30),
+        )
+        for number in range(25)
+    ]
+
+
+QUOTAS = st.lists(st.sampled_from([None, (8, 16384), (16, 32768), (32, 65536)]), min_size=3, max_size=3)
+
+
+class Watched:
+    """A cluster that takes an input a second, and checks every loss just before it is folded."""
+
+    def __init__(self, quotas: list[tuple[int, int] | None], mode: str) -> None:
+        self.state = ClusterState()
+        self.now = 0
+        self.submitted = 0
+        self.take(ConfigureCluster(settings={"reclaim": mode, "min_runtime_s": 1}))
+        for name, quota in zip(COMPANIES, quotas, strict=True):
+            cores, memory_mb = quota or (None, None)
+            self.take(RegisterCompany(company=name, cores=cores, memory_mb=memory_mb, borrow=True))
+        for number, name in enumerate(WORKERS):
+            self.take(RegisterWorker(worker=name, node="n", host="h", cores=16 - 4 * number, memory_mb=65536))
+
+    def take(self, *commands: Command) -> list[Event]:
+        """What a turn with these commands decides; one without any decides nothing behind it."""
+        self.now += 1000
+        decided = self._turn(*commands)
+        claims = sum(isinstance(event, RoomHeld) and event.reason == "reclaim" for event in decided)
+        assert claims <= 16
+        assert self._turn() == [], "semantics E6: a second turn without an input decides nothing"
+        return decided
+
+    def _turn(self, *commands: Command) -> list[Event]:
+        turn = _Checked(self.state, self.now)
+        for command in commands:
+            try:
+                turn.take(command)
+            except CommandRejected:
+                continue
+        before = len(turn.entries)
+        turn.settle()
+        check(self.state)
+        return [event for event, _ in turn.entries[before:]]
+
+    def step(self, step: Step) -> None:
+        """Take one input."""
+        executors, apps = list(self.state.executors), list(self.state.waiting)
+        worker = WORKERS[step.which % len(WORKERS)]
+        match step.kind:
+            case "submit" | "elastic":
+                self.take(self._submission(step))
+            case "end" | "done" if executors:
+                self.take(ended(executors[step.which % len(executors)], done=step.kind == "done"))
+            case "finish" if apps:
+                app = self.state.apps[apps[step.which % len(apps)]]
+                ends = (ended(executor, done=True) for executor in app.executors)
+                self.take(*ends, EndApp(app=app.spec.app, reason="finished"))
+            case "kill" if apps:
+                self.take(KillApp(app=apps[step.which % len(apps)]))
+            case "drain":
+                self.take(DrainWorker(worker=worker))
+            case "undrain":
+                self.take(UndrainWorker(worker=worker))
+
+    def _submission(self, step: Step) -> SubmitApp:
+        self.submitted += 1
+        name, user = f"app{self.submitted}", f"u{step.which % 2}"
+        if step.kind == "elastic":
+            bounds = step.which % 3, 2 + step.which % 4
+            return SubmitApp(app=name, company=step.company, user=user, elastic=bounds, tasks=100)
+        cores, memory_mb = max(step.cores, step.size or 0), None if step.size is None else 1024
+        computed = SubmitApp(app=name, company=step.company, user=user, cores=cores)
+        return replace(computed, executor_cores=step.size, executor_memory_mb=memory_mb)
+
+    def let_leave(self) -> bool:
+        """Have every executor that was told to leave end; whether there was one."""
+        leaving = [name for name, held in self.state.executors.items() if held.status == "stopping"]
+        if leaving:
+            self.take(*(ended(name) for name in leaving))
+        return bool(leaving)
+
+
+def ended(executor: str, *, done: bool = False) -> EndedExecutor:
+    return EndedExecutor(executor=executor, reason="exited" if done else "killed", done=done)
+
+
+class _Checked(Turn):
+    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+        if isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
+            within_part(self.state, event)
+        super().fold(event, cause, private)
+
+
+def within_part(state: ClusterState, event: ExecutorRevoked) -> None:
+    """What is taken was beyond the loser's part; by E3 at least what the claimant needs was (semantics E2, E3)."""
+    executor, loser = state.executors[event.executor], state.apps[event.app].spec.company
+    held = sum(
+        (
+            one.resources
+            for app in state.apps.values()
+            if app.spec.company == loser
+            for one in app.allocations()
+            if state.workers[one.worker].status == "alive" and one.claim not in state.holds
+        ),
+        NOTHING,
+    )
+    part = state.queue.part(loser)
+    claimed = state.holds[event.hold].amounts
+    if event.rule == "E2":
+        assert reached(held - executor.resources, part), event
+        assert loser != event.claimant_company, event
+    elif event.rule == "E3":
+        assert reached(held, part), event
+        beyond: Resources = held - part
+        assert beyond.cores >= claimed.cores or beyond.memory_mb >= claimed.memory_mb, event
+    else:
+        app = state.apps[event.app]
+        going_on = sum(one.status != "stopping" for one in app.executors.values())
+        assert app.spec.elastic is not None, event
+        assert going_on > app.spec.elastic.least, event
+        assert loser == event.claimant_company, event
+
+
+@given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]))
+@settings(max_examples=150, deadline=None)
+def test_what_is_taken_is_beyond_a_part_and_reclaiming_comes_to_rest(
+    seed: int, quotas: list[tuple[int, int] | None], mode: str
+) -> None:
+    cluster = Watched(quotas, mode)
+    for step in steps_of(seed):
+        cluster.step(step)
+    rounds = 0
+    while cluster.let_leave():
+        rounds += 1
+        assert rounds <= 40, "semantics E6: executors are taken in a circle"
