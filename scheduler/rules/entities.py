@@ -5,8 +5,9 @@ They are changed by `ClusterState.apply` alone; what is asked of one here follow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from scheduler.model.commands import Private
 from scheduler.model.events import (
@@ -27,8 +28,7 @@ from scheduler.rules.ledger import Accounts, Balance, Usage
 AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "expired"]
 
 
-@dataclass(slots=True)
-class Allocation:
+class Allocation(Struct):
     """A part of one worker, granted to an executor of one app or to its driver.
 
     `stopping`: the worker has not confirmed the end yet (semantics A5).
@@ -57,8 +57,7 @@ class Allocation:
     """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
 
 
-@dataclass(slots=True)
-class Hold:
+class Hold(Struct):
     """Room for one executor of an app, held on a worker (semantics P8) or for a claim (E5); `id` is its position."""
 
     id: int
@@ -69,12 +68,11 @@ class Hold:
     since: int
     within: bool = False
     """Whether it claims what elastic apps of the same company were lent (semantics E7)."""
-    leaving: dict[str, Allocation] = field(default_factory=dict)
+    leaving: dict[str, Allocation] = {}
     """The executors that were told to leave for the claim and are not gone."""
 
 
-@dataclass(slots=True)
-class Worker:
+class Worker(Struct):
     """A node's offer and what is granted of it; once `decommissioned`, it is never alive again (semantics W6)."""
 
     id: str
@@ -86,9 +84,9 @@ class Worker:
     """What of its offer is not granted."""
     status: WorkerStatus = "alive"
     decommissioned: bool = False
-    executors: dict[str, Allocation] = field(default_factory=dict)
-    drivers: dict[str, Allocation] = field(default_factory=dict)
-    holds: dict[int, Hold] = field(default_factory=dict)
+    executors: dict[str, Allocation] = {}
+    drivers: dict[str, Allocation] = {}
+    holds: dict[int, Hold] = {}
     leaving: Resources = NOTHING
     """What its executors that were told to stop have."""
 
@@ -100,8 +98,7 @@ class Worker:
         return (self.free - held).at_least(NOTHING)
 
 
-@dataclass(slots=True)
-class LostWorker:
+class LostWorker(Struct):
     """A worker that was lost at `at` (ms), and what it offered (semantics N3)."""
 
     id: str
@@ -109,8 +106,7 @@ class LostWorker:
     at: int
 
 
-@dataclass(slots=True)
-class App:
+class App(Struct):
     """An app from submission until it is forgotten; `submitted` and `admitted` are log positions, `_at` is in ms."""
 
     spec: AppRegistered
@@ -127,7 +123,7 @@ class App:
     sizing: Sizing
     """As submitted, or fixed since the number of its executors was stated (semantics L1)."""
     preferring_tasks: int = 0
-    preferred_hosts: dict[str, int] = field(default_factory=dict)
+    preferred_hosts: dict[str, int] = {}
     wanted: tuple[Wanted, ...] = ()
     """The pending requests of an admitted app that prefers hosts, oldest first (semantics L1, L2)."""
     backlog_executors: int | None = None
@@ -169,10 +165,10 @@ class App:
     lent: Resources = NOTHING
     unserved: bool = False
     """Whether it was admitted and never granted anything (semantics O3)."""
-    executors: dict[str, Allocation] = field(default_factory=dict)
+    executors: dict[str, Allocation] = {}
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
-    holds: dict[int, Hold] = field(default_factory=dict)
+    holds: dict[int, Hold] = {}
     owed_since: int = 0
     """Since when (ms) it is owed executors and was granted none."""
     on_lent: bool = False
@@ -277,8 +273,7 @@ class App:
         return self.requested.memory_mb - self.granted.memory_mb
 
 
-@dataclass(slots=True)
-class User:
+class User(Struct):
     """Somebody who submits apps on behalf of one company."""
 
     balance: Balance = field(default_factory=Balance)
@@ -286,8 +281,7 @@ class User:
     last_selected_at: int = 0
 
 
-@dataclass(slots=True)
-class Company:
+class Company(Struct):
     """A tenant, the quota it bought, and its users."""
 
     spec: CompanyRegistered | CompanyChanged
@@ -298,4 +292,4 @@ class Company:
     """How many apps it has that have not ended."""
     short_since: int | None = None
     """Since when (ms) it has not reached its part while it was owed executors, None if it has (semantics P8)."""
-    users: dict[str, User] = field(default_factory=dict)
+    users: dict[str, User] = {}

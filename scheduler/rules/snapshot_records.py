@@ -8,14 +8,13 @@ it the state would be another one. Records hold facts; the indexes are computed 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, fields
 from itertools import islice
 from operator import attrgetter
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
-from msgspec import Struct, defstruct
-from msgspec.structs import asdict, astuple
+from msgspec import NODEFAULT, Struct, defstruct
+from msgspec.structs import asdict, astuple, fields
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.rules.admission.quota import Pending
@@ -45,15 +44,15 @@ class _Cluster(_Record):
     refused_minute: int = 0
 
 
-def _record_of(entity: type, *links: str, **more: Any) -> type[Any]:  # noqa: ANN401 - types
+def _record_of(entity: type[Struct], *links: str, **more: Any) -> type[Any]:  # noqa: ANN401 - types
     """A record with the required fields `more`, then those of the entity with their defaults, without `links`."""
-    types, described = get_type_hints(entity), []
+    described = []
     for field in fields(entity):
         if field.name not in links:
             default = field.default
-            if field.default_factory is not MISSING:
+            if field.default_factory is not NODEFAULT:
                 default = msgspec.field(default_factory=field.default_factory)
-            described.append((field.name, types[field.name], *(() if default is MISSING else (default,))))
+            described.append((field.name, field.type, *(() if default is NODEFAULT else (default,))))
     return defstruct(entity.__name__, [*more.items(), *described], bases=(_Record,))
 
 

@@ -19,7 +19,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar
 
@@ -232,15 +231,15 @@ class ClusterState:
             "master": self.master,
             "configured": self.configured,
             "settings": structs.asdict(self.settings),
-            "balance": _facts(self.balance),
+            "balance": to_builtins(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
             "lost": {name: _facts(worker) for name, worker in self.lost.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
             "ended": list(self.ended),
-            "executors": {name: _facts(executor) for name, executor in self.executors.items()},
-            "drivers": {name: _facts(driver) for name, driver in self.drivers.items()},
+            "executors": to_builtins(self.executors),
+            "drivers": to_builtins(self.drivers),
             "holds": [_facts(hold, "leaving") for hold in self.holds.values()],
             "held_back": sorted(map(list, self.queue.held_back())),
             "commands": list(self.commands.items()),
@@ -309,13 +308,13 @@ class ClusterState:
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
-            "spec": _stated(company.spec),
-            "balance": _facts(company.balance),
+            "spec": _facts(company.spec),
+            "balance": to_builtins(company.balance),
             "usage": list(self.usage(company)),
             "last_selected": company.last_selected,
             "short_since": company.short_since,
             "apps": company.apps,
-            "users": {name: _facts(user) for name, user in company.users.items()},
+            "users": to_builtins(company.users),
         }
 
     def _remember(self, command: str) -> None:
@@ -959,20 +958,10 @@ _FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._fold
 """Type of event -> its precondition, and what folds it."""
 
 
-def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass with slots
-    """What the entity states of itself, and what its parts do, but for its links to others."""
-    values = {name: getattr(entity, name) for name in entity.__slots__ if name not in links}
-    return {name: _fact(value) for name, value in values.items()}
-
-
-def _stated(event: Event) -> dict[str, Any]:
-    return {name: _fact(value) for name, value in structs.asdict(event).items()}
-
-
-def _fact(value: Any) -> Any:  # noqa: ANN401 - what a field holds, as JSON
-    if isinstance(value, Struct):
-        return to_builtins(value)
-    return _facts(value) if is_dataclass(value) else value
+def _facts(entity: Struct, *links: str) -> dict[str, Any]:
+    """What the entity states of itself, without its links to others."""
+    stated = {name: getattr(entity, name) for name in entity.__struct_fields__ if name not in links}
+    return {name: to_builtins(value) for name, value in stated.items()}
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:

@@ -78,16 +78,14 @@ def test_the_audit_works_out_every_receipt_again() -> None:
 
 def test_a_statement_counts_what_was_lost_and_what_it_had_run() -> None:
     cluster = reclaimed(ended("x.3"))
-    usages = Accounts()
-    usages.begin(0)
+    usages = Accounts(0)
     told = list(facts(cluster))
     state = ClusterState()
     for fact in told:
         fold(state, fact)
         usages.observe(state, fact.event)
     granted = next(fact.at for fact in told if getattr(fact.event, "executor", "") == "x.3")
-    usages.end(told[-1].at)
-    account = usages.accounts.latest("x", told[-1].at)
+    account = usages.latest("x", told[-1].at)
     assert account.lost == 1
     assert account.lost_core_ms == 4 * (told[-1].at - granted)
 
