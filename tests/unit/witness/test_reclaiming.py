@@ -78,7 +78,8 @@ def test_the_audit_works_out_every_receipt_again() -> None:
 
 def test_a_statement_counts_what_was_lost_and_what_it_had_run() -> None:
     cluster = reclaimed(ended("x.3"))
-    usages = Accounts(0)
+    usages = Accounts()
+    usages.first_at = 0
     told = list(facts(cluster))
     state = ClusterState()
     for fact in told:
