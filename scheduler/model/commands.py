@@ -68,6 +68,19 @@ class RemoveCompany(_Request, frozen=True):
     company: str
 
 
+class SetLimit(_Request, frozen=True):
+    """Set a limit of the cluster, a company or a user of it, where `*` are all without their own (semantics N1).
+
+    The cluster's is that of every company without its own. `value` None removes the limit.
+    """
+
+    scope: Literal["cluster", "company", "user"]
+    name: str
+    value: int | None = None
+    company: str | None = None
+    user: str | None = None
+
+
 class RegisterWorker(_Request, frozen=True, kw_only=True):
     """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1)."""
 
@@ -229,7 +242,7 @@ class EndedDriver(_Request, frozen=True, kw_only=True):
     detail: str = ""
 
 
-CompanyCommand = RegisterCompany | ChangeCompany | RemoveCompany
+CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
 AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver

@@ -128,6 +128,13 @@ class NeverFits(CommandRejected):
         )
 
 
+class LimitExceeded(CommandRejected):
+    """An app exceeds a limit of its company or user (semantics N2)."""
+
+    def __init__(self, name: str, holder: str, limit: int, present: str) -> None:
+        super().__init__(f"limit {name} of {holder} is {limit}, and {present}")
+
+
 class RuntimeTooLong(CommandRejected):
     """An app would run longer than its company's apps may (semantics X1, X3)."""
 

@@ -187,6 +187,19 @@ class CompanyChanged(CompanyRegistered, frozen=True):
     """The company's new quota, in full."""
 
 
+class LimitSet(_Fact, frozen=True):
+    """A limit is `value` from here on, None = there is none (semantics N1).
+
+    Without `company` it is that of every company without its own; with a `user` it is that of this user of the company,
+    `*` = of every user of it without its own.
+    """
+
+    name: str
+    value: int | None
+    company: str = ""
+    user: str = ""
+
+
 class CompanyRemoved(_Fact, frozen=True):
     """The company is no longer a tenant."""
 
@@ -450,7 +463,7 @@ class RefusalsOmitted(_Fact, frozen=True):
 
 
 ClusterEvent = MasterElected | ClusterConfigured
-CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
+CompanyEvent = CompanyRegistered | CompanyChanged | LimitSet | CompanyRemoved
 WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved | LostWorkersForgotten
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 RuntimeEvent = AppWarned | AppExpired | AppExtended

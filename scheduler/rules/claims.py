@@ -35,6 +35,9 @@ class Standing:
     """What of it elastic apps claim beyond their least number; kept for companies only (semantics E7)."""
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
+    pending: int = 0
+    """How many apps are pending, and how many are in waitingApps; not kept for the cluster (semantics N1)."""
+    apps: int = 0
 
     def occupied(self, balance: Balance, occupancy: str) -> Resources:
         """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""
@@ -126,6 +129,10 @@ class Claims:
             theirs = self.users[key] = Standing()
         return self.total, self.of(company), theirs
 
+    def standing(self, company: str, user: str) -> Standing:
+        """That of the user, or of the company if `user` is ""; an empty one for a user who never submitted."""
+        return self.users.get((company, user)) or Standing() if user else self.of(company)
+
     def of(self, company: str) -> Standing:
         """The company's."""
         found = self.companies.get(company)
@@ -177,6 +184,12 @@ class Claims:
             not need.driver.cores or fleet.could_host(need.driver)
         )
         need.most = fleet.total.holds(need.executor) if need.executor.cores else 0
+
+    def count(self, app: App, *, pending: int = 0, admitted: int = 0) -> None:
+        """Count so many apps of the company and the user of `app` more (semantics N1)."""
+        for standing in app.standings[1:]:
+            standing.pending += pending
+            standing.apps += admitted
 
     def admit(self, app: App) -> None:
         """Count an app that was admitted and granted nothing yet."""

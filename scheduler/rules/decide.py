@@ -16,6 +16,7 @@ from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, kinds
+from scheduler.rules.admission.limits import limit_set
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
@@ -38,11 +39,15 @@ from scheduler.rules.validate import (
 )
 
 
-def decide(state: ClusterState, command: Command) -> list[Event]:
-    """The events of `command`; none if it changes nothing. Raises: CommandRejected."""
+def decide(state: ClusterState, command: Command, at: int | None = None) -> list[Event]:
+    """The events of `command` at time `at` (ms; None = that of the state); none if it changes nothing.
+
+    Raises: CommandRejected.
+    """
     match command:
         case commands.SubmitApp():
-            return [registration(state, _company(state, command.company), command)]
+            company = _company(state, command.company)
+            return [registration(state, company, command, state.at if at is None else at)]
         case commands.ExtendApp():
             return extended(state, _living(state, command.app), command)
         case commands.EndedExecutor():
@@ -81,6 +86,8 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
             return [_tenant(command)]
         case commands.ChangeCompany():
             return _change_company(state, command)
+        case commands.SetLimit():
+            return limit_set(state, command)
         case commands.RemoveCompany():
             company = _company(state, command.company)
             if company.apps:

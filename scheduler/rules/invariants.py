@@ -16,6 +16,7 @@ from scheduler.rules.placement.owed import key_of
 from scheduler.rules.timers import Timer
 
 if TYPE_CHECKING:
+    from scheduler.rules.admission.limits import Ceiling
     from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.admission.quota import Pending
     from scheduler.rules.claims import Need, Standing
@@ -41,6 +42,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _pending_and_waiting(state)
     yield from _drivers_and_owed(state)
     yield from _claims(state)
+    yield from _numbers(state)
     yield from _holds(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
@@ -102,6 +104,19 @@ def _claims(state: ClusterState) -> Iterator[str]:
         sizes = [size for size in (need.least, need.driver) if size.cores]
         if need.hostable != all(any(offer.covers(size) for offer in offers) for size in sizes):
             yield f"live workers could host {need.least} or not, against what they offer"
+
+
+def _numbers(state: ClusterState) -> Iterator[str]:
+    """How many pending and admitted apps companies and users count (semantics N1)."""
+    counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for app in state.apps.values():
+        if app.ended is None:
+            for user in ("", app.spec.user):
+                counts[app.spec.company, user][app.admitted > 0] += 1
+    known = {**{(name, ""): each for name, each in state.claims.companies.items()}, **state.claims.users}
+    for holder, standing in known.items():
+        if [standing.pending, standing.apps] != counts[holder]:
+            yield f"{holder} counts {standing.pending} pending and {standing.apps} admitted apps, not {counts[holder]}"
 
 
 def _claim(app: App, state: ClusterState) -> Iterator[str]:
@@ -291,11 +306,17 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     limit = queue.limit
     heads: dict[str, Pending] = {}
     for user in queue.users.values():
-        hostable = [app for _, app in user.by_policy if app.hostable]
-        fitting = [app for app in hostable if limit.fits_alone(app.request)]
-        if (user.first, user.head) != (next(iter(hostable), None), next(iter(fitting), None)):
+        ceilings = _ceilings(name, user.contender.user, state)
+        apps = [app for _, app in user.by_policy if app.hostable]
+        possible = [app for app in apps if all(each.fits_alone(app.request) for each, _ in ceilings)]
+        fitting = [app for app in possible if limit.fits_alone(app.request)]
+        first, head = (
+            next((app for app in found[:1] if not any(each.broken(by, app.request) for each, by in ceilings)), None)
+            for found in (possible, fitting)
+        )
+        if (user.first, user.head) != (first, head):
             yield f"the heads of user {user.contender.user!r} of {name!r} are not the first that can be"
-        heads |= {app.app: app for app in fitting[:1]}
+        heads |= {} if head is None else {head.app: head}
     judged = {app for group in limit.groups.values() for app in group.heads}
     requests = {head.request for head in heads.values()}
     if heads.keys() - limit.reserved.keys() != judged or requests != limit.groups.keys():
@@ -307,6 +328,12 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     waiting = sorted(one for one in limit.reserved.values() if state.apps[one[2].app].state == "pending")
     if waiting != limit.reservations:
         yield f"company {name!r} reserves room for apps that are not pending"
+
+
+def _ceilings(company: str, user: str, state: ClusterState) -> list[tuple[Ceiling, Standing]]:
+    """The limits by which apps of the user are passed over, and what counts against them (semantics N2)."""
+    known = [(state.limits.ceiling(company, each), state.claims.standing(company, each)) for each in ("", user)]
+    return [(ceiling, standing) for ceiling, standing in known if ceiling is not None]
 
 
 def _sum(held: Collection[Allocation]) -> Resources:

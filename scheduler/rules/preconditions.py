@@ -16,6 +16,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
 from scheduler.rules.validate import changed_settings, read_part
@@ -80,6 +81,15 @@ def _quota(event: events.CompanyRegistered) -> Broken:
             read_part(event.part)
         except CommandRejected as error:
             return "C2", str(error)
+    return None
+
+
+def _limit_set(state: Facts, event: events.LimitSet) -> Broken:
+    least = int(event.name == RATE)
+    if event.name not in NAMES or (event.value is not None and not least <= event.value <= HIGHEST):
+        return "N1", f"limit {event.name!r} cannot be {event.value}"
+    if (event.company and event.company not in state.companies) or (event.user and not event.company):
+        return "N1", f"company {event.company!r} is not registered"
     return None
 
 
@@ -436,6 +446,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.ClusterConfigured: _cluster_configured,
     events.CompanyRegistered: _company_registered,
     events.CompanyChanged: _company_changed,
+    events.LimitSet: _limit_set,
     events.CompanyRemoved: _company_removed,
     events.WorkerRegistered: _worker_registered,
     events.WorkerChanged: _worker_changed,

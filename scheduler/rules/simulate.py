@@ -20,6 +20,7 @@ _OPERATIONS = {
     "submit": "SubmitApp",
     "kill": "KillApp",
     "extend": "ExtendApp",
+    "limit": "SetLimit",
     "scale": "ScaleApp",
     "kill_executors": "KillExecutors",
     "executor_running": "StartedExecutor",

@@ -36,6 +36,7 @@ from scheduler.model.events import (
     Fixed,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
@@ -88,6 +89,7 @@ class ClusterState:
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.claims = Claims(self.fleet)
+        self.limits = Limits()
         self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
@@ -234,6 +236,8 @@ class ClusterState:
             "balance": to_builtins(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
+            "limits": [[*holder, each] for holder, each in sorted(self.limits.values.items())],
+            "buckets": [[*holder, *bucket] for holder, bucket in sorted(self.limits.buckets.items())],
             "lost": {name: _facts(worker) for name, worker in self.lost.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
@@ -270,6 +274,7 @@ class ClusterState:
                 standing = self.claims.standings(name, user_name)[2]
                 known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
                 self.queue.add_user(name, known)
+            self.queue.set_limits(name, self.limits)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
         for offering in self.known_workers():
@@ -280,6 +285,7 @@ class ClusterState:
             app.need = self.claims.need_of(app)
             if not app.admitted and app.ended is None:
                 app.queued = app.queued._replace(need=app.need)
+                self.claims.count(app, pending=1)
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
         for executor in self.executors.values():
@@ -288,6 +294,7 @@ class ClusterState:
         for app in sorted(admitted, key=lambda app: app.admitted):
             self.waiting[app.spec.app] = app
             self.queue.companies[app.spec.company].admitted += 1
+            self.claims.count(app, admitted=1)
             if not app.next_executor and not app.next_driver:
                 self.claims.admit(app)
             if app.target is not None and not app.expired_at:
@@ -365,14 +372,23 @@ class ClusterState:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         standing = self.claims.of(event.company)
         self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
+        if self.limits.values:
+            self.queue.set_limits(event.company, self.limits)
         self._set_quotas()
 
     def _company_changed(self, event: events.CompanyChanged) -> None:
         self.companies[event.company].spec = CompanyRegistered(**structs.asdict(event))
         self._set_quotas()
 
+    def _limit_set(self, event: events.LimitSet) -> None:
+        """Whom a limit keeps out is found anew: of one company, or of all if it is the cluster's (semantics N1)."""
+        self.limits.set(event)
+        for name in (event.company,) if event.company else self.companies:
+            self.queue.set_limits(name, self.limits)
+
     def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
+        self.limits.forget(event.company)
         self.queue.remove_company(event.company)
         self.claims.forget(event.company)
         self._set_quotas()
@@ -513,6 +529,9 @@ class ClusterState:
         self.apps[event.app] = app
         app.need = self.claims.need_of(app)
         app.queued = app.queued._replace(need=app.need)
+        self.claims.count(app, pending=1)
+        if self.limits.rated:
+            self.limits.take(event.company, event.user, self.at)
         self.queue.push(app.queued, user.balance, app.standings[2])
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
@@ -532,6 +551,7 @@ class ClusterState:
         app.asked_at = self.at
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested)
+        self.claims.count(app, pending=-1, admitted=1)
         self.claims.admit(app)
         company = self.companies[event.company]
         user = company.users[event.user]
@@ -605,6 +625,7 @@ class ClusterState:
         self._count_runtime(app)
         if app.admitted:
             del self.waiting[event.app]
+            self.claims.count(app, admitted=-1)
             add_request(app.accounts, -app.requested)
             if app.unserved:
                 self.claims.serve(app)
@@ -614,6 +635,7 @@ class ClusterState:
                 self.elastics[app.spec.company].pop(event.app, None)
             self.queue.leave(app.queued)
         else:
+            self.claims.count(app, pending=-1)
             self.queue.remove(app.queued)
         self._forget_if_over(app)
 
@@ -924,6 +946,7 @@ class ClusterState:
         ClusterConfigured: _cluster_configured,
         CompanyRegistered: _company_registered,
         events.CompanyChanged: _company_changed,
+        events.LimitSet: _limit_set,
         events.CompanyRemoved: _company_removed,
         events.WorkerRegistered: _worker_registered,
         events.WorkerChanged: _worker_changed,

@@ -11,6 +11,7 @@ from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, Quot
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules import validate
+from scheduler.rules.admission.limits import check_submission
 from scheduler.rules.entities import Company
 from scheduler.rules.placement.sizing import memory_for, requested_resources
 from scheduler.rules.runtime import runtime_of, warning_of
@@ -21,8 +22,8 @@ SPARK_MEMORY_MB = 1024
 """Default memory of an executor or a driver, as in Spark."""
 
 
-def registration(state: ClusterState, company: Company, command: SubmitApp) -> AppRegistered:
-    """The event that queues the app, with its request (semantics A1, A2, S5).
+def registration(state: ClusterState, company: Company, command: SubmitApp, at: int) -> AppRegistered:
+    """The event that queues the app at `at` (ms), with its request (semantics A1, A2, S5).
 
     Raises: InvalidCommand, DuplicateApp, RuntimeTooLong (X1), or QuotaExceeded if the request alone is larger than the
     quota (C4).
@@ -65,6 +66,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         warn=warning_of(command, max_runtime_s),
     )
     if state.settings.admission == "fair":
+        if state.limits.values:
+            check_submission(state, registered, at)
         _check_purchase(company, registered)
         _check_size(state, sizing, cores or 0)
         _check_fits(state, registered)

@@ -98,7 +98,7 @@ class Turn:
 
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
-        events = decide(self.state, command)
+        events = decide(self.state, command, self.at)
         self._taken += 1
         if type(command) is DecommissionWorker:
             self._decommissions += 1

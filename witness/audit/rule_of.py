@@ -35,7 +35,7 @@ def caused(state: ClusterState, first: Fact) -> list[Event]:
         try:
             if first.private is not None:
                 check_private(first.private)
-            return decide(state, command)
+            return decide(state, command, first.at)
         except CommandRejected as error:
             if refusal is None or refusal.error != type(error).__name__:
                 refusal = CommandRefused(error=type(error).__name__, message=str(error))
@@ -146,6 +146,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "L1": (commands.ScaleApp,),
     "L6": (commands.ReportBacklog,),
     "P6": (commands.KillExecutors,),
+    "N1": (commands.SetLimit,),
     "X3": (commands.ExtendApp,),
     "W1": (commands.RegisterWorker,),
     "W2": (commands.LoseWorker,),

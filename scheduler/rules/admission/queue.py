@@ -22,12 +22,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
+from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.parts import Parts
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.quota import Pending, QuotaLimit, Reservation
@@ -55,6 +56,7 @@ class Ask(NamedTuple):
         return self.need is None or self.need.hostable
 
 
+K = TypeVar("K")
 Heads = tuple[Ask | None, Ask | None]
 """The asks of a user's two heads: of the one that fits the quota by itself, and of the first one at all."""
 Test = Callable[[Ask], bool]
@@ -108,6 +110,10 @@ class CompanyQueue:
     """Its quota as it counts in the sum of the active ones; None while it is not active (semantics C8)."""
     part: Resources = NOTHING
     part_version: int = -1
+    limits: Limits | None = None
+    """The limits, if anybody has any (semantics N1)."""
+    passed_over: dict[Ask, None] = field(default_factory=dict)
+    """What its pending apps ask that the company's limits keep out now (semantics N2)."""
     keeps: bool | None = None
     """Whether one of its heads keeps it within its part, None if that was not worked out yet."""
 
@@ -299,11 +305,12 @@ class AppQueue:
         if queue is None:
             contender = Contender(app.user, balance, standing=standing or Standing())
             queue = company.users[app.user] = UserQueue(contender)
+            self._set_ceiling(company, contender)
         ask = Ask(app.request, app.need)
         apps = queue.by_ask.get(ask)
         if apps is None:
             apps = queue.by_ask[ask] = []
-            company.asks.setdefault(ask, {})[app.user] = None
+            self._add_ask(company, ask, app.user)
         insort(apps, (self._app_key(app.kind, app.submitted), app))
         insort(queue.by_submission, (app.submitted, app.submitted_at))
         self.arrivals[app.app] = app
@@ -343,6 +350,16 @@ class AppQueue:
         del users[app.user]
         if not users:
             del company.asks[ask]
+            company.passed_over.pop(ask, None)
+
+    def _add_ask(self, company: CompanyQueue, ask: Ask, user: str) -> None:
+        users = company.asks.get(ask)
+        if users is not None:
+            users[user] = None
+            return
+        company.asks[ask] = {user: None}
+        if company.limits is not None:
+            _mark(company.passed_over, ask, marked=company.limit.passes_over(ask.request))
 
     def restate(self, app: Pending, request: Resources, need: Need | None) -> Pending:
         """The app with what it asks now, in its old place; it has waited behind the quota for nothing (C7)."""
@@ -352,7 +369,7 @@ class AppQueue:
         self._take_out(company, queue, app)
         ask = Ask(request, need)
         insort(queue.by_ask.setdefault(ask, []), (self._app_key(app.kind, app.submitted), restated))
-        company.asks.setdefault(ask, {})[app.user] = None
+        self._add_ask(company, ask, app.user)
         self.arrivals[app.app] = restated
         if queue.head is app:
             company.limit.leave(app)
@@ -370,6 +387,8 @@ class AppQueue:
         contender.last_selected_at = self.basis.at
         company.admitted += 1
         self.remove(app)
+        if company.limits is not None:
+            self._recheck_limits(company, company.users[app.user])
         company.limit.review(self.basis.at)
 
     def leave(self, app: Pending) -> None:
@@ -381,6 +400,8 @@ class AppQueue:
         """Mark a user and company whose ledgers or requests have changed."""
         queue = self.companies[company]
         queue.moved[user] = None
+        if queue.limits is not None:
+            self._recheck_limits(queue, queue.users[user])
         queue.limit.review(self.basis.at)
         self._note(company)
 
@@ -549,16 +570,53 @@ class AppQueue:
             for since, app in company.limit.held():
                 yield app.app, since, False
 
+    def set_limits(self, name: str, limits: Limits) -> None:
+        """Set the limits by which apps of the company are passed over (semantics N2)."""
+        company = self.companies[name]
+        company.limits = limits if limits.values else None
+        company.limit.ceiling, company.limit.ceilings = limits.ceiling(name), {}
+        company.passed_over = {ask: None for ask in company.asks if company.limit.passes_over(ask.request)}
+        for user, queue in company.users.items():
+            self._set_ceiling(company, queue.contender)
+            self._set_heads(company, queue)
+            self.touch(name, user)
+        self._note(name)
+
+    def _set_ceiling(self, company: CompanyQueue, user: Contender) -> None:
+        if company.limits is not None:
+            ceiling = company.limits.ceiling(company.tenant.company, user.user)
+            if ceiling is not None:
+                company.limit.ceilings[user.user] = ceiling, user.standing
+
+    def _recheck_limits(self, company: CompanyQueue, queue: UserQueue) -> None:
+        """Find anew the heads that a limit keeps out now, or no longer (semantics N2).
+
+        The company's limits are compared with one request of each kind, those of the user with the user's apps.
+        """
+        limit = company.limit
+        if limit.ceiling is not None:
+            for ask in company.asks:
+                if limit.passes_over(ask.request) != (ask in company.passed_over):
+                    _mark(company.passed_over, ask, marked=ask not in company.passed_over)
+                    self._rejudge(company, ask)
+        if queue.contender.user in limit.ceilings:
+            self._set_heads(company, queue)
+
     def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:
         limit = company.limit
         head: tuple[AppKey, Pending] | None = None
         first: tuple[AppKey, Pending] | None = None
+        user = queue.contender.user
         for ask, apps in queue.by_ask.items():
-            if ask.need is None or ask.need.hostable:
+            if (ask.need is None or ask.need.hostable) and (not limit.limited or limit.possible(user, ask.request)):
                 if first is None or apps[0][0] < first[0]:
                     first = apps[0]
                 if (head is None or apps[0][0] < head[0]) and limit.fits_alone(ask.request):
                     head = apps[0]
+        if limit.limited:
+            first, head = (
+                None if one is None or limit.broken(user, one[1].request) is not None else one for one in (first, head)
+            )
         queue.first = None if first is None else first[1]
         capped = None if head is None else head[1]
         if capped is queue.head:
@@ -625,12 +683,12 @@ class AppQueue:
 
     def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Heads, UserKey] | None = None
-        if queue.first is not None:
-            contender, head = queue.contender, queue.head or queue.first
+        if (head := queue.head or queue.first) is not None:
+            contender = queue.contender
             contender.oldest, contender.oldest_at = queue.by_submission[0]
             contender.request = head.request
             key = self._user_key(contender, company.tenant.quota, self.basis)
-            free = Ask(queue.first.request, queue.first.need)
+            free = queue.first and Ask(queue.first.request, queue.first.need)
             capped = free if queue.head is queue.first else queue.head and Ask(queue.head.request, queue.head.need)
             placed = (capped, free), key
         if placed == queue.placed:
@@ -669,7 +727,7 @@ def _reached(held: Resources, part: Resources) -> bool:
     return any(has >= assured if assured else has > 0 for has, assured in pairs)
 
 
-def _mark(marks: dict[str, None], name: str, *, marked: bool) -> None:
+def _mark(marks: dict[K, None], name: K, *, marked: bool) -> None:
     if marked:
         marks[name] = None
     else:
