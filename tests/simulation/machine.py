@@ -19,7 +19,7 @@ from workers.rundir import ExitNote, Holder
 if TYPE_CHECKING:
     import pytest
 
-    from scheduler.model.grants import Grant
+    from scheduler.model.grants import Grant, Leaving
     from tests.simulation.loom import Actor, Loom
     from workers.executor import ExecutorSpec
     from workers.offer import Offer
@@ -63,6 +63,8 @@ class Machine:
         self.path = offer.run_dir
         self.holders: dict[str, Holder] = {}
         self.notes: dict[str, ExitNote] = {}
+        self.told: dict[str, Leaving] = {}
+        self.warned: dict[str, int] = {}
         self.processes: dict[str, Actor] = {}
         self.specs: dict[str, ExecutorSpec] = {}
         self.agent: Actor | None = None
@@ -105,8 +107,27 @@ class Machine:
 
     def forget(self, executor: str) -> None:
         """As the real one."""
-        self.holders.pop(executor, None)
-        self.notes.pop(executor, None)
+        for kept in (self.holders, self.notes, self.told, self.warned):
+            kept.pop(executor, None)
+
+    def tell_to_leave(self, executor: str, leaving: Leaving | None) -> None:
+        """As the real one."""
+        if leaving is None:
+            self.told.pop(executor, None)
+        else:
+            self.told[executor] = leaving
+
+    def leaving(self, executor: str) -> Leaving | None:
+        """As the real one."""
+        return self.told.get(executor)
+
+    def warned_at(self, executor: str) -> int:
+        """As the real one."""
+        return self.warned.get(executor, 0)
+
+    def note_warning(self, executor: str, at: int) -> None:
+        """As the real one."""
+        self.warned[executor] = at
 
     def launch(
         self,
@@ -211,7 +232,7 @@ class TaskGroup:
         """Return nothing: tasks print nothing."""
         return {}
 
-    def stop(self, _wait: Callable[[float], None]) -> None:
+    def stop(self, _wait: Callable[[float], None], _grace_s: float) -> None:
         """Tell all tasks to end, wait for them, and abandon them."""
         if self._tasks:
             self._loom.wait(self._loom.random.choice((0, 20, 800)))
@@ -269,6 +290,7 @@ def patch_machines(  # noqa: C901 - a double after the other
             "send_signal": send_signal,
             "kill_until_gone": kill_until_gone,
             "in_session": lambda pid: [pid],
+            "children": lambda _: [],
             "descendants": lambda _: [],
             "with_variable": lambda *_: [],
             "started_s": float,

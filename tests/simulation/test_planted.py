@@ -82,9 +82,9 @@ def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
         for grant in agent._settled(diff(granted, {**agent._running, **agent._ended}).start):
             agent._start_executor(grant)
 
-    def hasty(state: ClusterState, command: Any) -> list[Event]:
+    def hasty(state: ClusterState, command: Any, at: int | None = None) -> list[Event]:
         decided: list[Event] = []
-        for event in decide(state, command):
+        for event in decide(state, command, at):
             told: list[tuple[str, str]] = []
             if isinstance(event, AppRemoved):
                 told = [(held.id, held.worker) for held in state.apps[event.app].executors.values()]

@@ -416,8 +416,8 @@ class _Log:
     info = warning = error = _said
 
 
-def _decide_unless_poisoned(state: ClusterState, command: Command) -> list[Event]:
-    events = decide(state, command)
+def _decide_unless_poisoned(state: ClusterState, command: Command, at: int) -> list[Event]:
+    events = decide(state, command, at)
     if isinstance(command, SubmitApp) and command.name == POISON:
         raise RuntimeError("poison")
     return events
