@@ -70,7 +70,8 @@ class Fleet:
         """The live workers on which executors or drivers were told to stop."""
         self._offers: dict[Resources, int] = {}
         """What a live worker offers -> how many offer that."""
-        self._workers: dict[Shape, list[str]] = {}
+        self._workers: dict[Shape, tuple[int, list[str]]] = {}
+        """Shape -> how many of the sizes fit, and its workers, sorted by id."""
         self._by_cores: list[Shape] = []
         self._by_memory: list[tuple[int, Shape]] = []
         self._moved: dict[str, tuple[Shape, Shape]] = {}
@@ -84,8 +85,10 @@ class Fleet:
         self._ascending = sorted(self.sizes)
         self._by_rank = [0] * (len(self.sizes) + 1)
         """The number of workers by how many of the sizes fit; those of rank 0 are not usable (semantics S1)."""
-        for shape, workers in self._workers.items():
-            self._count(shape, len(workers))
+        for shape, (_, workers) in self._workers.items():
+            rank = self._rank(shape)
+            self._workers[shape] = rank, workers
+            self._by_rank[rank] += len(workers)
 
     def join(self, worker: str, offer: Resources, free: Shape) -> None:
         """Add a worker that became live with `offer`, of which `free` is not granted (semantics A4)."""
@@ -185,13 +188,13 @@ class Fleet:
         if self._moved:
             self._sync()
         for shape in reversed(self._by_cores):
-            yield from self._workers[shape]
+            yield from self._workers[shape][1]
 
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""
         if self._moved:
             self._sync()
-        return {worker: shape for shape, workers in self._workers.items() for worker in workers}
+        return {worker: shape for shape, (_, workers) in self._workers.items() for worker in workers}
 
     def _sync(self) -> None:
         """Move every changed worker to its current shape."""
@@ -202,28 +205,29 @@ class Fleet:
         self._moved.clear()
 
     def _insert(self, worker: str, shape: Shape) -> None:
-        workers = self._workers.get(shape)
-        if workers is None:
-            self._workers[shape] = [worker]
+        known = self._workers.get(shape)
+        if known is None:
+            rank = self._rank(shape)
+            self._workers[shape] = rank, [worker]
             insort(self._by_cores, shape)
             insort(self._by_memory, (shape.memory_mb, shape))
         else:
+            rank, workers = known
             insort(workers, worker)
-        self._count(shape, 1)
+        self._by_rank[rank] += 1
 
     def _delete(self, worker: str, shape: Shape) -> None:
-        workers = self._workers[shape]
+        rank, workers = self._workers[shape]
         if len(workers) == 1:
             del self._workers[shape]
             del self._by_cores[bisect_left(self._by_cores, shape)]
             del self._by_memory[bisect_left(self._by_memory, (shape.memory_mb, shape))]
         else:
             del workers[bisect_left(workers, worker)]
-        self._count(shape, -1)
+        self._by_rank[rank] -= 1
 
-    def _count(self, shape: Shape, change: int) -> None:
-        rank = bisect_right(self._ascending, shape.cores) if shape.memory_mb >= self._minimum.memory_mb else 0
-        self._by_rank[rank] += change
+    def _rank(self, shape: Shape) -> int:
+        return bisect_right(self._ascending, shape.cores) if shape.memory_mb >= self._minimum.memory_mb else 0
 
     def _of_shapes(self, shapes: list[Shape], *, largest_first: bool) -> Candidates:
         """The workers of shapes with equal sort keys, by id."""
@@ -232,5 +236,5 @@ class Fleet:
         return merge(*(self._of_shape(shape, largest_first=largest_first) for shape in shapes), reverse=largest_first)
 
     def _of_shape(self, shape: Shape, *, largest_first: bool) -> Candidates:
-        workers = self._workers[shape]
+        _, workers = self._workers[shape]
         return zip(reversed(workers) if largest_first else workers, repeat(shape), strict=False)

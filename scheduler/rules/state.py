@@ -49,7 +49,7 @@ from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.owed import Owed
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
-from scheduler.rules.timers import Timers, What
+from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
 
 REFUSALS_A_MINUTE = 60
@@ -93,6 +93,8 @@ class ClusterState:
         self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
+        self._timed = -1
+        """The position of the last event that the timers regard."""
         self.drivers: dict[str, Allocation] = {}
         self.holds: dict[int, Hold] = {}
         """What is held for apps, by the position of its event (semantics P8, E5)."""
@@ -156,22 +158,27 @@ class ClusterState:
 
     @property
     def timers(self) -> Timers:
-        """Everything that waits for a time (semantics T1)."""
+        """Everything that waits for a time (semantics T1), brought up to date with the last event."""
+        if self._timed != self.head:
+            self._timed = self.head
+            self._set_all_timers()
+        return self._timers
+
+    def _set_all_timers(self) -> None:
         for company in self.queue.changed:
             self._timers.set(company, 0, self.queue.moments(company))
         self.queue.changed.clear()
         for app in self._timers.changed.values():
             self._set_timers(app)
         self._timers.changed.clear()
+        if not self.owed.lists and not self._timers.short:
+            return
         short = {name: self.short_since(name) for name in self.owed.companies()}
+        patience_ms = self.settings.hold_patience_s * 1000
         for name in {**self._timers.short, **short}:
             since = short.get(name)
-            due: list[tuple[int, What]] = []
-            if since is not None:
-                due.append((since + self.settings.hold_patience_s * 1000, "short"))
-            self._timers.set(name, -1, due)
+            self._timers.set(name, -1, () if since is None else ((since + patience_ms, "short"),))
         self._timers.short = dict.fromkeys(short)
-        return self._timers
 
     def short_since(self, company: str) -> int | None:
         """Since when (ms) the company has not reached its part at the end of each turn; None if it has (semantics P8).
@@ -684,8 +691,9 @@ class ClusterState:
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        executor = Allocation(event.executor, event.app, event.worker, event.resources, granted_at=self.at)
-        executor.locality = event.locality
+        executor = Allocation(
+            event.executor, event.app, event.worker, event.resources, locality=event.locality, granted_at=self.at
+        )
         app.owed_since = self.at
         self._timers.changed[app.submitted] = app
         if not app.executors:

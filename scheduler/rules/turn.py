@@ -7,6 +7,7 @@ audits, explains, plays back, simulates or compares reads it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from scheduler.model.events import (
     AppWarned,
     ClusterConfigured,
     CommandRefused,
+    Computed,
     DriverAllocated,
     DriverRemoved,
     Event,
@@ -65,7 +67,7 @@ class Decision(NamedTuple):
 class Stage(NamedTuple):
     """A part of a turn: what it decides on a state at a time (ms), each event folded before the next is asked for."""
 
-    decide: Callable[[ClusterState, int], Iterator[Event]]
+    decide: Callable[[ClusterState, int], Iterable[Event]]
     decisions: tuple[Decision, ...]
 
 
@@ -200,28 +202,11 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     return () if requested is None else (requested,)
 
 
-def _admissions(state: ClusterState, _at: int) -> Iterator[Event]:
-    while (admitted := admit(state)) is not None:
-        yield admitted
-        if admitted.lent:
-            yield from withdrawn(state, admitted)
-
-
-def _drivers(state: ClusterState, _at: int) -> Iterator[Event]:
-    return place_drivers(state)
-
-
-def _executors(state: ClusterState, at: int) -> Iterator[Event]:
-    for event in served(state, at):
-        yield with_request(state, event) if type(event) is ExecutorAllocated else event
-
-
-def _holds(state: ClusterState, at: int) -> Iterator[Event]:
-    yield from new_holds(state, at)
-    yield from reclaim(state, at)
-
-
 def _moments(state: ClusterState, at: int) -> Iterator[Event]:
+    return consequences(state, _due(state, at), at)
+
+
+def _due(state: ClusterState, at: int) -> Iterator[Event]:
     yield from expiries(state, at)
     if forgotten := state.to_forget(at):
         yield LostWorkersForgotten(workers=tuple(forgotten))
@@ -229,6 +214,37 @@ def _moments(state: ClusterState, at: int) -> Iterator[Event]:
         yield ReservationLapsed(app=app)
     yield from void(state, at)
     yield from given_back(state, at)
+
+
+def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
+    while (admitted := admit(state)) is not None:
+        yield admitted
+        yield from entailed(state, admitted, at)
+        if admitted.lent:
+            yield from consequences(state, withdrawn(state, admitted), at)
+
+
+def _demands(state: ClusterState, at: int) -> Iterator[Event]:
+    return consequences(state, grown(state, at), at)
+
+
+def _drivers(state: ClusterState, _at: int) -> Iterable[Event]:
+    return place_drivers(state) if state.waiting_drivers else ()
+
+
+def _executors(state: ClusterState, at: int) -> Iterator[Event]:
+    """The executors to grant (semantics P6). Those whose size is computed raise no request and prefer no host."""
+    for event in served(state, at):
+        if type(event) is not ExecutorAllocated:
+            yield from consequences(state, (event,), at)
+        elif type(state.apps[event.app].sizing) is Computed:
+            yield event
+        else:
+            yield from consequences(state, (with_request(state, event),), at)
+
+
+def _holds(state: ClusterState, at: int) -> Iterator[Event]:
+    return consequences(state, chain(new_holds(state, at), reclaim(state, at)), at)
 
 
 _GRANT = {"worker": "worker", "cores": "resources.cores", "memory_mb": "resources.memory_mb"}
@@ -262,7 +278,7 @@ STAGES = (
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
     ),
     Stage(
-        grown,
+        _demands,
         (
             Decision(
                 AppChanged,
@@ -354,5 +370,4 @@ def decisions(state: ClusterState, at: int, first: int = 0) -> Iterator[Event]:
 
     The caller folds each event before it asks for the next.
     """
-    for stage in STAGES[first:]:
-        yield from consequences(state, stage.decide(state, at), at)
+    return chain.from_iterable(stage.decide(state, at) for stage in STAGES[first:])
