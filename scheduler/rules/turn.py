@@ -195,7 +195,8 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
         return reservations(state, at)
     app = state.apps.get(event.app)
     if app is not None and app.expired_at and app.ended is None and not app.executors and app.driver is None:
-        return (AppRemoved(app=event.app, reason="expired"),)
+        detail = f"its maximum runtime of {app.max_runtime_s} s is over"
+        return (AppRemoved(app=event.app, reason="expired", detail=detail),)
     if app is None or not (app.preferred_hosts or app.wanted) or type(event) not in MOVE_REQUESTS:
         return ()  # most apps: save the call
     requested = requests(state, event, at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import asdict
 
@@ -11,7 +11,8 @@ from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Computed, Fixed
 from scheduler.model.resources import NOTHING, Quota, Share
-from scheduler.rules.entities import Allocation, App
+from scheduler.rules.admission.limits import EVERYBODY
+from scheduler.rules.entities import Allocation, App, AppState
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
 
@@ -38,6 +39,11 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "cwd": private.cwd,
         "retries": spec.retries,
         "timeLimit": spec.time_limit_s,
+        "maxRuntime": found.max_runtime_s,
+        "ranMs": _ran_ms(found, state.at),
+        "warn": None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
+        "expiresAt": _expires_at(found),
+        "expiredAt": found.expired_at or None,
         "doneCores": found.done_cores,
         "sizing": spec.sizing.name(),
         "executorCores": sizing.each.cores if isinstance(sizing, Fixed) else None,
@@ -86,6 +92,8 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
             "quota": "amounts" if company.spec.amounts is not None else company.spec.part or "default",
             **_quota(state.quota(name)),
             "borrow": company.spec.may_borrow,
+            "defaultMaxRuntime": company.spec.default_max_runtime_s,
+            "maxMaxRuntime": company.spec.max_max_runtime_s,
             **dict(zip(("usedCoreMs", "usedMemoryMs"), state.usage(company), strict=True)),
             "users": len(company.users),
             "apps": company.apps,
@@ -107,6 +115,22 @@ def shares(state: ClusterState) -> dict[str, Any]:
     return {"waitingApps": _balance(state.balance), "companies": companies, "users": users}
 
 
+def limits(state: ClusterState) -> list[dict[str, Any]]:
+    """Every limit by its holder (semantics N1), and what counts against it now where that is one number (N2)."""
+    return [
+        {
+            "scope": "user" if user else "company" if company else "cluster",
+            "company": company or None,
+            "user": user or None,
+            "limit": name,
+            "value": value,
+            "present": None if user == EVERYBODY or not company else _present(state, company, user, name),
+        }
+        for (company, user), values in sorted(state.limits.values.items())
+        for name, value in sorted(values.items())
+    ]
+
+
 def settings(state: ClusterState) -> dict[str, Any]:
     """Every setting in force."""
     return asdict(state.settings)
@@ -114,7 +138,7 @@ def settings(state: ClusterState) -> dict[str, Any]:
 
 def cluster(state: ClusterState) -> dict[str, Any]:
     """The head of the log, the capacity, the number of apps in each state, and the workers."""
-    counts = dict.fromkeys(("pending", "waiting", "running", "finished", "failed", "killed"), 0)
+    counts = dict.fromkeys(get_args(AppState), 0)
     for found in state.apps.values():
         counts[found.state] += 1
     return {
@@ -128,7 +152,7 @@ def cluster(state: ClusterState) -> dict[str, Any]:
     }
 
 
-_VIEWS: tuple[Callable[..., Any], ...] = (apps, app, workers, companies, shares, settings, cluster)
+_VIEWS: tuple[Callable[..., Any], ...] = (apps, app, workers, companies, shares, limits, settings, cluster)
 VIEWS = {view.__name__: view for view in _VIEWS}
 
 
@@ -162,6 +186,28 @@ def _app(app: App) -> dict[str, Any]:
         "endedAt": app.ended_at or None,
         "detail": app.detail,
     }
+
+
+def _ran_ms(app: App, at: int) -> int | None:
+    """How long the app has run at `at` (ms); None without a limit (semantics X1)."""
+    if app.max_runtime_s is None:
+        return None
+    return app.ran_ms + (0 if app.running_since is None else at - app.running_since)
+
+
+def _expires_at(app: App) -> int | None:
+    """When (ms) the time of the app is over if it goes on running; None while it does not (semantics X2)."""
+    if app.max_runtime_s is None or app.running_since is None or app.expired_at:
+        return None
+    return app.running_since + app.max_runtime_s * 1000 - app.ran_ms
+
+
+def _present(state: ClusterState, company: str, user: str, name: str) -> int | None:
+    """What counts against the limit now; None where a single app is judged, or a rate (semantics N2)."""
+    standing = state.claims.standing(company, user)
+    counted = {"max_pending_apps": standing.pending, "max_running_apps": standing.apps}
+    counted |= {"max_cores": standing.claimed.cores, "max_memory_mb": standing.claimed.memory_mb}
+    return counted.get(name)
 
 
 def _allocation(what: str, held: Allocation) -> dict[str, Any]:

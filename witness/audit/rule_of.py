@@ -80,7 +80,7 @@ def _rule(event: Event | None) -> str:
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
-    """Wrong share (C3), cluster full (A3), beyond the quota (C4), reserved (C7), or out of turn (C3, C5, U, F, A6)."""
+    """Wrong share (C3), cluster full (A3), beyond a limit (N2) or the quota (C4), or out of turn (C, U, F, A6)."""
     settings, queue = state.settings, state.queue.companies.get(done.company)
     app = state.apps.get(done.app)
     if isinstance(due, AppAdmitted) and due.app == done.app and due.company == done.company:
@@ -91,8 +91,10 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A3"
     if due is None and is_full(state):
         return "A3"
-    if not queue.limit.admits(app.queued.request) and not queue.borrows:
-        return "C4"
+    if (over := queue.limit.broken(done.user, app.queued.request)) is not None or (
+        not queue.limit.admits(app.queued.request) and not queue.borrows
+    ):
+        return "C4" if over is None else "N2"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
 
 

@@ -60,6 +60,8 @@ def _print_story(told: dict[str, Any]) -> None:
     for each in told["waited"]["byCause"]:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
     click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['endedAt'] or told['at'])}")
+    if told["runtime"]:
+        click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may (X1)")
     if told["detail"]:
         click.echo(f"ended     {told['detail']}")
     if admission:
