@@ -64,7 +64,7 @@ def warning_of(command: SubmitApp, runtime_s: int | None) -> Warn | None:
 
 
 def expiries(state: ClusterState, at: int) -> Iterator[Event]:
-    """The apps that are warned, and those whose time is over, at time `at` (ms), in the order of admission (X2, Z4)."""
+    """The apps whose time is over at time `at` (ms), and those that are warned, in the order of admission (X2)."""
     for name in state.timers.due(at, "expiry"):
         yield AppExpired(app=name)
     for name in state.timers.due(at, "warning"):

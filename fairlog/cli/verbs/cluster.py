@@ -159,7 +159,7 @@ def _runtime_option(name: str, field: str, text: str) -> Callable[[Callable[...,
         *(name, field),
         type=_read_runtime,
         metavar="TIME",
-        help=f'{text}: 90s, 10m or 2h.  [default: the setting {field}; for `set`, as before, "none" = the setting]',
+        help=f'{text}: 10m or 2h. With `set`, "none" is that of the setting {field}.',
     )
 
 
