@@ -72,7 +72,7 @@ def _quota(event: events.CompanyRegistered) -> Broken:
             return "C2", "a quota is amounts, a part of the cluster, or neither"
         if not event.amounts.covers(NOTHING):
             return "C2", f"a quota of {event.amounts} is negative"
-    if (event.default_max_runtime_s or 1) < 1 or (event.max_max_runtime_s or 1) < 1:
+    if any(time_s is not None and time_s < 1 for time_s in (event.default_max_runtime_s, event.max_max_runtime_s)):
         return "X1", f"apps of company {event.company!r} cannot run for less than 1 s"
     if event.part is not None:
         try:

@@ -845,8 +845,9 @@ class ClusterState:
         app.driver = None
         if worker.status == "alive":
             self.driver_cores -= driver.resources.cores
-        if app.ended is None and not app.expired_at:
-            self._let_driver_wait(app, waits=True)
+        if app.ended is None:
+            if not app.expired_at:
+                self._let_driver_wait(app, waits=True)
             self._set_need(app)
         self._count_runtime(app)
         self._grant(app, worker, -driver.resources)
