@@ -14,6 +14,7 @@ from scheduler.model.resources import Resources
 from scheduler.rules.admission.limits import Limits
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.views import look
+from tests.property import given
 from tests.property.given import Cluster, admitted, shared, submission
 from witness.pending_reasons import waits_for
 
@@ -312,8 +313,9 @@ def test_nobody_looks_at_limits_while_there_are_none(monkeypatch: pytest.MonkeyP
     def looked(*_: object) -> None:
         raise AssertionError("a limit was looked at")
 
+    cluster = shared(w1=16)
+    monkeypatch.setattr(given, "check", lambda _: None)
     for name in ("of", "ceiling", "take", "tokens"):
         monkeypatch.setattr(Limits, name, looked)
-    cluster = shared(w1=16)
     assert admitted(cluster.turn(fixed("a1", 8), fixed("a2"), fixed("b1", user="bob"))) == ["a1", "b1", "a2"]
     cluster.ended("a1.0", done=True)
