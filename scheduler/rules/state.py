@@ -629,7 +629,9 @@ class ClusterState:
         self.wishes.pop(event.app, None)
         if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
             self._let_driver_wait(app, waits=False)
-        self._count_runtime(app)
+        if app.max_runtime_s is not None:
+            self._count_runtime(app)
+            self._set_timers(app)
         if app.admitted:
             del self.waiting[event.app]
             self.claims.count(app, admitted=-1)
@@ -670,7 +672,9 @@ class ClusterState:
         self.elastics.get(app.spec.company, {}).pop(event.app, None)
         self._set_timers(app)
         self._reconsider(app)
-        self.claims.lend(app)
+        if app.spec.elastic is not None:
+            self.claims.lend(app)
+            self.queue.touch(app.spec.company, app.spec.user)
 
     def _app_extended(self, event: events.AppExtended) -> None:
         """It may run longer, and is warned before the new end (semantics X3)."""

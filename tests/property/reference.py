@@ -465,7 +465,7 @@ def sorted_workers(state: ClusterState, cores: int, memory_mb: int) -> list[Work
 def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
     """(worker, cores, MiB) of each executor that the app gets next (semantics S2-S5, P1-P7, D1)."""
     driver = app.spec.driver or NOTHING
-    if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+    if app.expired_at or (app.spec.driver and (app.driver is None or app.driver.status == "stopping")):
         return []
     left = app.requested.cores - sum(one.resources.cores for one in app.executors.values()) - app.done_cores
     left = 2**31 if app.spec.cores is None else left - driver.cores
