@@ -83,9 +83,12 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
 
 def _why_now(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason:
     """Its company's part (C8), room that nobody claims (A3), or room that nobody admitted can use (A9)."""
-    claimed, part, total = company.tenant.standing.claimed, state.queue.part(app.company), state.fleet.total
-    if part.covers(claimed + app.request) or (claimed == NOTHING and company.limit.admits(app.request)):
+    standing, part, total = company.tenant.standing, state.queue.part(app.company), state.fleet.total
+    claimed = standing.claimed - standing.lent
+    if part.covers(claimed + app.request):
         return _reason("A3", f"{app.company} claimed {claimed} of its part, {part}, so the app was within it")
+    if claimed == NOTHING and company.limit.admits(app.request):
+        return _reason("A3", f"{app.company} claimed nothing, and the app was within its quota")
     cluster = state.claims.total.claimed
     counted = f"apps claimed {cluster.cores} of {total.cores} cores and {cluster.memory_mb} of {total.memory_mb} MiB"
     if is_full(state):

@@ -166,14 +166,23 @@ def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
 def _for_its_turn(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """Another company's turn (C3, C5), another user's turn (U1, U3), or a full cluster (A3)."""
     spec, settings = app.spec, state.settings
-    first = state.queue.first(lambda lent: not is_full(state, lent))
+    first = state.queue.first()
     if first is not None and first.company != spec.company:
+        if first == state.queue.next_within():
+            return Wait("company-turn", "A3", partial(_within_part, state, first))
         rule = COMPANY_POLICIES[settings.company_policy].rule
         return Wait("company-turn", rule, partial(_company_turn, state, company))
     if first is not None and first.user != spec.user:
         return Wait("user-turn", USER_POLICIES[settings.user_policy].rule, partial(_user_turn, state, company, app))
     cause, rule = ("cluster-full", "A3") if is_full(state) else ("next-turn", "T2")
     return Wait(cause, rule, partial(_cluster, state))
+
+
+def _within_part(state: ClusterState, first: Pending) -> Told:
+    """Another company is next because it has not its part yet."""
+    part, claimed = state.queue.part(first.company), state.claims.of(first.company).claimed
+    text = f"company {first.company} is next: it claims {claimed} of its part, {part}, and {first.app} keeps it within"
+    return text, {"ahead": [{"company": first.company}]}
 
 
 def companies_in_turn(state: ClusterState) -> list[tuple[CompanyQueue, str]]:

@@ -20,7 +20,7 @@ from msgspec.structs import asdict, replace
 from scheduler.model import commands, events
 from scheduler.model.commands import Command, ConfigureCluster, Private, RegisterCompany, RegisterWorker
 from scheduler.model.errors import CommandRejected, InvalidCommand, UnknownCompany
-from scheduler.model.events import ClusterConfigured, Event, MasterElected, outlined
+from scheduler.model.events import ClusterConfigured, CommandRefused, Event, MasterElected, outlined
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
@@ -35,7 +35,10 @@ _OF_THE_LOG = (
     commands.ChangeCompany | commands.EndApp | commands.EndedDriver | commands.EndedExecutor
     | commands.KillExecutors | commands.ReportBacklog | commands.ScaleApp | commands.StartedExecutor
 )  # fmt: skip
-"""Commands replaced by the events they caused, which apply only to an app whose events equal the logged ones."""
+"""Commands replaced by the events they caused, which apply only to an app whose events equal the logged ones.
+
+So are the refused ones of all kinds but submissions, which other rules may accept.
+"""
 
 
 class Input(NamedTuple):
@@ -64,7 +67,8 @@ def turns(facts: Iterable[Fact]) -> Iterator[LoggedTurn]:
 
 def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
     for number, fact in enumerate(turn):
-        if isinstance(fact.command, _OF_THE_LOG):
+        refused = isinstance(fact.event, CommandRefused) and not isinstance(fact.command, commands.SubmitApp)
+        if isinstance(fact.command, _OF_THE_LOG) or refused:
             for event in (caused.event for caused in turn[number : number + fact.caused]):
                 if isinstance(event, events.WorkerRemoved):
                     yield Input(commands.RemoveWorker(worker=event.worker), fact.cause)
@@ -140,8 +144,11 @@ class _Observed(Turn):
         self._world = world
 
     def hear(self, fact: Event | None = None, cause: str = "") -> None:
-        """Let the turn decide (semantics W6), after an event without a command if one is given."""
-        self._taken += 1
+        """Let the turn decide, unless the event given, one without a command, is a refusal (semantics W6, T3)."""
+        if isinstance(fact, CommandRefused):
+            self._refused = True
+        else:
+            self._taken += 1
         if fact is not None:
             self.record(fact, cause)
 
@@ -242,7 +249,7 @@ class OtherWorld(World):
         what, cause = given
         try:
             match what:
-                case MasterElected():
+                case MasterElected() | CommandRefused():
                     turn.hear(what, cause)
                 case ConfigureCluster():
                     if not turn.take(ConfigureCluster(settings={**what.settings, **self.rules.settings}), cause):
@@ -260,20 +267,23 @@ class OtherWorld(World):
                     if (app := _app_of(what)) in self.state.apps and app not in self._apart:
                         turn.hear(what, cause)
         except CommandRejected as refusal:
-            self._refuse(what, refusal)
+            self._refuse(turn, given, refusal)
 
-    def _refuse(self, what: Command | Event, refusal: CommandRejected) -> None:
-        """Record a refused app. Raises: the refusal of a setting or a quota."""
+    def _refuse(self, turn: Turn, given: Input, refusal: CommandRejected) -> None:
+        """Record a refusal and its app. Raises: the refusal of a setting or a quota."""
+        what = given.what
         invalid = isinstance(what, RegisterCompany) and isinstance(refusal, InvalidCommand)
         if invalid or isinstance(what, ConfigureCluster):
             raise refusal
         if isinstance(what, commands.SubmitApp):
             self.refused[what.app] = str(refusal)
+        if isinstance(what, Command):
+            turn.refuse(what, refusal, given.cause)
 
     def _compare(self, turn: Turn, logged: LoggedTurn) -> None:
         """Separate the apps whose events differ from the logged ones; only their work counts from now on."""
         here = [entry.event for entry in turn.entries]
-        if self.in_step and here == logged.events:
+        if self.in_step and [*map(_worded, here)] == [*map(_worded, logged.events)]:
             return
         self.in_step = False
         mine, theirs = _by_app(here), _by_app(logged.events)
@@ -336,9 +346,21 @@ def first_difference(log: World, other: World) -> dict[str, Any] | None:
     return None
 
 
+def _worded(event: Event) -> Event:
+    """The event without the sentence of a refusal, which another version may word differently."""
+    return replace(event, message="") if isinstance(event, CommandRefused) else event
+
+
 def _comparable(event: Event) -> Event:
-    """The event without the share, which depends on other apps."""
-    return replace(event, share="") if isinstance(event, events.AppAdmitted) else event
+    """The event without shares, which depend on other apps, and positions, which depend on other events."""
+    match event:
+        case events.AppAdmitted():
+            return replace(event, share="")
+        case events.ExecutorRevoked():
+            return replace(event, hold=0, shares=None)
+        case events.HoldEnded():
+            return replace(event, hold=0)
+    return event
 
 
 def _app_of(event: Event) -> str:

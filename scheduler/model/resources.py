@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import zip_longest
 from math import gcd, inf
 from operator import add, sub
@@ -168,6 +169,10 @@ class Share:
         return f"Share({self.numerator}, {self.denominator})"
 
 
+_share = lru_cache(maxsize=1024)(Share)
+"""The same few shares come again and again, and tuples compare an object with itself fastest."""
+
+
 class Quota(NamedTuple):
     """What a company may hold: `amount / denominator` (semantics C2)."""
 
@@ -195,8 +200,8 @@ class Quota(NamedTuple):
         if of.cores and of.memory_mb and not held.others and not of.others:
             cores, memory_mb = held.cores * denominator, held.memory_mb * denominator
             if cores * of.memory_mb < memory_mb * of.cores:
-                return Share(memory_mb, of.memory_mb)
-            return Share(cores, of.cores)
+                return _share(memory_mb, of.memory_mb)
+            return _share(cores, of.cores)
         ratios = [(mine, whole) for mine, whole in _pairs(held, of) if mine or whole]
         if any(mine and not whole for mine, whole in ratios):
             return Share(1, 0)

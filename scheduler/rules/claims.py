@@ -32,7 +32,7 @@ class Standing:
     held: Resources = NOTHING
     """What they are granted on live workers; kept for companies only."""
     lent: Resources = NOTHING
-    """What of it elastic apps claim beyond their least number; kept for companies only (semantics E7)."""
+    """What of it elastic apps claim beyond their least number; not kept for users (semantics E7)."""
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything; not kept for the cluster (semantics O3)."""
     pending: int = 0
@@ -89,11 +89,14 @@ class Need:
 
 def usable_executors(app: App) -> int:
     """How many smallest executors the app can still use, its bounds regarded; of growing ones, how many cores."""
-    need = app.need
-    if not app.admitted or app.ended is not None or app.expired_at or not need.executor.cores:
+    need, size, spec = app.need, app.need.executor, app.spec
+    if not app.admitted or app.ended is not None or app.expired_at or not size.cores:
         return 0
-    cores, memory_mb = app.left_cores, app.left_executor_memory_mb
-    size = need.executor
+    if spec.driver is None and spec.cores is not None:  # most apps: save the calls
+        requested, granted = app.requested, app.granted
+        cores, memory_mb = requested.cores - granted.cores - app.done_cores, requested.memory_mb - granted.memory_mb
+    else:
+        cores, memory_mb = app.left_cores, app.left_executor_memory_mb
     if cores < size.cores or memory_mb < size.memory_mb:
         return 0
     if need.growing:
@@ -116,10 +119,13 @@ class Claims:
         self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
         self._fleet = fleet
         self._settings = ClusterConfigured()
+        self._computed: dict[int | None, tuple[Resources, Resources]] = {}
+        """Memory per task in MiB -> the smallest computed executor, and the least room for it."""
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
         self._settings = settings
+        self._computed.clear()
 
     def standings(self, company: str, user: str) -> Standings:
         """Those that an app of that user counts for."""
@@ -161,13 +167,13 @@ class Claims:
             return sizing.each, sizing.each
         if isinstance(sizing, OnePerWorker):
             return (each := Resources(1, sizing.memory_mb)), each
-        settings, cores = self._settings, self._settings.min_executor_cores
-        per_core = sizing.memory_per_task_mb
-        if per_core is None:
-            executor = Resources(cores, memory_for(settings, cores, COMPUTED_MB_PER_CORE))
-            return executor, Resources(cores, memory_for(settings, cores, LEAST_MB_PER_CORE))
-        executor = Resources(cores, memory_for(settings, cores, per_core))
-        return executor, executor
+        known = self._computed.get(sizing.memory_per_task_mb)
+        if known is None:
+            settings, cores, per_core = self._settings, self._settings.min_executor_cores, sizing.memory_per_task_mb
+            most, least = (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE) if per_core is None else (per_core, per_core)
+            executor = Resources(cores, memory_for(settings, cores, most))
+            known = self._computed[per_core] = executor, Resources(cores, memory_for(settings, cores, least))
+        return known
 
     def intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
         """The one `Need` of these amounts."""
@@ -218,9 +224,9 @@ class Claims:
         usable, need = usable_executors(app), app.need
         more = app.more
         if held is not None and not moved and need.hostable and need.simple and app.ended is None:
-            number = min(usable, need.most) - min(app.usable, need.most)
-            each = need.executor
-            if held.cores + number * each.cores == 0 == held.memory_mb + number * each.memory_mb and not held.others:
+            most, before, each = need.most, app.usable, need.executor
+            given = (min(most, before)) - (min(most, usable))
+            if held.cores == given * each.cores and held.memory_mb == given * each.memory_mb and not held.others:
                 self._replace(app, usable)  # what it is granted, or gives back, it could use before, or can again
                 app.more = more - held
                 app.standings[1].held += held
@@ -253,7 +259,8 @@ class Claims:
         """Count anew what the elastic app claims beyond its least number of executors (semantics E7)."""
         lent = app.beyond_least
         if lent != app.lent:
-            app.standings[1].lent += lent - app.lent
+            for standing in app.standings[:2]:
+                standing.lent += lent - app.lent
             app.lent = lent
 
     def move(self, app: App, need: Need) -> bool:
@@ -301,6 +308,8 @@ class Claims:
 
     def _replace(self, app: App, usable: int) -> None:
         """Keep the app among those that can use so many executors."""
+        if usable == app.usable and usable and app.admitted in app.need.owed.get(usable, ()):
+            return
         owed, position = app.need.owed, app.admitted
         before = owed.get(app.usable)
         if before is not None and before.pop(position, None) is not None and not before:

@@ -111,8 +111,11 @@ def admit(state: ClusterState) -> facts.AppAdmitted | None:
         first = state.queue.oldest()
     elif not state.fleet.live:
         first = None
+    elif is_full(state):
+        lends = state.claims.total.lent != NOTHING
+        first = state.queue.first(lambda lent: not is_full(state, lent)) if lends else state.queue.next_within()
     else:
-        first = state.queue.first(lambda lent: not is_full(state, lent))
+        first = state.queue.first()
     return None if first is None else admission(state, first)
 
 

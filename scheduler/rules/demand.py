@@ -6,7 +6,7 @@ Like `decide`, these functions read the state and return events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -202,11 +202,11 @@ def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
         yield from _given_back(state, app, at)
 
 
-def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
+def grown(state: ClusterState, wishing: Iterable[App], growing: Iterable[App], at: int) -> Iterator[AppChanged]:
     """The requests that rise: of demands stated, in the order of the statements, then of elastic apps (L1, L6)."""
-    for app in state.wishing():
+    for app in wishing:
         yield from _wish(state, app)
-    for app in state.elastic_due(at):
+    for app in growing:
         yield from _growth(state, app, at)
 
 

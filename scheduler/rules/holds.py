@@ -81,10 +81,9 @@ def new_holds(state: ClusterState, at: int) -> Iterator[RoomHeld]:
     though the offer of some live worker would suffice. At most a quarter of the live workers have such a hold.
     """
     settings = state.settings
-    if settings.admission == "open":
-        return
-    number = sum(hold.reason == "hold" for hold in state.holds.values())
-    for name in state.timers.due(at, "hold"):
+    waiting = state.timers.due(at, "hold") if settings.admission == "fair" else ()
+    number = sum(hold.reason == "hold" for hold in state.holds.values()) if waiting else 0
+    for name in waiting:
         if number >= max(1, state.fleet.live // 4):
             return
         app = state.apps[name]

@@ -243,9 +243,11 @@ def _executor_allocated(state: Facts, event: events.ExecutorAllocated) -> Broken
         return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
     if app.spec.driver is not None and not app.driver_runs:
         return "D1", f"the driver of app {event.app!r} does not run"
-    request = event.requested or app.requested
-    if event.requested is not None and not request.covers(app.requested):
-        return "O4", f"a grant does not lower the request of app {event.app!r}"
+    request = app.requested
+    if event.requested is not None:
+        if not event.requested.covers(request):
+            return "O4", f"a grant does not lower the request of app {event.app!r}"
+        request = event.requested
     held = app.granted + Resources(app.done_cores) if app.done_cores else app.granted
     if not request.has_room(held, event.resources):
         return "A2", f"app {event.app!r} requests {request}, and would be granted more"

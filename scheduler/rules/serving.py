@@ -32,7 +32,8 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
     The caller folds each event before it asks for the next.
     """
     while True:
-        yield from void(state, at)
+        if state.holds:
+            yield from void(state, at)
         ended = len(state.holds)
         for granted in placements(state, at):
             for event in granted:
@@ -70,13 +71,13 @@ def _within_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> 
     """What stays within the company's part."""
 
     def wanted(app: App) -> bool:
-        company, size = app.spec.company, app.need.executor
-        lacking = parts[company] - state.claims.of(company).held
-        return bool(size.cores) and lacking.covers(size) and has_room(state, app)
+        size = app.need.executor
+        stays = size.cores and parts[app.spec.company].has_room(app.standings[1].held, size)
+        return bool(stays) and has_room(state, app)
 
     for app in state.owed.serve(wanted):
         while wanted(app):
-            granted = _placed(state, app, at, parts[app.spec.company] - state.claims.of(app.spec.company).held)
+            granted = _placed(state, app, at, parts[app.spec.company] - app.standings[1].held)
             if not granted:
                 break
             yield granted
@@ -86,9 +87,8 @@ def _to_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Gran
     """Of companies that have not reached their part, the one executor that takes them to it or beyond."""
 
     def wanted(app: App) -> bool:
-        company = app.spec.company
-        held = state.claims.of(company).held
-        return not reached(held, parts[company]) and bool(app.need.executor.cores) and has_room(state, app)
+        held, part = app.standings[1].held, parts[app.spec.company]
+        return not reached(held, part) and bool(app.need.executor.cores) and has_room(state, app)
 
     for app in state.owed.serve(wanted):
         granted = _placed(state, app, at, app.need.executor)
@@ -112,10 +112,16 @@ def _the_rest(state: ClusterState, at: int) -> Grants:
 
 
 def _placed(state: ClusterState, app: App, at: int, most: Resources | None = None) -> list[ExecutorAllocated]:
+    if not app.holds:
+        return _found(state, app, at, most)
     with state.seen_by(app):
-        if PLACEMENTS[state.settings.placement].across_apps:
-            return pack_worker_by_worker(state, [app], most)
-        return place(state, app, at, most)
+        return _found(state, app, at, most)
+
+
+def _found(state: ClusterState, app: App, at: int, most: Resources | None) -> list[ExecutorAllocated]:
+    if PLACEMENTS[state.settings.placement].across_apps:
+        return pack_worker_by_worker(state, [app], most)
+    return place(state, app, at, most)
 
 
 def has_room(state: ClusterState, app: App) -> bool:

@@ -32,6 +32,7 @@ from scheduler.model.events import (
     ClusterConfigured,
     CommandRefused,
     CompanyRegistered,
+    Computed,
     Event,
     Fixed,
 )
@@ -127,7 +128,8 @@ class ClusterState:
             raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
         self.head += 1
         if at != self.at:
-            self._note_shortage()
+            if self.owed.lists:
+                self._note_shortage()
             self.at = self.queue.basis.at = at
         if cause:
             self._remember(cause)
@@ -159,20 +161,31 @@ class ClusterState:
     @property
     def timers(self) -> Timers:
         """Everything that waits for a time (semantics T1), brought up to date with the last event."""
+        timers = self._timers_but_shortage()
         if self._timed != self.head:
             self._timed = self.head
-            self._set_all_timers()
+            if self.owed.lists or timers.short:
+                self._set_short()
+        return timers
+
+    def _timers_but_shortage(self) -> Timers:
+        """Those of companies with held-back apps and of apps: all that a stage before placement asks for."""
+        if self.queue.changed:
+            for company in self.queue.changed:
+                self._timers.set(company, 0, self.queue.moments(company))
+            self.queue.changed.clear()
+        if self._timers.changed:
+            for app in self._timers.changed.values():
+                self._set_timers(app)
+            self._timers.changed.clear()
         return self._timers
 
-    def _set_all_timers(self) -> None:
-        for company in self.queue.changed:
-            self._timers.set(company, 0, self.queue.moments(company))
-        self.queue.changed.clear()
-        for app in self._timers.changed.values():
-            self._set_timers(app)
-        self._timers.changed.clear()
-        if not self.owed.lists and not self._timers.short:
-            return
+    def any_due(self, at: int) -> bool:
+        """Whether anything that waits for a time is due by `at` (ms)."""
+        return self._timers_but_shortage().any_due(at)
+
+    def _set_short(self) -> None:
+        """When the companies that have not reached their parts will have been short for too long (semantics P8)."""
         short = {name: self.short_since(name) for name in self.owed.companies()}
         patience_ms = self.settings.hold_patience_s * 1000
         for name in {**self._timers.short, **short}:
@@ -197,16 +210,18 @@ class ClusterState:
 
     def to_reserve(self, at: int) -> list[str]:
         """The apps that a company's room is to be reserved for by `at` (ms), company by company (semantics C7)."""
-        due = self.timers.due(at, "reservation")
+        due = self._timers_but_shortage().due(at, "reservation") if self.queue.arrivals else ()
         return [app for company in due for app in self.queue.to_reserve(company, at)]
 
     def to_lapse(self, at: int) -> list[str]:
         """The apps whose reservation has lasted too long by `at` (ms), company by company (semantics C7)."""
-        return [app for company in self.timers.due(at, "lapse") for app in self.queue.to_lapse(company, at)]
+        return [
+            app for company in self._timers_but_shortage().due(at, "lapse") for app in self.queue.to_lapse(company, at)
+        ]
 
     def elastic_due(self, at: int) -> list[App]:
         """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
-        return [self.apps[name] for name in self.timers.due(at, "growth", "idle")]
+        return [self.apps[name] for name in self._timers_but_shortage().due(at, "growth", "idle")]
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2).
@@ -291,7 +306,7 @@ class ClusterState:
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
             if not app.admitted and app.ended is None:
-                app.queued = app.queued._replace(need=app.need)
+                app.queued = structs.replace(app.queued, need=app.need)
                 self.claims.count(app, pending=1)
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
@@ -421,7 +436,7 @@ class ClusterState:
 
     def _worker_changed(self, event: events.WorkerChanged) -> None:
         worker = self.workers[event.worker]
-        self._set_live(worker, was=worker.status == "alive", now=False)
+        users = self._set_live(worker, was=worker.status == "alive", now=False)
         self._offer(worker.offer, -1)
         self._offer(event.offer, 1)
         worker.free += event.offer - worker.offer
@@ -429,8 +444,10 @@ class ClusterState:
         worker.decommissioned = worker.status == "decommissioned" or (
             worker.decommissioned and worker.status == "leaving"
         )
-        self._set_live(worker, was=False, now=worker.status == "alive")
+        users |= self._set_live(worker, was=False, now=worker.status == "alive")
         self._set_cluster()
+        for company, user in users:  # once all is counted: who is held back all the time is so without a break
+            self.queue.touch(company, user)
 
     def known_workers(self) -> list[Worker | LostWorker]:
         """The workers that are registered, or lost and still remembered (semantics N3)."""
@@ -461,9 +478,11 @@ class ClusterState:
         remembered_ms = self.settings.remember_lost_s * 1000
         self._timers.set("", 0, () if first is None else ((first + remembered_ms, "lost"),))
 
-    def _set_live(self, worker: Worker, *, was: bool, now: bool) -> None:
+    def _set_live(self, worker: Worker, *, was: bool, now: bool) -> dict[tuple[str, str], None]:
+        """Count the worker among the live ones or not; returns the users of what runs on it."""
+        users: dict[tuple[str, str], None] = {}
         if was == now:
-            return
+            return users
         change = self.fleet.join if now else self.fleet.leave
         change(worker.id, worker.offer, worker.open_to(None))
         if now and worker.leaving != NOTHING:
@@ -477,8 +496,9 @@ class ClusterState:
         for allocation in (*worker.executors.values(), *worker.drivers.values()):
             app = self.apps[allocation.app]
             self.claims.stay(allocation, app, live=now)
-            if app.spec.company in self.queue.companies:  # none is, while indexes are worked out
-                self.queue.touch(app.spec.company, app.spec.user)
+            if app.spec.company in self.queue.companies:
+                users[app.spec.company, app.spec.user] = None
+        return users
 
     def _set_quotas(self) -> None:
         """Every claim and quota by the cluster and companies there are (semantics A8, C2, C4)."""
@@ -535,7 +555,7 @@ class ClusterState:
         company.apps += 1
         self.apps[event.app] = app
         app.need = self.claims.need_of(app)
-        app.queued = app.queued._replace(need=app.need)
+        app.queued = structs.replace(app.queued, need=app.need)
         self.claims.count(app, pending=1)
         if self.limits.rated:
             self.limits.take(event.company, event.user, self.at)
@@ -571,7 +591,7 @@ class ClusterState:
         self.queue.admit(app.queued, self.head)
         if app.spec.driver is not None:
             self._let_driver_wait(app, waits=True)
-        self._reconsider(app)
+        self._set_owed(app)
 
     def _app_changed(self, event: events.AppChanged) -> None:
         app, request = self.apps[event.app], event.requested
@@ -703,7 +723,8 @@ class ClusterState:
         if not app.executors:
             self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
-        self._set_takeable(executor)
+        if self.settings.reclaim == "firm":
+            self._set_takeable(executor)
         app.next_executor += 1
         if event.requested is not None:
             before = app.requested
@@ -800,7 +821,8 @@ class ClusterState:
     def _executor_removed(self, event: events.ExecutorRemoved) -> None:
         """The grant returns; what it was done with is not owed again (semantics S6), a failure counts (W5)."""
         executor = self.executors.pop(event.executor)
-        self._timers.set(executor.id, -2, ())
+        if self.settings.reclaim == "firm":
+            self._timers.set(executor.id, -2, ())
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
         if not app.executors:
@@ -866,11 +888,11 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        before = worker.open_to(None)
+        held, live = worker.holds, worker.status == "alive"
+        before = worker.open_to(None) if held else worker.free
         worker.free -= grant
-        live = worker.status == "alive"
         if live:
-            self.fleet.move(worker.id, before, worker.open_to(None))
+            self.fleet.move(worker.id, before, worker.open_to(None) if held else worker.free)
         app.granted += grant
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
@@ -884,27 +906,37 @@ class ClusterState:
 
     def _reconsider(self, app: App, held: Resources | None = None) -> None:
         """Bring what follows from the app's demand and its executors up to date; `held`: more on live workers."""
-        if type(app.sizing) is Fixed:
-            self._set_timers(app)
         if self.claims.update(app, held):
             self.queue.touch(app.spec.company, app.spec.user)
-        owed = self.wants_executors(app)
-        if owed != app.owed:
-            app.owed = owed
-            if owed:
-                app.owed_since = self.at
-            self._timers.changed[app.submitted] = app
-            if owed:
-                self.owed.add(app)
-            else:
-                self.owed.remove(app)
+        self._set_owed(app)
+
+    def _set_owed(self, app: App) -> None:
+        """Whether placement owes the app an executor, and the times that it waits for."""
+        sizing = type(app.sizing)
+        if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
+            left = app.requested.cores > app.granted.cores + app.done_cores
+            owed = left and app.ended is None and app.admitted > 0 and not app.expired_at
+        else:
+            if sizing is Fixed:
+                self._set_timers(app)
+            owed = self.wants_executors(app)
+        if owed == app.owed:
+            return
+        app.owed = owed
+        self._timers.changed[app.submitted] = app
+        if owed:
+            app.owed_since = self.at
+            self.owed.add(app)
+        else:
+            self.owed.remove(app)
 
     def _set_takeable(self, executor: Allocation) -> None:
         """From when on the executor may be taken, where that is not at once (semantics E2)."""
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        living = app.admitted and app.ended is None
+        waits = app.owed or app.wanted or app.holds or app.spec.elastic is not None or app.max_runtime_s is not None
+        living = waits and app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
     def fits_where_held(self, app: App) -> bool:

@@ -59,7 +59,10 @@ class Timers:
         Apps have their position of admission for `order`; a company has 0, which no app has.
         """
         key = whom, order
-        before, after = self._of.get(key, ()), tuple(due)
+        before = self._of.get(key, ())
+        if not due and not before:
+            return
+        after = tuple(due)
         if before == after:
             return
         for when, what in before:
@@ -75,6 +78,10 @@ class Timers:
         """The first time (ms), later than `after`, at which something is due; None if nothing is."""
         index = bisect_left(self.table, (after + 1,))
         return self.table[index].when if index < len(self.table) else None
+
+    def any_due(self, at: int) -> bool:
+        """Whether anything is due by `at` (ms)."""
+        return bool(self.table) and self.table[0].when <= at
 
     def due(self, at: int, *what: What) -> list[str]:
         """For whom one of these is due by `at` (ms), each once, in their order."""

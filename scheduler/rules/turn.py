@@ -203,8 +203,8 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     return () if requested is None else (requested,)
 
 
-def _moments(state: ClusterState, at: int) -> Iterator[Event]:
-    return consequences(state, _due(state, at), at)
+def _moments(state: ClusterState, at: int) -> Iterable[Event]:
+    return consequences(state, _due(state, at), at) if state.holds or state.any_due(at) else ()
 
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
@@ -213,7 +213,8 @@ def _due(state: ClusterState, at: int) -> Iterator[Event]:
         yield LostWorkersForgotten(workers=tuple(forgotten))
     for app in state.to_lapse(at):
         yield ReservationLapsed(app=app)
-    yield from void(state, at)
+    if state.holds:
+        yield from void(state, at)
     yield from given_back(state, at)
 
 
@@ -225,8 +226,9 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
             yield from consequences(state, withdrawn(state, admitted), at)
 
 
-def _demands(state: ClusterState, at: int) -> Iterator[Event]:
-    return consequences(state, grown(state, at), at)
+def _demands(state: ClusterState, at: int) -> Iterable[Event]:
+    wishing, growing = state.wishing(), state.elastic_due(at)
+    return consequences(state, grown(state, wishing, growing, at), at) if wishing or growing else ()
 
 
 def _drivers(state: ClusterState, _at: int) -> Iterable[Event]:

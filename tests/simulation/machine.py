@@ -105,21 +105,20 @@ class Machine:
         """As the real one."""
         return self.notes.get(executor)
 
-    def forget(self, executor: str) -> None:
-        """As the real one."""
-        for kept in (self.holders, self.notes, self.told, self.warned):
-            kept.pop(executor, None)
-
     def tell_to_leave(self, executor: str, leaving: Leaving | None) -> None:
         """As the real one."""
-        if leaving is None:
-            self.told.pop(executor, None)
-        else:
+        self.told.pop(executor, None)
+        if leaving is not None:
             self.told[executor] = leaving
 
     def leaving(self, executor: str) -> Leaving | None:
         """As the real one."""
         return self.told.get(executor)
+
+    def forget(self, executor: str) -> None:
+        """As the real one."""
+        for kept in (self.holders, self.notes, self.told, self.warned):
+            kept.pop(executor, None)
 
     def warned_at(self, executor: str) -> int:
         """As the real one."""
@@ -232,7 +231,7 @@ class TaskGroup:
         """Return nothing: tasks print nothing."""
         return {}
 
-    def stop(self, _wait: Callable[[float], None], _grace_s: float) -> None:
+    def stop(self, _wait: Callable[[float], None], _grace_s: float | None = None) -> None:
         """Tell all tasks to end, wait for them, and abandon them."""
         if self._tasks:
             self._loom.wait(self._loom.random.choice((0, 20, 800)))

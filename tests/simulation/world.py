@@ -354,7 +354,11 @@ class World:
         self.store.patch(patch)
         ids = iter(range(1 << 60))
         doubles = {
-            "time": SimpleNamespace(monotonic=self._now_s, sleep=lambda seconds: loom.wait(max(1, seconds * 1000))),
+            "time": SimpleNamespace(
+                monotonic=self._now_s,
+                sleep=lambda seconds: loom.wait(max(1, seconds * 1000)),
+                time=lambda: self.store.ms / 1000,
+            ),
             "_log": _Log(self),
             "program_log": lambda: _Log(self),
             "uuid4": lambda: SimpleNamespace(hex=f"{next(ids):032x}"),

@@ -7,8 +7,9 @@ with those of the state. A wrong ledger is thus reported at the position where i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct, field
 
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 
-@dataclass(slots=True)
-class _App:
+class _App(Struct):
     name: str
     company: str
     user: str
@@ -32,19 +32,17 @@ class _App:
     ended: bool = False
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     name: str
     offer: Resources = NOTHING
+    free: Resources = NOTHING
     live: bool = False
-    granted: Resources = NOTHING
 
 
-@dataclass(slots=True)
-class _Company:
+class _Company(Struct):
     spec: CompanyRegistered
     sums: Balance = field(default_factory=Balance)
-    users: dict[str, Balance] = field(default_factory=dict)
+    users: dict[str, Balance] = {}
 
 
 class ShadowLedger:
@@ -141,7 +139,7 @@ class ShadowLedger:
         return self._grant(app, worker, -grant, state)
 
     def _grant(self, app: _App, worker: _Worker, grant: Resources, state: ClusterState) -> str | None:
-        worker.granted += grant
+        worker.free -= grant
         app.granted += grant
         add_grant(app.accounts, grant)
         return self._of_app(app, state) or self._of_worker(worker, state)
@@ -167,12 +165,12 @@ class ShadowLedger:
         return None
 
     def _of_worker(self, worker: _Worker, state: ClusterState) -> str | None:
-        known, free = state.workers.get(worker.name), worker.offer - worker.granted
+        known = state.workers.get(worker.name)
         if known is None:
             return f"worker {worker.name} is not registered, but offers {worker.offer}"
-        if known.free == free:
+        if known.free == worker.free:
             return None
-        return f"worker {worker.name} has {known.free} free where its executors and drivers leave {free}"
+        return f"worker {worker.name} has {known.free} free where its executors and drivers leave {worker.free}"
 
     def _worker_registered(self, event: events.WorkerRegistered, state: ClusterState) -> str | None:
         self._workers[event.worker] = worker = _Worker(event.worker)
@@ -188,6 +186,7 @@ class ShadowLedger:
 
     def _offers(self, worker: _Worker, offer: Resources, state: ClusterState, *, live: bool) -> str | None:
         self._live += offer * live - worker.offer * worker.live
+        worker.free += offer - worker.offer
         worker.offer, worker.live = offer, live
         return self._of_worker(worker, state)
 

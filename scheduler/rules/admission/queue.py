@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
@@ -74,6 +76,8 @@ class UserQueue:
     """The first one that fits the company's quota by itself."""
     first: Pending | None = None
     """The first one at all."""
+    heads: Heads = (None, None)
+    """What the two ask."""
     placed: tuple[Heads, UserKey] | None = None
 
     @property
@@ -363,7 +367,7 @@ class AppQueue:
 
     def restate(self, app: Pending, request: Resources, need: Need | None) -> Pending:
         """The app with what it asks now, in its old place; it has waited behind the quota for nothing (C7)."""
-        restated = app._replace(request=request, need=need)
+        restated = replace(app, request=request, need=need)
         company = self.companies[app.company]
         queue = company.users[app.user]
         self._take_out(company, queue, app)
@@ -402,7 +406,8 @@ class AppQueue:
         queue.moved[user] = None
         if queue.limits is not None:
             self._recheck_limits(queue, queue.users[user])
-        queue.limit.review(self.basis.at)
+        if queue.limit.groups:
+            queue.limit.review(self.basis.at)
         self._note(company)
 
     def part(self, name: str) -> Resources:
@@ -443,11 +448,12 @@ class AppQueue:
         self._settle()
         for _, _, _, name in self._order:
             company = self.companies[name]
-            test = self._keeps_part(company)
-            if company.keeps is None:
-                company.keeps = self._first_of(name, company, test) is not None
-            if company.keeps:
-                return self._first_of(name, company, test)
+            part = self._part(company)
+            if company.keeps is not False:
+                found = self._first_of(name, company, self._keeps(company, part))
+                company.keeps = found is not None
+                if found is not None:
+                    return found
         return None
 
     def first(self, has_room: Callable[[Resources], bool] = lambda _: True) -> Pending | None:
@@ -456,7 +462,7 @@ class AppQueue:
         The latter only of companies for which there is room where that much of their claims does not count (E7).
         """
         within = self.next_within()
-        if within is not None:
+        if within is not None or not self._order:
             return within
         return self.next_that(lambda _: True, among=lambda company: has_room(company.tenant.standing.lent))
 
@@ -508,11 +514,11 @@ class AppQueue:
                 company.part, company.keeps = part, None
         return company.part
 
-    def _keeps_part(self, company: CompanyQueue) -> Test:
+    @staticmethod
+    def _keeps(company: CompanyQueue, part: Resources) -> Test:
         """Whether an app keeps the company within its part, or C4 lets it pass and the company claims nothing (A3)."""
-        part, limit = self._part(company), company.limit
-        standing = company.tenant.standing
-        claimed = standing.claimed - standing.lent
+        limit, standing = company.limit, company.tenant.standing
+        claimed = standing.claimed - standing.lent if standing.lent.cores else standing.claimed
         if claimed == NOTHING:
             return lambda ask: part.covers(ask.request) or limit.admits(ask.request)
         room = part - claimed
@@ -607,17 +613,18 @@ class AppQueue:
         head: tuple[AppKey, Pending] | None = None
         first: tuple[AppKey, Pending] | None = None
         user = queue.contender.user
+        of_head: Ask | None = None
+        of_first: Ask | None = None
         for ask, apps in queue.by_ask.items():
             if (ask.need is None or ask.need.hostable) and (not limit.limited or limit.possible(user, ask.request)):
                 if first is None or apps[0][0] < first[0]:
-                    first = apps[0]
+                    first, of_first = apps[0], ask
                 if (head is None or apps[0][0] < head[0]) and limit.fits_alone(ask.request):
-                    head = apps[0]
+                    head, of_head = apps[0], ask
         if limit.limited:
-            first, head = (
-                None if one is None or limit.broken(user, one[1].request) is not None else one for one in (first, head)
-            )
-        queue.first = None if first is None else first[1]
+            first, of_first = _unless_broken(limit, user, first, of_first)
+            head, of_head = _unless_broken(limit, user, head, of_head)
+        queue.first, queue.heads = None if first is None else first[1], (of_head, of_first)
         capped = None if head is None else head[1]
         if capped is queue.head:
             return
@@ -645,52 +652,47 @@ class AppQueue:
         if not self._moved:
             return
         before = [*self._taking] if len(self._taking) < 2 else None
-        for name in self._moved:
-            company = self.companies[name]
-            for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
-                self._settle_user(company, company.users[user])
-            company.moved.clear()
-            company.all_moved = False
-            self._take_out_of_order(company)
-            has_head = bool(company.order)
-            if has_head:
-                company.placed = self._company_key(company.tenant, self.basis)
-                insort(self._order, company.placed)
-            limit = company.limit
-            company.passes = has_head and limit.lets_through()
-            reserving = self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
-            _mark(self._taking, name, marked=company.passes or reserving)
-            _mark(self._borrowers, name, marked=company.borrows and has_head)
-        concerned = dict(self._moved)
-        self._moved.clear()
+        concerned, self._moved = self._moved, {}
+        for name in concerned:
+            self._settle_company(name, self.companies[name])
         if before != ([*self._taking] if len(self._taking) < 2 else None):
             concerned.update(self._borrowers)
         for name in concerned:
             company = self.companies[name]
             company.keeps = None
-            self._set_active(name, company)
+            quota = company.tenant.quota
+            active = quota if company.admitted or (company.order and self._takes_part(name)) else None
+            if active != company.active:
+                if company.active is not None:
+                    self.parts.remove(company.active)
+                if active is not None:
+                    self.parts.add(active)
+                company.active = active
 
-    def _set_active(self, name: str, company: CompanyQueue) -> None:
-        """Whether the company has an app that is admitted or eligible (semantics C8)."""
-        quota = company.tenant.quota
-        active = quota if company.admitted or (company.order and self._takes_part(name)) else None
-        if active != company.active:
-            if company.active is not None:
-                self.parts.remove(company.active)
-            if active is not None:
-                self.parts.add(active)
-            company.active = active
+    def _settle_company(self, name: str, company: CompanyQueue) -> None:
+        """Bring the company's place, and whether it takes part or may borrow, up to date."""
+        for user in company.users if company.all_moved and self._users_regard_quota else company.moved:
+            self._settle_user(company, company.users[user])
+        company.moved.clear()
+        company.all_moved = False
+        has_head, limit = bool(company.order), company.limit
+        placed = self._company_key(company.tenant, self.basis) if has_head else None
+        if placed != company.placed:
+            self._take_out_of_order(company)
+            if placed is not None:
+                insort(self._order, placed)
+            company.placed = placed
+        company.passes = has_head and limit.lets_through()
+        reserving = self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
+        _mark(self._taking, name, marked=company.passes or reserving)
+        _mark(self._borrowers, name, marked=company.borrows and has_head)
 
     def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Heads, UserKey] | None = None
         if (head := queue.head or queue.first) is not None:
-            contender = queue.contender
+            contender, contender.request = queue.contender, head.request
             contender.oldest, contender.oldest_at = queue.by_submission[0]
-            contender.request = head.request
-            key = self._user_key(contender, company.tenant.quota, self.basis)
-            free = queue.first and Ask(queue.first.request, queue.first.need)
-            capped = free if queue.head is queue.first else queue.head and Ask(queue.head.request, queue.head.need)
-            placed = (capped, free), key
+            placed = queue.heads, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return
         if queue.placed is not None:
@@ -725,6 +727,13 @@ def reached(held: Resources, part: Resources) -> bool:
 def _reached(held: Resources, part: Resources) -> bool:
     pairs = zip(*(((*each, *(0,) * 2) if not each.others else each) for each in (held, part)), strict=False)
     return any(has >= assured if assured else has > 0 for has, assured in pairs)
+
+
+def _unless_broken(
+    limit: QuotaLimit, user: str, head: tuple[AppKey, Pending] | None, ask: Ask | None
+) -> tuple[tuple[AppKey, Pending] | None, Ask | None]:
+    """The user's head and what it asks; none if a limit keeps it out now (semantics N2)."""
+    return (head, ask) if ask is None or limit.broken(user, ask.request) is None else (None, None)
 
 
 def _mark(marks: dict[K, None], name: K, *, marked: bool) -> None:

@@ -15,7 +15,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from scheduler.rules.claims import Need, Standing
 
 
-class Pending(NamedTuple):
+class Pending(Struct, frozen=True, order=True, gc=False):
     """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
 
     app: str
@@ -48,13 +50,12 @@ Reservation = tuple[int, int, Pending]
 """(held back since in ms, position of its submission, app)."""
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """The heads of one company with the same request."""
 
     passes: bool = False
     held_since: int | None = None
-    heads: dict[str, tuple[int, Pending]] = field(default_factory=dict)
+    heads: dict[str, tuple[int, Pending]] = {}
     """App -> (head since in ms, app), in order of time; without apps that have a reservation."""
     reserving: int = 0
     """The number of heads with a reservation."""
@@ -107,9 +108,10 @@ class QuotaLimit:
 
     def admits(self, request: Resources, *, lent: bool = True) -> bool:
         """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
-        claimed = self.tenant.standing.claimed
-        if lent:
-            claimed -= self.tenant.standing.lent
+        standing = self.tenant.standing
+        claimed = standing.claimed
+        if lent and standing.lent.cores:
+            claimed -= standing.lent
         if not self.stops_idle and claimed == NOTHING:
             return True
         return self.tenant.quota.covers(claimed, request)
@@ -158,10 +160,12 @@ class QuotaLimit:
 
     def held_longest(self) -> int | None:
         """The earliest time (ms) since which an app without a reservation is held back; None if none is."""
-        groups = [group for group in self.groups.values() if group.held_since is not None and group.heads]
-        if not groups:
-            return None
-        return min((max(next(iter(one.heads.values()))[0], one.held_since or 0) for one in groups), default=None)
+        longest: int | None = None
+        for group in self.groups.values():
+            if group.held_since is not None and group.heads:
+                since = max(next(iter(group.heads.values()))[0], group.held_since)
+                longest = since if longest is None else min(longest, since)
+        return longest
 
     def is_held(self, app: Pending) -> bool:
         """Whether the app is held back without a reservation."""

@@ -28,13 +28,9 @@ def allocation(
 
 def allocations(app: App, counts: Counts, size: Resources, locality: Locality | None = None) -> list[ExecutorAllocated]:
     """One event an executor; numbers count up per app from 0 and are never used again (semantics P6)."""
-    name, number = app.spec.app, app.next_executor
-    granted: list[ExecutorAllocated] = []
-    for worker, count in counts:
-        for _ in range(count):
-            granted.append(ExecutorAllocated(name, executor_id(name, number), worker, size, locality))
-            number += 1
-    return granted
+    name, workers = app.spec.app, [worker for worker, count in counts for _ in range(count)]
+    numbered = enumerate(workers, app.next_executor)
+    return [ExecutorAllocated(name, executor_id(name, number), worker, size, locality) for number, worker in numbered]
 
 
 def spread(candidates: Candidates, size: Resources, limit: int) -> Counts:

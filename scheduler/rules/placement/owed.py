@@ -57,6 +57,9 @@ class Owed:
         Of apps of the same company and need, for which no room is held, all are wanted or none is.
         The caller folds what it grants one before it asks for the next.
         """
+        if len(self.lists) == 1:
+            yield from self._serve_one(wanted)
+            return
         turns = [
             (positions[0], key) for key, positions in self.lists.items() if wanted(self._by_admission[positions[0]])
         ]
@@ -74,3 +77,15 @@ class Owed:
             index = bisect_right(positions, position)
             if index < len(positions):
                 heappush(heap, (positions[index], number, key))
+
+    def _serve_one(self, wanted: Callable[[App], bool]) -> Iterator[App]:
+        """The same where all are of one company and need, as they are when apps arrive one at a time."""
+        ((key, positions),) = self.lists.items()
+        position = 0
+        while (index := bisect_right(positions, position)) < len(positions):
+            position = positions[index]
+            app = self._by_admission[position]
+            if not wanted(app):
+                return
+            yield app
+            positions = self.lists.get(key, [])

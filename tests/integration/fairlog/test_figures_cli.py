@@ -17,7 +17,7 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import Cluster
-from tests.unit.recorded import put
+from tests.unit.recorded import exported, put
 from tests.unit.witness.test_fairness import two_companies
 from tests.unit.witness.test_whatif import job
 
@@ -43,7 +43,7 @@ def test_fairness_prints_a_line_a_company_and_its_json_the_figures(store: Embedd
     found = json.loads(run(store, "fairness", "--json").output)
     assert [row["company"] for row in found["rows"]] == ["acme", "tiny"]
     table = run(store, "fairness").output
-    assert re.search(r"^tiny .* 80 core-s  10\.0s", table, re.MULTILINE)
+    assert re.search(r"^tiny .* 88 core-s  11\.0s", table, re.MULTILINE)
     assert found["log"]["digest"] in table
 
 
@@ -86,7 +86,7 @@ def test_a_statement_in_csv_names_the_log_on_every_line(store: EmbeddedStore) ->
         ("company", "", ""),
     ]
     assert {line["log_digest"] for line in lines} == {two_companies().records[-1].digest}
-    assert {line["requestedCoreMs"] for line in lines} == {str(8 * 21_000)}
+    assert {line["requestedCoreMs"] for line in lines} == {str(8 * 20_000)}
 
 
 def test_a_statement_as_a_table_and_as_json_say_the_same(store: EmbeddedStore) -> None:
@@ -127,13 +127,17 @@ def test_whatif_under_the_same_rules_says_that_every_decision_is_the_same(store:
 
 def test_whatif_shows_both_worlds_side_by_side_and_where_they_part(store: EmbeddedStore) -> None:
     lines = run(store, "whatif", "--add-workers", "1x16x64G").output.splitlines()
-    assert any(re.fullmatch(r"tiny +longest wait +10\.0s +0\.0s", line) for line in lines)
+    assert any(re.fullmatch(r"tiny +longest wait +11\.0s +0\.0s", line) for line in lines)
     assert "Decision 2 is the first that differs:" in lines
 
 
-def test_whatif_takes_settings_and_quotas(store: EmbeddedStore) -> None:
+def test_whatif_takes_settings_and_quotas(store: EmbeddedStore, tmp_path: Path) -> None:
     options = ["--set", "max_executor_cores=8", "--placement", "pack", "--quota", "acme=8,1T", "--json"]
     found = json.loads(run(store, "whatif", *options).output)
+    assert (found["log"]["refused"], found["other"]["refused"]) == (0, 0)
+    file = tmp_path / "log.jsonl"
+    file.write_text(exported(two_companies(borrowing=False).records))
+    found = json.loads(run(store, "whatif", str(file), *options).output)
     assert (found["log"]["refused"], found["other"]["refused"]) == (0, 1)
 
 

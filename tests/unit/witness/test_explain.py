@@ -11,7 +11,16 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from fairlog.cli.main import cli
-from scheduler.model.commands import ConfigureCluster, DrainWorker, EndApp, KillApp, ScaleApp, SubmitApp, UndrainWorker
+from scheduler.model.commands import (
+    ConfigureCluster,
+    DrainWorker,
+    EndApp,
+    KillApp,
+    RemoveWorker,
+    ScaleApp,
+    SubmitApp,
+    UndrainWorker,
+)
 from scheduler.model.errors import UnknownApp
 from tests.property.given import Cluster, shared, submission
 from tests.unit.recorded import exported, facts
@@ -37,6 +46,13 @@ def full() -> Cluster:
     return cluster
 
 
+def shared_out() -> Cluster:
+    """The same, and an app of bolt's bo was admitted for the part that bolt is assured: 8 of the 16 cores."""
+    cluster = full()
+    cluster.submit("b0", 8, company="bolt", user="bo")
+    return cluster
+
+
 def test_an_app_waits_for_a_live_worker() -> None:
     cluster = Cluster()
     cluster.company("acme")
@@ -44,11 +60,33 @@ def test_an_app_waits_for_a_live_worker() -> None:
     assert waits(cluster, "a1") == ("no-live-worker", "A3", "no worker is live")
 
 
-def test_an_app_that_is_next_waits_for_the_cluster() -> None:
+def test_an_app_that_is_next_waits_for_the_cluster_and_who_fills_it_is_named() -> None:
+    cluster = shared_out()
+    cluster.submit("b1", 8, company="bolt")
+    text = (
+        "the apps in waitingApps claim 24 of 16 cores and 12288 of 65536 MiB: "
+        "acme 16 cores, 12 beyond its part, bolt 8 cores, 0 beyond its part"
+    )
+    assert waits(cluster, "b1") == ("cluster-full", "A3", text)
+    facts_of_it = told(cluster, "b1")["waitsFor"]["facts"]
+    assert {name: facts_of_it[name] for name in ("claimCores", "claimMemory", "cores", "memory")} == {
+        "claimCores": 24,
+        "claimMemory": 12288,
+        "cores": 16,
+        "memory": 65536,
+    }
+    assert facts_of_it["companies"] == [
+        {"company": "acme", "claimCores": 16, "claimMemory": 8192, "beyondCores": 12, "beyondMemory": 0},
+        {"company": "bolt", "claimCores": 8, "claimMemory": 4096, "beyondCores": 0, "beyondMemory": 0},
+    ]
+
+
+def test_an_app_that_its_company_is_assured_room_for_waits_for_the_workers() -> None:
+    """Semantics A3: whatever others hold."""
     cluster = full()
     cluster.submit("b1", 8, company="bolt")
-    text = "the apps in waitingApps request 16 of 16 cores and 8192 of 65536 MiB"
-    assert waits(cluster, "b1") == ("cluster-full", "A3", text)
+    text = "no worker has 4 cores and 2048 MiB free; the nearest is w1 with 0 cores and 57344 MiB free"
+    assert waits(cluster, "b1") == ("workers-full", "P1", text)
 
 
 def test_an_app_waits_for_its_companys_quota_and_both_numbers_are_told() -> None:
@@ -56,16 +94,17 @@ def test_an_app_waits_for_its_companys_quota_and_both_numbers_are_told() -> None
     cluster.submit("a2", 24)
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("quota", "C4")
-    assert "has requested 16 cores" in text
-    assert "24 cores" in text
-    assert "quota of 32 cores" in text
+    assert text == (
+        "company acme claims 16 cores and 8192 MiB; 24 cores and 12288 MiB more exceed "
+        "its quota of 32 cores and 65536 MiB"
+    )
 
 
 def test_an_app_waits_for_a_company_with_a_smaller_share() -> None:
-    cluster = full()
+    cluster = shared_out()
     cluster.submit("a2", 8)
     cluster.submit("b1", 8, company="bolt")
-    text = "company bolt is next, with a share of 0/1; acme has 1/2"
+    text = "company bolt is next, with a share of 1/8; acme has 1/2"
     assert waits(cluster, "a2") == ("company-turn", "C3", text)
 
 
@@ -93,14 +132,19 @@ def test_an_app_waits_for_its_users_earlier_ones() -> None:
     ]
 
 
-def test_an_admitted_app_waits_for_a_large_enough_worker_and_the_nearest_is_named() -> None:
-    cluster = Cluster()
+def test_an_app_waits_for_a_large_enough_worker_and_the_nearest_is_named() -> None:
+    """Semantics N3, P1: pending it is no head; admitted before the worker left it keeps its place."""
+    cluster = Cluster({"never_fits": "wait"})
     cluster.company("acme")
     cluster.worker("w1", 16, 4096)
     cluster.worker("w2", 2)
     asked = {"executor_cores": 4, "executor_memory_mb": 5000, "memory_per_task_mb": None}
     cluster.turn(replace(submission("a1", 4), **asked))
     text = "no worker offers 4 cores and 5000 MiB; the nearest is w1 with 16 cores and 4096 MiB"
+    assert waits(cluster, "a1") == ("no-worker-large-enough", "N3", text)
+    cluster.worker("w3", 4)
+    assert told(cluster, "a1")["waitsFor"] is None
+    cluster.turn(RemoveWorker(worker="w3", force=True))
     assert waits(cluster, "a1") == ("no-worker-large-enough", "P1", text)
 
 
@@ -114,7 +158,7 @@ def test_an_admitted_app_waits_for_room_on_some_worker() -> None:
 
 
 def test_an_app_whose_executors_are_larger_than_its_request_waits_for_a_new_demand() -> None:
-    cluster = Cluster()
+    cluster = Cluster({"admission": "open"})
     cluster.company("acme")
     cluster.worker("w1", 16)
     asked = {"executor_cores": 12, "executor_memory_mb": 1024, "memory_per_task_mb": None}
@@ -136,13 +180,14 @@ def test_an_app_that_asked_for_less_than_todays_smallest_executor_is_told_so() -
 
 
 def test_every_company_ahead_is_named() -> None:
-    cluster = full()
+    cluster = shared_out()
     cluster.company("cola", 64, 65536)
     cluster.submit("a2", 8)
+    cluster.submit("c0", 8, company="cola")
     cluster.submit("b1", 8, company="bolt")
     cluster.submit("c1", 8, company="cola")
     wait = told(cluster, "a2")["waitsFor"]
-    assert wait["text"] == "company bolt is next, with a share of 0/1; acme has 1/2; also before it: cola (0/1)"
+    assert wait["text"] == "company bolt is next, with a share of 1/8; acme has 1/2; also before it: cola (1/8)"
     assert [each["company"] for each in wait["facts"]["ahead"]] == ["bolt", "cola"]
 
 
@@ -162,13 +207,13 @@ def test_companies_with_the_same_share_are_told_apart_by_their_last_turns() -> N
 
 
 def test_under_pay_as_you_go_it_is_the_use_that_is_told() -> None:
-    cluster = full()
+    cluster = shared_out()
     cluster.turn(ConfigureCluster(settings={"company_policy": "pay-as-you-go"}))
     cluster.submit("a2", 8)
     cluster.submit("b1", 8, company="bolt")
-    cause, rule, text = waits(cluster, "a2")
+    cause, rule, text = waits(cluster, "b1")
     assert (cause, rule) == ("company-turn", "C5")
-    assert "with a use of what it bought (core-ms a core) of 0/1; acme has 1500/1" in text
+    assert "company acme is next, with a use of what it bought (core-ms a core) of 2000/1; bolt has 7500/1" in text
 
 
 def test_a_borrower_beyond_its_quota_waits_while_another_company_takes_part() -> None:
@@ -182,7 +227,9 @@ def test_a_borrower_beyond_its_quota_waits_while_another_company_takes_part() ->
     cluster.submit("b2", 8, company="bolt")
     cause, rule, text = waits(cluster, "a2")
     assert (cause, rule) == ("quota", "C6")
-    assert text.endswith("exceed its quota of 8 cores and 65536 MiB; it cannot borrow while another company takes part")
+    assert text.endswith(
+        "exceed its quota of 8 cores and 65536 MiB; it cannot borrow while another company has an app within its quota"
+    )
 
 
 def test_a_user_with_the_smaller_share_goes_first_and_both_are_told() -> None:
@@ -211,7 +258,7 @@ def test_an_app_whose_companys_room_is_reserved_names_who_it_is_for() -> None:
         ({"max_drivers": 0}, "D4", "its driver waits: 0 drivers run, and max_drivers is 0"),
         ({"max_driver_share": "1/8"}, "D4", "4 more exceed max_driver_share, 1/8"),
         (
-            {"max_driver_share": "1/1"},
+            {"max_driver_share": "1/1", "admission": "open"},
             "D1",
             "its driver waits: no worker offers 4 cores and 99999 MiB; the nearest is w1",
         ),
@@ -254,14 +301,15 @@ def test_a_running_app_waits_for_nothing() -> None:
 
 
 def test_an_admission_is_told_with_every_candidate() -> None:
-    cluster = full()
+    cluster = shared_out()
     cluster.submit("a2", 16)
     cluster.submit("a3", 8, user="bob")
     cluster.submit("b1", 16, company="bolt", user="cat")
     cluster.turn(EndApp(app="a1", reason="finished"))
-    admission = told(cluster, "b1")["admission"]
+    cluster.ended("a1.0")
+    admission = told(cluster, "a3")["admission"]
     assert admission["share"] == "0/1"
-    assert [(each["company"], each["share"]) for each in admission["companies"]] == [("acme", "0/1"), ("bolt", "0/1")]
+    assert [(each["company"], each["share"]) for each in admission["companies"]] == [("acme", "0/1"), ("bolt", "1/8")]
     assert [(each["user"], each["lastSelected"], each["app"]) for each in admission["users"]] == [
         ("ann", 5, "a2"),
         ("bob", None, "a3"),
@@ -284,26 +332,27 @@ def test_executors_are_told_with_their_size_and_their_worker() -> None:
 
 
 def test_the_waiting_time_of_an_app_splits_by_cause_to_the_millisecond() -> None:
-    cluster = full()
-    cluster.turn(submission("b1", 8, company="bolt"), after_s=1)
+    cluster = shared_out()
+    cluster.turn(submission("b1", 8, company="bolt", user="bo"), after_s=1)
     cluster.turn(DrainWorker(worker="w1"), after_s=7)
     cluster.turn(UndrainWorker(worker="w1"), after_s=11)
-    cluster.turn(EndApp(app="a1", reason="finished"), after_s=13)
+    cluster.turn(KillApp(app="b0"), after_s=13)
+    cluster.turn(EndApp(app="a1", reason="finished"), after_s=3)
     cluster.ended("a1.0")
     cluster.turn(EndApp(app="b1", reason="finished"), after_s=20)
     said = told(cluster, "b1")["waited"]
     assert said == {
-        "ms": 32_000,
+        "ms": 35_000,
         "byCause": [
             {"cause": "no-live-worker", "rule": "A3", "ms": 11_000},
             {"cause": "cluster-full", "rule": "A3", "ms": 20_000},
-            {"cause": "workers-full", "rule": "P1", "ms": 1_000},
+            {"cause": "workers-full", "rule": "P1", "ms": 4_000},
         ],
     }
 
 
 def test_an_app_that_waits_still_has_waited_until_now() -> None:
-    cluster = full()
+    cluster = shared_out()
     cluster.submit("b1", 8, company="bolt")
     log = facts(cluster)
     said = explain(log, "b1", now=lambda: log[-1].at + 12_345)
@@ -313,14 +362,21 @@ def test_an_app_that_waits_still_has_waited_until_now() -> None:
 
 def test_an_admission_says_by_which_rules_it_was_the_next() -> None:
     cluster = full()
+    cluster.turn(DrainWorker(worker="w1"))
     cluster.submit("a2", 8)
     cluster.submit("b1", 8, company="bolt", user="bea")
     cluster.submit("b2", 8, company="bolt", user="ben")
     cluster.submit("b3", 8, company="bolt", user="bea")
     cluster.turn(EndApp(app="a1", reason="finished"))
-    why = [(each["rule"], each["text"]) for each in told(cluster, "b1")["admission"]["why"]]
-    assert why == [
-        ("A3", "the apps in waitingApps requested 0 of 16 cores and 0 of 65536 MiB, so the cluster was not full"),
+    cluster.ended("a1.0")
+    cluster.turn(UndrainWorker(worker="w1"))
+    cluster.worker("w2", 4)
+
+    def why(app: str) -> list[tuple[str, str]]:
+        return [(each["rule"], each["text"]) for each in told(cluster, app)["admission"]["why"]]
+
+    assert why("b1") == [
+        ("A3", "bolt claimed 0 cores and 0 MiB of its part, 8 cores and 32768 MiB, so the app was within it"),
         (
             "C3",
             (
@@ -331,6 +387,8 @@ def test_an_admission_says_by_which_rules_it_was_the_next() -> None:
         ("U1", "of bolt's users bea was selected longest ago, or never and has the oldest pending app, before ben"),
         ("F1", "of 2 apps in bea's queue it was submitted first"),
     ]
+    assert why("a2")[0] == ("A3", "acme claimed nothing, and the app was within its quota")
+    assert why("b2")[0] == ("A3", "apps claimed 16 of 20 cores and 8192 of 131072 MiB, so there was room")
 
 
 def test_executors_of_different_sizes_are_told_each_with_its_own_reason() -> None:

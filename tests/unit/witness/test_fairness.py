@@ -21,11 +21,16 @@ from witness.statement import statement
 from witness.usage import Accounts
 
 
-def two_companies() -> Cluster:
-    """16 cores; `big` takes them all at 4 s, `small` wants 8 from 5 s on and gets them at 15 s, when `big` ends."""
+def two_companies(*, borrowing: bool = True) -> Cluster:
+    """16 cores; `big` takes them all at 4 s, `small` wants 8 from 5 s on and gets them at 16 s, when `big` is gone.
+
+    If they are `borrowing`, both are beyond what their companies bought, so `small` is not admitted before. Otherwise
+    the companies bought nothing in particular, and `small` is admitted at once, for its company's part (semantics A3).
+    """
     cluster = Cluster()
-    cluster.company("acme")
-    cluster.company("tiny")
+    bought = (4, 16384) if borrowing else (None, None)
+    for company in ("acme", "tiny"):
+        cluster.company(company, *bought, borrow=borrowing or None)
     cluster.worker("w1", 16)
     cluster.submit("big", 16, company="acme", user="ann")
     cluster.submit("small", 8, company="tiny", user="tim")
@@ -50,16 +55,22 @@ def row(found: dict[str, Any], **who: str) -> dict[str, Any]:
 def test_shortfall_counts_what_is_missing_to_the_entitlement_in_core_seconds() -> None:
     found = report(two_companies())
     tiny = row(found, company="tiny")
-    assert (tiny["shortfallCoreS"], tiny["longestOutOfTurnMs"]) == (80.0, 10_000)
+    assert (tiny["shortfallCoreS"], tiny["longestOutOfTurnMs"]) == (88.0, 11_000)
     assert row(found, company="acme")["shortfallCoreS"] == 0.0
-    assert found["cluster"]["shortfallCoreS"] == 80.0
-    assert found["cluster"]["fairnessError"] == pytest.approx(10 * 8 / 16 / 36, abs=1e-6)
+    assert found["cluster"]["shortfallCoreS"] == 88.0
+    assert found["cluster"]["fairnessError"] == pytest.approx(11 * 8 / 16 / 36, abs=1e-6)
+
+
+def test_what_an_admitted_app_lacks_counts_where_grants_count_as_occupied() -> None:
+    """Semantics A3, O3: for its part a company's first app is admitted at once; its room comes 11 s later."""
+    tiny = row(report(two_companies(borrowing=False)), company="tiny")
+    assert (tiny["waitLongestMs"], tiny["shortfallCoreS"], tiny["grantShortfallCoreS"]) == (0, 0.0, 88.0)
 
 
 def test_waits_run_from_submission_to_admission() -> None:
     tiny = row(report(two_companies()), company="tiny")
     waits = [tiny[f"wait{which}Ms"] for which in ("P50", "P90", "P99", "Longest")]
-    assert waits == [10_000] * 4
+    assert waits == [11_000] * 4
     assert (tiny["apps"], tiny["admitted"], tiny["ended"], tiny["stillWaiting"]) == (1, 1, 1, 0)
 
 
@@ -126,9 +137,9 @@ def test_a_statement_adds_up_by_app_user_and_company() -> None:
     usages = Accounts()
     _, span = measure(facts(two_companies()), usages)
     said = statement(usages, span, company="tiny", month="1970-01")
-    assert said["total"]["requestedCoreMs"] == 8 * 21_000
+    assert said["total"]["requestedCoreMs"] == 8 * 20_000
     assert said["total"]["grantedCoreMs"] == 8 * 21_000
-    assert said["total"]["requestedMemoryMs"] == 4096 * 21_000
+    assert said["total"]["requestedMemoryMs"] == 4096 * 20_000
     assert said["users"][0]["apps"][0]["grantedGiBHours"] == round(4 * 21 / 3600, 6)
     assert said["log"]["digest"] == facts(two_companies())[-1].digest
 

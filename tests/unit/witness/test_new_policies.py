@@ -61,17 +61,21 @@ def new(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tupl
 
 
 def lively(settings: dict[str, object]) -> Cluster:
-    """Two companies; `first` holds all there is, and when it ends one app after the other can enter."""
+    """Two companies; `first` holds all there is, and when it ends one app after the other can enter.
+
+    `bob` and `zoe` are beyond their companies' parts, so that it is the policy that decides between them.
+    """
     cluster = Cluster(settings)
     cluster.company("acme")
     cluster.company("zinc")
     cluster.worker("w1", 24)
     cluster.worker("w2", 16)
     cluster.submit("first", 40)
+    cluster.submit("zed", 8, company="zinc", user="zed")
     cluster.submit("ann-sql", 8, kind="sql")
     cluster.submit("ann", 8)
     cluster.submit("bob", 32, user="bob")
-    cluster.submit("zoe", 8, company="zinc", user="zoe")
+    cluster.submit("zoe", 16, company="zinc", user="zoe")
     while cluster.state.waiting:
         app = cluster.state.waiting[next(iter(cluster.state.waiting))]
         for executor in list(app.executors):

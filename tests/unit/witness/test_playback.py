@@ -20,8 +20,10 @@ from fairlog.cli.main import cli
 from fairlog.cli.verbs.replay import LONGEST_PAUSE_S, SHOWN_EVERY_S, Pace
 from recovery.replay.bounds import Bound
 from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import AppRemoved
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import shares, workers
+from scheduler.store.codec import read_export
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from tests.unit.witness.audit.test_audit import LOG, exported, position
@@ -183,11 +185,13 @@ def _on_a_terminal(*arguments: str, interrupted_at: bytes | None = None) -> tupl
 
 def test_a_terminal_shows_the_cluster_and_is_left_as_it_was() -> None:
     golden = str(ROOT / "tests" / "golden" / "failover.jsonl")
+    with Path(golden).open("rb") as lines:
+        ended = [fact.event for fact in read_export(lines) if isinstance(fact.event, AppRemoved)]
     code, seen = _on_a_terminal(golden, "--speed", "100000")
     assert code == 0
     last = seen.rpartition(b"COMPANY")[2]
     assert b"north" in last
-    assert b"app-24 finished" in last
+    assert f"{ended[-1].app} {ended[-1].reason}".encode() in last
     assert seen.count(b"\x1b[?25l") == seen.count(b"\x1b[?25h") == 1
 
 

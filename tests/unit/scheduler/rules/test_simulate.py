@@ -25,7 +25,14 @@ def test_an_app_is_admitted_and_placed() -> None:
             {"granted": "a1", "executor": "a1.0", "worker": "w1", "cores": 8, "memory_mb": 4096},
         ],
         "final": {
-            "companies": {"acme": {"requested": [8, 4096], "granted": [8, 4096]}},
+            "companies": {
+                "acme": {
+                    "claim": [8, 4096],
+                    "requested": [8, 4096],
+                    "granted": [8, 4096],
+                    "part": ["16/1", "65536/1"],
+                }
+            },
             "free": {"w1": 8},
             "waitingApps": ["a1"],
             "pending": {},
@@ -156,7 +163,12 @@ def test_a_demand_is_stated_and_its_patience_runs_out_in_a_scenario() -> None:
     scale = {"op": "scale", "app": "a1", "executors": 12, "prefer": {"h1": 99}, "at": 1000}
     later = {"op": "settings", "at": 20_000}
     outcome = run(COMPANY, *NEAR, {**SUBMIT, "cores": 4}, scale, later, locality_wait_host_ms=10)
-    assert outcome["final"]["companies"]["acme"] == {"requested": [48, 24576], "granted": [48, 24576]}
+    assert outcome["final"]["companies"]["acme"] == {
+        "claim": [48, 24576],
+        "requested": [48, 24576],
+        "granted": [48, 24576],
+        "part": ["48/1", "196608/1"],
+    }
     reached = [(one["worker"], one["locality"]) for one in outcome["decisions"] if "locality" in one]
     assert {worker for worker, locality in reached if locality == "host"} == {"w1"}
     assert {worker for worker, locality in reached if locality == "rack"} == {"w2"}
@@ -186,8 +198,9 @@ def test_a_company_without_apps_can_be_removed() -> None:
     assert run(COMPANY, {"op": "remove_company", "company": "acme"})["final"]["companies"] == {}
 
 
-def test_borrowed_room_returns_as_executors_end() -> None:
-    """Semantics C6: the example of `AppQueue.first`."""
+@pytest.mark.parametrize(("setting", "told"), [("none", []), ("gentle", ["a3.0", "a2.0"])])
+def test_borrowed_room_returns_as_executors_end(setting: str, told: list[str]) -> None:
+    """Semantics C6, E5: executors that were told to leave for it go on once the room came from others."""
     companies = [{"op": "company", "company": name, "cores": 8, "memory_mb": 16384} for name in ("a", "b")]
     fixed = {**SUBMIT, "executor_cores": 4, "executor_memory_mb": 1024}
     ends = [
@@ -200,9 +213,12 @@ def test_borrowed_room_returns_as_executors_end() -> None:
         *({**fixed, "app": f"a{number}", "company": "a", "cores": 4} for number in range(4)),
         {**fixed, "app": "b0", "company": "b"},
         *ends,
+        reclaim=setting,
     )["decisions"]
     assert decisions[8] == {"admitted": "b0"}
-    assert [decision["granted"] for decision in decisions[9:]] == ["b0", "b0", "a0"]
+    assert [decision["granted"] for decision in decisions[9:] if "granted" in decision] == ["b0", "b0", "a0"]
+    for kind in ("revoked", "withdrawn"):
+        assert [decision[kind] for decision in decisions if kind in decision] == told
 
 
 @pytest.mark.parametrize(("at", "passes"), [(602_000, True), (602_001, False)])

@@ -425,20 +425,23 @@ def test_a_state_that_contradicts_itself_is_named_with_its_position(
 
 
 def test_the_next_moment_is_when_the_patience_of_the_app_held_back_longest_is_over() -> None:
-    """Semantics T1, C7: the quota of 8 cores is requested since 4 ms, and two more apps want 4 and 8."""
-    state = fold(
-        [CompanyRegistered(company="acme", amounts=Resources(8, 8192)), joined("w1"), queued("a1"), entered("a1")]
-    )
+    """Semantics T1, C7: the quota of 8 cores is claimed since 4 ms, and two more apps want 4 and 8."""
+    quota = CompanyRegistered(company="acme", amounts=Resources(8, 8192))
+    state = fold([quota, joined("w1"), queued("a1"), entered("a1"), granted("a1.0"), granted("a1.1")])
     assert state.timers.next(0) is None
     fold([queued("a2", 4, user="bob"), queued("a3", 8, user="cid")], state)
-    assert (state.timers.next(0), state.timers.next(600_006)) == (600_006, None)
+    assert (state.timers.next(0), state.timers.next(600_008)) == (600_008, None)
     fold([ClusterConfigured(quota_patience_s=1)], state)
-    assert state.timers.next(0) == 1006
-    assert state.dump()["held_back"] == [["a2", 5, False], ["a3", 6, False]]
-    turn = Turn(state, 1006)
+    assert state.timers.next(0) == 1008
+    assert state.dump()["held_back"] == [["a2", 7, False], ["a3", 8, False]]
+    turn = Turn(state, 1008)
     turn.record(queued("a4", user="dan"))
     assert turn.entries[0].event == RoomReserved(app="a2")
-    assert state.timers.next(1006) == 1007
-    assert state.dump()["held_back"] == [["a2", 5, True], ["a3", 6, False], ["a4", 1006, False]]
-    Turn(state, 1007).record(AppRemoved(app="a1", reason="finished"))
-    assert state.dump()["held_back"] == [["a2", 5, True], ["a3", 6, True]]
+    assert state.timers.next(1008) == 1009
+    assert state.dump()["held_back"] == [["a2", 7, True], ["a3", 8, False], ["a4", 1008, False]]
+    turn = Turn(state, 1009)
+    turn.record(AppRemoved(app="a1", reason="finished"))
+    assert state.dump()["held_back"] == [["a2", 7, True], ["a3", 8, True], ["a4", 1008, False]]
+    for executor in ("a1.0", "a1.1"):
+        turn.record(removed(executor))
+    assert state.dump()["held_back"] == [["a2", 7, True], ["a3", 8, True]]

@@ -206,11 +206,13 @@ def test_a_part_stops_even_a_company_that_occupies_nothing() -> None:
 
 
 def test_a_default_quota_lets_an_idle_company_have_one_app_larger_than_its_part() -> None:
-    """Semantics C4: 1/2 of 16 cores are 8."""
+    """Semantics C4, C2: 1/2 of 16 cores are 8; what it claims beyond them it borrows."""
     cluster = shared(w1=16)
     cluster.company("initech")
+    cluster.turn(ChangeCompany(company="acme", borrow=False))
     assert admitted(cluster.submit("a1", 12)) == ["a1"]
     assert admitted(cluster.submit("a2", 4)) == []
+    assert admitted(cluster.turn(ChangeCompany(company="acme", borrow=True))) == ["a2"]
 
 
 def test_a_default_quota_shrinks_when_a_company_joins() -> None:

@@ -30,7 +30,8 @@ def occupy(queue: AppQueue, company: str, held: Resources) -> None:
     """Have the company request, and claim, that much."""
     tenant = queue.companies[company].tenant
     tenant.balance.requested = tenant.standing.claimed = held
-    queue.touch(company, "u")
+    for user in queue.companies[company].users:
+        queue.touch(company, user)
 
 
 def first(queue: AppQueue) -> str | None:
