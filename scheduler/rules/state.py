@@ -531,6 +531,7 @@ class ClusterState:
         else:
             app.need = need
             app.queued = self.queue.restate(app.queued, app.requested, need)
+            app.reserved_at = app.lapsed = 0
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
@@ -609,6 +610,7 @@ class ClusterState:
         self._set_need(app)
         if not app.admitted and request != app.queued.request:
             app.queued = self.queue.restate(app.queued, request, app.need)
+            app.reserved_at = app.lapsed = 0
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
         if event.target != app.target:
