@@ -110,6 +110,11 @@ def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", ""))
 
 
+def executors_outstay_the_time_of_their_app(patch: pytest.MonkeyPatch) -> None:
+    """An expired app waits for its executors, which no command can stop any more (semantics X2)."""
+    patch.setattr("workers.executor.Executor._leave", lambda *_: None)
+
+
 class Found(NamedTuple):
     """The promise that finds the bug, and the first seed to try: shortly before one that finds it."""
 
@@ -126,6 +131,7 @@ PLANTS: dict[Plant, Found] = {
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
     a_state_remembers_no_commands: Found(6),
     begun_tasks_do_not_come_back: Found(6, from_seed=20),
+    executors_outstay_the_time_of_their_app: Found(6, from_seed=15),
 }
 
 
