@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
+from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
@@ -73,27 +74,38 @@ def _reasons(state: ClusterState, app: Pending) -> list[Reason]:
     users, apps = USER_POLICIES[settings.user_policy], APP_POLICIES[settings.app_policy]
     alone = f"no other user of {app.company} had an app within the quota"
     user = f"of {app.company}'s users {app.user} {users.reason}, before {_names(others)}" if others else alone
-    queued = len(company.users[app.user].by_policy)
+    queued = [one for _, one in company.users[app.user].by_policy]
+    first = apps.reason
+    if any(one.priority != app.priority or one.ready != one.submitted for one in queued):
+        first = f"the first, with priority {app.priority} and ready since {moment(app.ready_at)} (Q2)"
     return [
         *reasons,
         _reason(users.rule, user),
-        _reason(apps.rule, f"of {queued} apps in {app.user}'s queue it was {apps.reason}"),
+        _reason(apps.rule, f"of {len(queued)} apps in {app.user}'s queue it was {first}"),
     ]
 
 
 def _why_now(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason:
     """Its company's part (C8), room that nobody claims (A3), or room that nobody admitted can use (A9)."""
-    standing, part, total = company.tenant.standing, state.queue.part(app.company), state.fleet.total
-    claimed = standing.claimed - standing.lent
-    if part.covers(claimed + app.request):
-        return _reason("A3", f"{app.company} claimed {claimed} of its part, {part}, so the app was within it")
-    if claimed == NOTHING and company.limit.admits(app.request):
-        return _reason("A3", f"{app.company} claimed nothing, and the app was within its quota")
+    if (within := _within_part(state, company, app)) is not None:
+        return within
+    total = state.fleet.total
     cluster = state.claims.total.claimed
     counted = f"apps claimed {cluster.cores} of {total.cores} cores and {cluster.memory_mb} of {total.memory_mb} MiB"
     if is_full(state):
         return _reason("A9", f"{counted}, but there was room that none of them could use")
     return _reason("A3", f"{counted}, so there was room")
+
+
+def _within_part(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason | None:
+    """How the app kept its company within its part (A3, C8); None if it did not."""
+    standing, part = company.tenant.standing, state.queue.part(app.company)
+    claimed = standing.claimed - standing.lent
+    if part.covers(claimed + app.request):
+        return _reason("A3", f"{app.company} claimed {claimed} of its part, {part}, so the app was within it")
+    if claimed == NOTHING and company.limit.admits(app.request):
+        return _reason("A3", f"{app.company} claimed nothing, and the app was within its quota")
+    return None
 
 
 def _why_company(state: ClusterState, company: CompanyQueue, app: Pending) -> Reason:
@@ -105,6 +117,10 @@ def _why_company(state: ClusterState, company: CompanyQueue, app: Pending) -> Re
     other, value = next(((tenant, value) for tenant, value in order if tenant.company != me), (None, ""))
     if other is None:
         return _reason("C1", f"no company other than {me} took part")
+    first, least = order[0]
+    if first.company != me and _within_part(state, company, app) is not None:
+        text = f"{first.company} had {policy.measure} {least} ({me}: {own}), but no app that kept it within its part"
+        return _reason("A3", text)
     text = f"{me} had {policy.measure} {own}, the smallest of {len(order)}; the next was {other.company} with {value}"
     if value == own:
         text += f", last selected {_when(other.last_selected)} ({me}: {_when(company.tenant.last_selected)})"

@@ -147,7 +147,7 @@ class Fairness(Accounts):
 
     def _count(self, account: Account) -> None:
         """Update the totals of the app's user and company."""
-        pending = int(account.admitted_at is None and account.ended_at is None)
+        pending = int(account.ready and account.admitted_at is None and account.ended_at is None)
         amounts = account.demand, account.requested, account.granted
         now = _Count._make([n for each in amounts for n in (each.cores, each.memory_mb)] + [pending])
         before = self._counted.pop(account.app, _NOTHING)
@@ -290,7 +290,7 @@ class Fairness(Accounts):
         return [
             {
                 "at": admitted_at,
-                "waitMs": admitted_at - account.submitted_at,
+                "waitMs": admitted_at - account.ready_at,
                 "app": account.app,
                 "company": account.company,
                 "user": account.user,
@@ -371,7 +371,7 @@ def _of_party(sums: Sums, span: int) -> dict[str, Any]:
 def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: int) -> dict[str, Any]:
     """The waits of the apps admitted in the span, slowdown and finish-time fairness of those that ended in it."""
     waits = sorted(
-        account.admitted_at - account.submitted_at
+        account.admitted_at - account.ready_at
         for account in accounts
         if account.admitted_at is not None and start <= account.admitted_at <= end
     )
@@ -381,13 +381,13 @@ def _of_apps(accounts: Sequence[Account], own: dict[str, int], start: int, end: 
         if account.started_at is not None and account.ended_at is not None and account.ended_at <= end
     ]
     slowdowns = sorted(
-        max(1.0, (ended_at - account.submitted_at) / max(ended_at - started_at, SHORTEST_RUN_MS))
+        max(1.0, (ended_at - account.ready_at) / max(ended_at - started_at, SHORTEST_RUN_MS))
         for account, started_at, ended_at in ended
     )
     finish_time = sorted(
-        (ended_at - account.submitted_at) / own[account.app] for account, _, ended_at in ended if own.get(account.app)
+        (ended_at - account.ready_at) / own[account.app] for account, _, ended_at in ended if own.get(account.app)
     )
-    waiting = [end - a.submitted_at for a in accounts if a.admitted_at is None and a.ended_at is None]
+    waiting = [end - a.ready_at for a in accounts if a.ready and a.admitted_at is None and a.ended_at is None]
     return {
         "apps": len(accounts),
         "admitted": len(waits),
@@ -419,21 +419,21 @@ def _spread(ordered: Sequence[float]) -> dict[str, float] | None:
 def _own_cluster(accounts: Sequence[Account], whole: Cluster, span: int, companies: int) -> dict[str, int]:
     """App -> its turnaround time (ms) on a dedicated 1/N of the cluster (T_ID in Themis).
 
-    The company's apps start there in the order of submission. Each takes the cores that it asked for, at most all of
-    them, until it has had the core-ms that it was granted here.
+    The company's apps start there in the order in which they became ready. Each takes the cores that it asked for, at
+    most all of them, until it has had the core-ms that it was granted here.
     """
     cores = max(1, round(whole.live / span / companies)) if span and companies else 1
     times: dict[str, int] = {}
     running: dict[str, list[tuple[int, int]]] = {}
     free: dict[str, int] = {}
     now: dict[str, int] = {}
-    for account in accounts:
+    for account in sorted(accounts, key=lambda account: account.ready_at):
         if account.ended_at is None or not account.granted_ms.cores:
             continue
         name = account.company
         queue = running.setdefault(name, [])
         wide = max(1, min(cores, account.asked_cores))
-        now[name] = max(now.get(name, 0), account.submitted_at)
+        now[name] = max(now.get(name, 0), account.ready_at)
         room = free.get(name, cores)
         while queue and (queue[0][0] <= now[name] or room < wide):
             ends, freed = heappop(queue)
@@ -442,5 +442,5 @@ def _own_cluster(accounts: Sequence[Account], whole: Cluster, span: int, compani
         ends = now[name] + -(-account.granted_ms.cores // wide)
         heappush(queue, (ends, wide))
         free[name] = room - wide
-        times[account.app] = max(1, ends - account.submitted_at)
+        times[account.app] = max(1, ends - account.ready_at)
     return times

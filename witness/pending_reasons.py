@@ -24,6 +24,8 @@ from scheduler.rules.placement.sizing import executor_memory_mb
 from scheduler.rules.state import ClusterState
 
 CAUSES = (
+    "dependency",
+    "hold",
     "no-live-worker",
     "beyond-limit",
     "beyond-quota",
@@ -68,12 +70,29 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
         return None
     if app.admitted:
         return _for_executors(state, app)
+    if not app.ready:
+        return _until_ready(app)
     if not state.fleet.live:
         return Wait("no-live-worker", "A3", _no_worker)
     if state.settings.admission == "open":
         return Wait("next-turn", "A6", lambda: ("it will be admitted in the next turn", {}))
     company = state.queue.companies[app.spec.company]
     return _behind_its_company(state, company, app) or _for_its_turn(state, company, app)
+
+
+def _until_ready(app: App) -> Wait:
+    """Its dependencies (J1), a hold (J3), or the next turn, which lets it be ready."""
+    if app.awaits:
+        return Wait("dependency", "J1", partial(_dependent, app))
+    if app.on_hold:
+        return Wait("hold", "J3", lambda: (f"it is on hold; `fairlog release {app.spec.app}` ends that", {}))
+    return Wait("next-turn", "J2", lambda: ("it will be ready in the next turn", {}))
+
+
+def _dependent(app: App) -> Told:
+    named = [f"{name}:{condition}" for name, condition in app.awaits.items()]
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return f"it starts after {', '.join(named[:_NAMED])}{more}", {"after": dict(app.awaits), "onHold": app.on_hold}
 
 
 def _no_worker() -> Told:
@@ -150,14 +169,17 @@ def _reserved(company: CompanyQueue, reserver: Pending) -> Told:
 
 def _queued(queue: UserQueue, app: App) -> Told:
     place = next(number for number, (_, one) in enumerate(queue.by_policy) if one.app == app.spec.app)
-    ahead = [one.app for _, one in queue.by_policy[:place]]
-    text = f"{place} of {app.spec.user}'s apps are before it; the next is {ahead[0]}"
-    return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": ahead[:100]}
+    ahead = [one for _, one in queue.by_policy[:place]]
+    text = f"{place} of {app.spec.user}'s apps are before it; the next is {ahead[0].app}"
+    if any(one.priority != app.priority for one in ahead):
+        text += f", with priority {ahead[0].priority}; its own is {app.priority}"
+    names = [one.app for one in ahead[:100]]
+    return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": names, "priority": app.priority}
 
 
 def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
-    """The app's place among its user's pending apps (F), from 1; None if it is not pending."""
-    if app.state != "pending":
+    """The app's place among its user's pending apps (F), from 1; None if it is not pending or not ready (J2)."""
+    if app.state != "pending" or not app.ready:
         return None
     order = [one.app for _, one in state.queue.companies[app.spec.company].users[app.spec.user].by_policy]
     return {"place": order.index(app.spec.app) + 1, "of": len(order)}

@@ -95,6 +95,9 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppRegistered: "{0.app} submitted by {0.user} at {0.company}, {0.requested.cores} cores",
     events.ExecutorRevoked: "{0.executor} is told to stop",
     events.ExecutorRemoved: "{0.executor} {0.reason}",
+    events.AppHeld: "{0.app} is on hold",
+    events.AppReleased: "{0.app} is released",
+    events.AppReprioritized: "{0.app} has priority {0.priority}",
     events.AppRemoved: "{0.app} {0.reason}",
 }
 

@@ -34,13 +34,16 @@ class Account:
     company: str
     user: str
     submitted_at: int
+    ready_at: int
+    """The time when it became ready; its waiting counts from there (semantics J2)."""
     demand: Resources = NOTHING
-    """Its current request, none once it ended; for unlimited cores, at least what it holds."""
+    """Its current request, none unless it is ready and has not ended; for unlimited cores, at least what it holds."""
     admitted_at: int | None = None
     started_at: int | None = None
     """The time of its first grant."""
     ended_at: int | None = None
     ended: str | None = None
+    ready: bool = True
     requested: Resources = NOTHING
     """Its current request in the ledgers."""
     granted: Resources = NOTHING
@@ -85,7 +88,7 @@ class Accounts:
         if name is None:
             return None
         if isinstance(event, AppRegistered):
-            account = Account(name, event.company, event.user, state.at, accrued_at=state.at)
+            account = Account(name, event.company, event.user, state.at, state.at, accrued_at=state.at)
             self._latest[name] = account
             self.all.append(account)
         else:
@@ -139,7 +142,9 @@ def _update(account: Account, app: App | None, at: int) -> None:
         account.demand, account.requested = NOTHING, NOTHING
         account.granted = NOTHING if app is None else app.granted
         return
-    account.demand = app.requested
+    account.demand = app.requested if app.ready else NOTHING
+    account.ready = app.ready
+    account.ready_at = app.readied_at or app.submitted_at
     account.granted = app.granted
     account.asked_cores = max(account.asked_cores, app.requested.cores)
     if app.admitted:

@@ -20,7 +20,7 @@ from msgspec.structs import asdict, replace
 from scheduler.model import commands, events
 from scheduler.model.commands import Command, ConfigureCluster, Private, RegisterCompany, RegisterWorker
 from scheduler.model.errors import CommandRejected, InvalidCommand, UnknownCompany
-from scheduler.model.events import ClusterConfigured, CommandRefused, Event, MasterElected, outlined
+from scheduler.model.events import ClusterConfigured, CommandRefused, Event, MasterElected, outlined, unplaced
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
 from scheduler.rules.state import ClusterState
@@ -358,9 +358,7 @@ def _comparable(event: Event) -> Event:
             return replace(event, share="")
         case events.ExecutorRevoked():
             return replace(event, hold=0, shares=None)
-        case events.HoldEnded():
-            return replace(event, hold=0)
-    return event
+    return unplaced(event)
 
 
 def _app_of(event: Event) -> str:

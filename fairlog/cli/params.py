@@ -11,11 +11,12 @@ from functools import partial, wraps
 from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 import click
 
 from recovery.replay.bounds import OPEN, Bound
+from scheduler.model.events import Condition
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,6 +106,15 @@ def read_pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise click.BadParameter(f"{_short(text)} is not of the form NAME=VALUE")
     return name, value
+
+
+def read_dependency(text: str) -> tuple[str, Condition]:
+    """An app and how it must have ended, written `APP` or `APP:CONDITION`. Raises: click.BadParameter."""
+    app, _, condition = read_text(text).partition(":")
+    for known in get_args(Condition):
+        if condition == known or not condition:
+            return app, known
+    raise click.BadParameter(f"{_short(text)} is not of the form APP[:ok|any|not-ok]; write it like app-1:ok")
 
 
 def read_counts(text: str) -> dict[str, int]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from scheduler.model.errors import InvalidCommand
+from scheduler.model.events import Condition
 
 BATCH = 1_000
 """The most commands in a batch, and in a turn."""
@@ -130,8 +131,10 @@ class SubmitApp(_Request, frozen=True):
     `env` holds names of variables; the client stores their values elsewhere. Executors as in Spark (semantics S5):
     `executor_cores` fixes their size, `executor_memory_mb` alone gives one growing executor per worker; `cores` may
     then be "unlimited" if admission is open. With `driver`, `command` is the driver's program. `elastic` are the least
-    and the most executors of an app whose demand follows its backlog (L6). `max_runtime_s` is the time that the app
-    may run (X1), `warn` a signal and how many seconds before that its tasks get it (X2).
+    and the most executors of an app whose demand follows its backlog (L6). `priority` orders the user's own apps (Q1).
+    `after`: condition -> earlier apps of the company that must have ended so first (J1); `hold`: not before a release
+    (J3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how many seconds before that its
+    tasks get it (X2).
     """
 
     app: str
@@ -156,6 +159,9 @@ class SubmitApp(_Request, frozen=True):
     driver_memory_mb: int | None = None
     supervise: bool = False
     elastic: tuple[int, int] | None = None
+    priority: int = 0
+    after: dict[Condition, tuple[str, ...]] = {}
+    hold: bool = False
     max_runtime_s: int | None = None
     warn: tuple[str, int] | None = None
 
@@ -192,6 +198,25 @@ class ExtendApp(_Request, frozen=True):
     app: str
     by_s: int
     beyond_maximum: bool = False
+
+
+class ReprioritizeApp(_Request, frozen=True):
+    """Change an app's priority among its user's apps (semantics Q1)."""
+
+    app: str
+    priority: int
+
+
+class HoldApp(_Request, frozen=True):
+    """Keep a pending app from being admitted until it is released (semantics J3)."""
+
+    app: str
+
+
+class ReleaseApp(_Request, frozen=True):
+    """End the hold of an app (semantics J3)."""
+
+    app: str
 
 
 class EndApp(_Request, frozen=True):
@@ -245,9 +270,10 @@ class EndedDriver(_Request, frozen=True, kw_only=True):
 CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
 AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp
+OrderCommand = ReprioritizeApp | HoldApp | ReleaseApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""
-Command = ConfigureCluster | CompanyCommand | WorkerCommand | AppCommand | Report
+Command = ConfigureCluster | CompanyCommand | WorkerCommand | AppCommand | OrderCommand | Report
 
 
 class Private(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

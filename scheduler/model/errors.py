@@ -108,6 +108,23 @@ class AppEnded(CommandRejected):
         super().__init__(f"app {app!r} has already ended: {how}")
 
 
+class UnknownDependency(CommandRejected):
+    """An app is to start after one that is not known, or that is another company's (semantics J1)."""
+
+    def __init__(self, app: str, company: str) -> None:
+        super().__init__(
+            f"no app {app!r} of company {company!r} is known, so none can start after it; `fairlog apps --all` lists "
+            "the apps"
+        )
+
+
+class NotPending(CommandRejected):
+    """The app is admitted already, so it cannot be put on hold or released (semantics J3)."""
+
+    def __init__(self, app: str) -> None:
+        super().__init__(f"app {app!r} is not pending; only a pending app can be put on hold or released")
+
+
 class QuotaExceeded(CommandRejected):
     """One request alone is larger than its company's quota (semantics C4)."""
 

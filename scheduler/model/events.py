@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, structs, to_builtins
 
 from scheduler.model.resources import Resources, kinds
 
@@ -80,6 +80,17 @@ class Locations(NamedTuple):
 
     hosts: tuple[str, ...] | None = None
     racks: tuple[str, ...] | None = None
+
+
+Condition = Literal["ok", "any", "not-ok"]
+"""How an app must have ended: finished, in any way, or in any other way than finished (semantics J1)."""
+
+
+class Dependency(NamedTuple):
+    """An app that must have ended in a certain way before another one is ready (semantics J1)."""
+
+    app: str
+    condition: Condition
 
 
 class Shares(NamedTuple):
@@ -154,6 +165,7 @@ class ClusterConfigured(_Fact, frozen=True):
     reclaim_patience_s: int = 300
     kill_grace_s: int = 30
     own_sizes: Literal["any", "within-bounds"] = "any"
+    priority_step_s: int = 3600
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
 
@@ -244,7 +256,8 @@ class AppRegistered(_Fact, frozen=True):
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
     unlimited; the request is then the most that the app has held (A6). `requested` includes the `driver`.
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
-    (L6). `max_runtime_s` is the time that it may run (X1); None = no limit. `warn`: its tasks are warned before (X2).
+    (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J). `max_runtime_s` is the time
+    that it may run (X1); None = no limit. `warn`: its tasks are warned before (X2).
     """
 
     app: str
@@ -261,6 +274,9 @@ class AppRegistered(_Fact, frozen=True):
     driver: Resources | None = None
     supervise: bool = False
     elastic: Elastic | None = None
+    priority: int = 0
+    after: tuple[Dependency, ...] = ()
+    on_hold: bool = False
     max_runtime_s: int | None = None
     warn: Warn | None = None
 
@@ -420,6 +436,31 @@ class ExecutorsRequested(_Fact, frozen=True):
     pending: tuple[Wanted, ...]
 
 
+class AppReady(_Fact, frozen=True):
+    """The pending app joined its user's queue: its dependencies are met and it is not on hold (semantics J2, J3)."""
+
+    app: str
+
+
+class AppReprioritized(_Fact, frozen=True):
+    """The app's new priority among its user's apps, from -1000 to 1000 (semantics Q1)."""
+
+    app: str
+    priority: int
+
+
+class AppHeld(_Fact, frozen=True):
+    """The pending app is not ready until it is released (semantics J3)."""
+
+    app: str
+
+
+class AppReleased(_Fact, frozen=True):
+    """The app is no longer on hold (semantics J3)."""
+
+    app: str
+
+
 class AppWarned(_Fact, frozen=True):
     """The tasks of the app that run now get the signal: its time is almost over (semantics X2)."""
 
@@ -441,10 +482,13 @@ class AppExtended(_Fact, frozen=True):
 
 
 class AppRemoved(_Fact, frozen=True):
-    """The app ended; its request leaves all three ledgers (semantics A5)."""
+    """The app ended; its request leaves all three ledgers (semantics A5).
+
+    `unmet`: a dependency cannot be met (J2); `expired`: its time was over (X2).
+    """
 
     app: str
-    reason: Literal["finished", "failed", "killed", "expired"]
+    reason: Literal["finished", "failed", "killed", "unmet", "expired"]
     detail: str = ""
 
 
@@ -466,6 +510,7 @@ ClusterEvent = MasterElected | ClusterConfigured
 CompanyEvent = CompanyRegistered | CompanyChanged | LimitSet | CompanyRemoved
 WorkerEvent = WorkerRegistered | WorkerChanged | WorkerRemoved | LostWorkersForgotten
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
+OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased
 RuntimeEvent = AppWarned | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
@@ -476,6 +521,7 @@ Event = (
     | CompanyEvent
     | WorkerEvent
     | AppEvent
+    | OrderEvent
     | RuntimeEvent
     | DriverEvent
     | ExecutorEvent
@@ -499,6 +545,8 @@ def named(stored: Mapping[str, Any]) -> dict[str, Any]:
                 found |= {"sizing": "fixed"} | {f"executor_{kind}": amount for kind, amount in by_kind(each).items()}
             case "requested" | "driver", [_, _, *_] | {}:
                 found |= {f"{name}_{kind}": amount for kind, amount in by_kind(value).items()}
+            case "after", [[_, _], *_]:
+                found["after"] = [f"{app}:{condition}" for app, condition in value]
             case "offer" | "amounts" | "resources", [_, _, *_] | {}:
                 found |= by_kind(value)
             case _:
@@ -518,3 +566,8 @@ def outlined(event: Event) -> dict[str, Any]:
     """The event as JSON values: its type and its fields, without those that are None."""
     stated = named(dict(zip(event.__struct_fields__, to_builtins(event)[1:], strict=True)))
     return {"type": type(event).__name__, **{name: value for name, value in stated.items() if value is not None}}
+
+
+def unplaced(event: Event) -> Event:
+    """The event without the position of a hold, by which logs differ that decide alike."""
+    return structs.replace(event, hold=0) if isinstance(event, ExecutorRevoked | HoldEnded) else event

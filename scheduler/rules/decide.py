@@ -24,6 +24,7 @@ from scheduler.rules.fleet import Candidates
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
+from scheduler.rules.readiness import put_on_hold, reprioritized
 from scheduler.rules.runtime import LONGEST_S, extended
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import registration
@@ -60,6 +61,10 @@ def decide(state: ClusterState, command: Command, at: int | None = None) -> list
             return _kill(state, command)
         case commands.ScaleApp():
             return scaled(state, _living(state, command.app), command)
+        case commands.ReprioritizeApp():
+            return reprioritized(_living(state, command.app), command.priority)
+        case commands.HoldApp() | commands.ReleaseApp():
+            return put_on_hold(_living(state, command.app), hold=isinstance(command, commands.HoldApp))
         case commands.KillExecutors():
             return _kill_executors(state, command)
         case commands.ReportBacklog():

@@ -14,6 +14,7 @@ from scheduler.model.events import (
     AppRegistered,
     CompanyChanged,
     CompanyRegistered,
+    Condition,
     Fixed,
     Locality,
     Sizing,
@@ -25,7 +26,12 @@ from scheduler.rules.admission.quota import Pending
 from scheduler.rules.claims import NO_NEED, Need, Standings
 from scheduler.rules.ledger import Accounts, Balance, Usage
 
-AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "expired"]
+AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet", "expired"]
+
+
+def is_met(condition: Condition, ended: str) -> bool:
+    """Whether an app that ended in that way meets the condition (semantics J1)."""
+    return condition == "any" or (condition == "ok") == (ended == "finished")
 
 
 class Allocation(Struct):
@@ -141,7 +147,7 @@ class App(Struct):
     """Log position at which its last reservation lapsed, 0 = none did."""
     admitted: int = 0
     admitted_at: int = 0
-    ended: Literal["finished", "failed", "killed", "expired"] | None = None
+    ended: Literal["finished", "failed", "killed", "unmet", "expired"] | None = None
     ended_at: int = 0
     detail: str = ""
     granted: Resources = NOTHING
@@ -165,6 +171,19 @@ class App(Struct):
     lent: Resources = NOTHING
     unserved: bool = False
     """Whether it was admitted and never granted anything (semantics O3)."""
+    priority: int = 0
+    """Orders its user's apps (semantics Q1)."""
+    awaits: dict[str, Condition] = {}
+    """The apps that it still waits for, and how they must end (semantics J1)."""
+    unmet: str = ""
+    """The one of them that ended otherwise, "" if none did (semantics J2)."""
+    on_hold: bool = False
+    """Whether it waits for a release (semantics J3)."""
+    ready: bool = True
+    """Whether it is in its user's queue, while it is pending (semantics J2)."""
+    readied: int = 0
+    """The log position at which it became ready, and the time (ms); 0 if that was its submission."""
+    readied_at: int = 0
     executors: dict[str, Allocation] = {}
     driver: Allocation | None = None
     """What its driver is granted; an app that asked for none, or whose driver waits, has None."""
@@ -202,6 +221,11 @@ class App(Struct):
         if not self.admitted:
             return "pending"
         return "running" if self.running or self.driver is not None else "waiting"
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is not ready and a turn lets it be ready, or removes it as unmet (semantics J2)."""
+        return self.ended is None and not self.ready and (bool(self.unmet) or not (self.awaits or self.on_hold))
 
     @property
     def left_cores(self) -> int:

@@ -182,13 +182,16 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
 
 
 def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
-    waiting = sorted((app.submitted, name) for name, app in state.apps.items() if not app.admitted and not app.ended)
-    pending = [name for _, name in waiting]
+    pending = [app for app in state.apps.values() if not app.admitted and app.ended is None]
+    ready = sorted((app.queued.ready, app.spec.app) for app in pending if app.ready)
     users = [user for company in state.queue.companies.values() for user in company.users.values()]
-    if waiting != sorted((item.submitted, item.app) for user in users for _, item in user.by_policy):
-        yield "the queue differs from the pending apps"
-    if list(state.queue.arrivals) != pending:
-        yield "the arrivals are not the pending apps in the order of submission"
+    if ready != sorted((item.ready, item.app) for user in users for _, item in user.by_policy):
+        yield "the queue differs from the pending apps that are ready"
+    if list(state.queue.arrivals) != [name for _, name in ready]:
+        yield "the arrivals are not the pending apps in the order in which they became ready"
+    if any(state.queue.arrivals[name] != state.apps[name].queued for name in state.queue.arrivals):
+        yield "the queue has other pending apps than the facts"
+    yield from _dependencies(state, sorted(pending, key=lambda app: app.submitted))
     admitted = [app.admitted for app in state.waiting.values()]
     if admitted != sorted(admitted):
         yield "waitingApps is not in the order of admission"
@@ -196,6 +199,19 @@ def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
         yield "the executors differ from those of the apps"
     if state.executors.keys() != {e for worker in state.workers.values() for e in worker.executors}:
         yield "the executors differ from those of the workers"
+
+
+def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:
+    """Whether apps wait for those that have not ended, or for one that ended otherwise (semantics J1, J2)."""
+    dependents: defaultdict[str, list[str]] = defaultdict(list)
+    for app in pending:
+        for name in app.awaits:
+            if name in state.apps and state.apps[name].ended is None:
+                dependents[name].append(app.spec.app)
+    if {name: list(apps) for name, apps in state.dependents.of.items()} != dependents:
+        yield f"the apps that wait for others are not {dict(dependents)}"
+    if state.dependents.judged != [(app.submitted, app.spec.app) for app in pending if app.judged]:
+        yield f"a turn judges the apps {state.dependents.judged}, but by the facts others"
 
 
 def _drivers_and_owed(state: ClusterState) -> Iterator[str]:

@@ -19,7 +19,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
-from scheduler.rules.validate import changed_settings, read_part
+from scheduler.rules.validate import MAX_PRIORITY, changed_settings, read_part
 
 _LEAST = Resources(1, 1)
 """The least that a worker offers (semantics W1)."""
@@ -156,11 +156,26 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
         return "P5", f"app {event.app!r} may have {event.executor_limit} executors"
+    return _sizing(event.app, event.sizing) or _sized(event) or _ordered(state, event) or _timed(event)
+
+
+def _timed(event: events.AppRegistered) -> Broken:
     if event.max_runtime_s is not None and event.max_runtime_s < 1:
         return "X1", f"app {event.app!r} may run for {event.max_runtime_s} s"
     if event.warn is not None and not (event.warn.before_s > 0 < (event.max_runtime_s or 0) - event.warn.before_s):
         return "X2", f"app {event.app!r} cannot be warned {event.warn.before_s} s before its end"
-    return _sizing(event.app, event.sizing) or _sized(event)
+    return None
+
+
+def _ordered(state: Facts, event: events.AppRegistered) -> Broken:
+    for name, _ in event.after:
+        if name not in state.apps or state.apps[name].spec.company != event.company:
+            return "J1", f"company {event.company!r} has no app {name!r} that app {event.app!r} could wait for"
+    if len({name for name, _ in event.after}) < len(event.after):
+        return "J1", f"app {event.app!r} waits twice for the same app"
+    return (
+        ("Q1", f"app {event.app!r} has the priority {event.priority}") if abs(event.priority) > MAX_PRIORITY else None
+    )
 
 
 _LEAST = Resources(1, 1)
@@ -213,6 +228,8 @@ def _app_admitted(state: Facts, event: events.AppAdmitted) -> Broken:
         return "A3", f"app {event.app!r} is not pending"
     if app.spec.company != event.company or app.spec.user != event.user:
         return "A3", f"app {event.app!r} is of user {app.spec.user!r} of company {app.spec.company!r}"
+    if not app.ready:
+        return "J2", f"app {event.app!r} is not ready"
     return None
 
 
@@ -397,10 +414,33 @@ def _executors_requested(state: Facts, event: events.ExecutorsRequested) -> Brok
     return None
 
 
+def _app_ready(state: Facts, event: events.AppReady) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None:
+        return "J2", f"app {event.app!r} is not known or has ended"
+    return None if app.judged and not app.unmet else ("J2", f"app {event.app!r} is ready, waits, or is on hold")
+
+
+def _app_reprioritized(state: Facts, event: events.AppReprioritized) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None:
+        return "Q1", f"app {event.app!r} is not known or has ended"
+    return ("Q1", f"{event.priority} is no priority") if abs(event.priority) > MAX_PRIORITY else None
+
+
+def _app_held(state: Facts, event: events.AppHeld | events.AppReleased) -> Broken:
+    app, held = state.apps.get(event.app), isinstance(event, events.AppReleased)
+    if app is None or app.admitted or app.ended is not None:
+        return "J3", f"app {event.app!r} is not pending"
+    return ("J3", f"app {event.app!r} is {'not' if held else 'already'} on hold") if app.on_hold != held else None
+
+
 def _app_removed(state: Facts, event: events.AppRemoved) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
         return "A5", f"app {event.app!r} is not known or has ended"
+    if event.reason == "unmet" and not app.unmet:
+        return "J2", f"app {event.app!r} waits for nothing in vain"
     if (event.reason == "expired") != (app.expired_at > 0):
         return "X2", f"app {event.app!r} is removed as {event.reason}, and its time was over at {app.expired_at}"
     if app.expired_at and (app.executors or app.driver is not None):
@@ -469,6 +509,10 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.ExecutorRemoved: _executor_removed,
     events.AppChanged: _app_changed,
     events.ExecutorsRequested: _executors_requested,
+    events.AppReady: _app_ready,
+    events.AppReprioritized: _app_reprioritized,
+    events.AppHeld: _app_held,
+    events.AppReleased: _app_held,
     events.AppWarned: _app_warned,
     events.AppExpired: _app_expired,
     events.AppExtended: _app_extended,

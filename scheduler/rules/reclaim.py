@@ -216,9 +216,9 @@ class _Reclaiming:
         settings = self.state.settings
         since = self.at - settings.reclaim_window_s * 1000
 
-        def rank(app: App) -> tuple[bool, int]:
+        def rank(app: App) -> tuple[bool, int, int]:
             recent = sum(when > since for when in app.losses)
-            return recent >= settings.max_reclaims, -app.admitted
+            return recent >= settings.max_reclaims, app.priority, -app.admitted
 
         apps = sorted(self.state.holders[company].values(), key=rank)
         for idle in (True, False):

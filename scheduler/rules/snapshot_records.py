@@ -196,8 +196,9 @@ def _app_of(state: ClusterState, record: Any, values: dict[str, Any]) -> App:  #
     user = None if company is None else company.users.get(spec.user)
     usage, balance = (Usage(), Balance()) if company is None else (company.usage, company.balance)
     accounts = state.balance, balance, Balance() if user is None else user.balance
-    submitted, submitted_at = record.submitted, record.submitted_at
-    queued = Pending(spec.app, spec.company, spec.user, spec.kind, record.requested, submitted, submitted_at)
+    ready, ready_at = record.readied or record.submitted, record.readied_at or record.submitted_at
+    order = record.submitted, ready, ready_at, record.priority
+    queued = Pending(spec.app, spec.company, spec.user, spec.kind, record.requested, *order)
     unknown = Standing(), Standing(), Standing()
     standings = unknown if company is None else state.claims.standings(spec.company, spec.user)
     return App(queued=queued, standings=standings, accounts=accounts, usage=usage, **values)

@@ -5,7 +5,7 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`. `invariants` recomputes all of them.
+  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`. `invariants` recomputes all of them.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer
@@ -42,6 +42,7 @@ from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
+from scheduler.rules.dependents import Dependents
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, User, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Balance, Usage, add_grant, add_request
@@ -112,6 +113,7 @@ class ClusterState:
         self.waiting_drivers: list[int] = []
         """Positions of submission of the admitted apps whose driver waits for a worker, in order (semantics D1)."""
         self._by_submission: dict[int, App] = {}
+        self.dependents = Dependents()
 
     def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
@@ -305,35 +307,42 @@ class ClusterState:
         self._set_quotas()
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
-            if not app.admitted and app.ended is None:
-                app.queued = structs.replace(app.queued, need=app.need)
-                self.claims.count(app, pending=1)
+            app.queued = structs.replace(app.queued, need=app.need)
+        pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
+        for app in sorted(pending, key=lambda app: app.queued.ready):
+            self.claims.count(app, pending=1)
+            if app.ready:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
+        for app in sorted(pending, key=lambda app: app.submitted):
+            self.dependents.add(app, self.apps)
         for executor in self.executors.values():
             self._set_takeable(executor)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
-            self.waiting[app.spec.app] = app
-            self.queue.companies[app.spec.company].admitted += 1
-            self.claims.count(app, admitted=1)
-            if not app.next_executor and not app.next_driver:
-                self.claims.admit(app)
-            if app.target is not None and not app.expired_at:
-                self.wishes[app.spec.app] = app
-            if app.spec.driver is not None and app.driver is None and not app.expired_at:
-                self._let_driver_wait(app, waits=True)
-            if app.spec.elastic is not None and not app.expired_at:
-                self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
-                self.claims.lend(app)
-            owed_since = app.owed_since
-            self._reconsider(app)
-            app.owed_since = owed_since
-            if app.executors and not app.expired_at:
-                self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
-            self._set_timers(app)
-            self.queue.touch(app.spec.company, app.spec.user)
+            self._index_admitted(app)
         self.queue.hold_back(held_back)
+
+    def _index_admitted(self, app: App) -> None:
+        self.waiting[app.spec.app] = app
+        self.queue.companies[app.spec.company].admitted += 1
+        self.claims.count(app, admitted=1)
+        if not app.next_executor and not app.next_driver:
+            self.claims.admit(app)
+        if app.target is not None and not app.expired_at:
+            self.wishes[app.spec.app] = app
+        if app.spec.driver is not None and app.driver is None and not app.expired_at:
+            self._let_driver_wait(app, waits=True)
+        if app.spec.elastic is not None and not app.expired_at:
+            self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
+            self.claims.lend(app)
+        owed_since = app.owed_since
+        self._reconsider(app)
+        app.owed_since = owed_since
+        if app.executors and not app.expired_at:
+            self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
+        self._set_timers(app)
+        self.queue.touch(app.spec.company, app.spec.user)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
@@ -530,17 +539,25 @@ class ClusterState:
                 self.owed.add(app)
         else:
             app.need = need
-            app.queued = self.queue.restate(app.queued, app.requested, need)
+            self._restate(app)
+
+    def _restate(self, app: App) -> None:
+        """A pending app asks for something else, be it in its user's queue or not ready yet."""
+        if app.ready:
+            app.queued = self.queue.restate(app.queued, app.requested, app.need)
             app.reserved_at = app.lapsed = 0
+        else:
+            app.queued = structs.replace(app.queued, request=app.requested, need=app.need)
 
     def _app_registered(self, event: AppRegistered) -> None:
         company = self.companies[event.company]
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
+        ready = self.head, self.head, self.at, event.priority
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, event.requested, self.head, self.at),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
@@ -560,7 +577,41 @@ class ClusterState:
         self.claims.count(app, pending=1)
         if self.limits.rated:
             self.limits.take(event.company, event.user, self.at)
-        self.queue.push(app.queued, user.balance, app.standings[2])
+        app.priority = event.priority
+        if event.after or event.on_hold:
+            app.ready, app.on_hold = False, event.on_hold
+            self.dependents.begin(app, self.apps)
+        else:
+            self.queue.push(app.queued, user.balance, app.standings[2])
+
+    def _app_ready(self, event: events.AppReady) -> None:
+        """The app joins its user's queue; its time counts from here (semantics J2, Q2)."""
+        app = self.apps[event.app]
+        app.ready, app.readied, app.readied_at = True, self.head, self.at
+        self.dependents.judge(app)
+        app.queued = structs.replace(app.queued, ready=self.head, ready_at=self.at)
+        self.queue.push(app.queued, app.accounts[2], app.standings[2])
+
+    def _app_held(self, event: events.AppHeld) -> None:
+        app = self.apps[event.app]
+        if app.ready:
+            self.queue.remove(app.queued)
+            app.reserved_at = app.lapsed = 0
+        app.ready, app.on_hold = False, True
+        self.dependents.judge(app)
+
+    def _app_released(self, event: events.AppReleased) -> None:
+        app = self.apps[event.app]
+        app.on_hold = False
+        self.dependents.judge(app)
+
+    def _app_reprioritized(self, event: events.AppReprioritized) -> None:
+        app = self.apps[event.app]
+        app.priority = event.priority
+        if not app.admitted and app.ready:
+            app.queued = self.queue.reprioritize(app.queued, event.priority)
+        else:
+            app.queued = structs.replace(app.queued, priority=event.priority)
 
     def _room_reserved(self, event: events.RoomReserved) -> None:
         app = self.apps[event.app]
@@ -609,13 +660,13 @@ class ClusterState:
         app.sizing = event.sizing
         self._set_need(app)
         if not app.admitted and request != app.queued.request:
-            app.queued = self.queue.restate(app.queued, request, app.need)
-            app.reserved_at = app.lapsed = 0
+            self._restate(app)
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
         if event.target != app.target:
             self._wish(app, event.target)
-        self.queue.touch(app.spec.company, app.spec.user)
+        if app.ready:
+            self.queue.touch(app.spec.company, app.spec.user)
         self._reconsider(app)
 
     def _wish(self, app: App, target: int | None) -> None:
@@ -667,7 +718,12 @@ class ClusterState:
             self.queue.leave(app.queued)
         else:
             self.claims.count(app, pending=-1)
-            self.queue.remove(app.queued)
+            if app.ready:
+                self.queue.remove(app.queued)
+            else:
+                self.dependents.drop(app)
+        if event.app in self.dependents.of:
+            self.dependents.tell(event.app, event.reason)
         self._forget_if_over(app)
 
     def _app_warned(self, event: events.AppWarned) -> None:
@@ -1014,6 +1070,10 @@ class ClusterState:
         events.ExecutorRemoved: _executor_removed,
         events.AppChanged: _app_changed,
         events.ExecutorsRequested: _executors_requested,
+        events.AppReady: _app_ready,
+        events.AppReprioritized: _app_reprioritized,
+        events.AppHeld: _app_held,
+        events.AppReleased: _app_released,
         events.AppWarned: _app_warned,
         events.AppExpired: _app_expired,
         events.AppExtended: _app_extended,

@@ -10,7 +10,7 @@ from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules import validate
+from scheduler.rules import readiness, validate
 from scheduler.rules.admission.limits import check_submission
 from scheduler.rules.entities import Company
 from scheduler.rules.placement.sizing import memory_for, requested_resources
@@ -43,6 +43,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    readiness.check_priority(command.priority)
+    after = readiness.dependencies(state, command.company, command.after) if command.after else ()
     max_runtime_s = runtime_of(state.settings, company.spec, command)
     request = _request(state, cores, sizing, command.executor_limit)
     if driver is not None:
@@ -62,6 +64,9 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         driver=driver,
         supervise=command.supervise,
         elastic=_bounds(command, tasks),
+        priority=command.priority,
+        after=after,
+        on_hold=command.hold,
         max_runtime_s=max_runtime_s,
         warn=warning_of(command, max_runtime_s),
     )

@@ -17,6 +17,7 @@ from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
     AppExpired,
+    AppReady,
     AppRemoved,
     AppWarned,
     ClusterConfigured,
@@ -39,6 +40,7 @@ from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
 from scheduler.rules.holds import new_holds, void
 from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.readiness import judgements
 from scheduler.rules.reclaim import reclaim
 from scheduler.rules.runtime import expiries
 from scheduler.rules.serving import served
@@ -129,7 +131,7 @@ class Turn:
         return True
 
     def settle(self, *, due: bool = False) -> bool:
-        """Decide what time has brought, admit, let demands grow, place drivers and executors (semantics T2).
+        """Decide stage by stage what follows from the inputs and the time (semantics T2).
 
         Not in a turn that took nothing but decommissions, which start no placement (semantics W6), or only refused
         (semantics T3), unless a time is `due` that a rule waits for (semantics T1). Whether it did.
@@ -273,6 +275,19 @@ STAGES = (
                 "{0.executor} is told to stop",
                 {"revoked": "executor", "reason": "reason"},
                 lambda event: event.reason == "idle",
+            ),
+        ),
+    ),
+    Stage(
+        judgements,
+        (
+            Decision(AppReady, "J2", "{0.app} is ready", {"ready": "app"}),
+            Decision(
+                AppRemoved,
+                "J2",
+                "{0.app} removed: {0.detail}",
+                {"removed": "app", "reason": "reason"},
+                lambda event: event.reason == "unmet",
             ),
         ),
     ),

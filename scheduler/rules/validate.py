@@ -24,6 +24,8 @@ MAX_CORES = 1_000_000
 MAX_MEMORY_MB = 1 << 30
 MAX_TASKS = 100_000
 MAX_EXECUTORS = 1_000_000
+MAX_PRIORITY = 1_000
+MAX_DEPENDENCIES = 1_000
 MAX_NAME = 128
 MAX_COMMAND_BYTES = 128 * 1024
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
@@ -73,6 +75,7 @@ _AT_LEAST = {
     "reclaim_window_s": 1,
     "reclaim_patience_s": 0,
     "kill_grace_s": 0,
+    "priority_step_s": 0,
 }
 
 

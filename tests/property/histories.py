@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from hypothesis import strategies as st
 from msgspec import convert
@@ -25,13 +25,16 @@ from scheduler.model.commands import (
     EndedDriver,
     EndedExecutor,
     ExtendApp,
+    HoldApp,
     KillApp,
     KillExecutors,
     LoseWorker,
     RegisterCompany,
+    ReleaseApp,
     RemoveCompany,
     RemoveWorker,
     ReportBacklog,
+    ReprioritizeApp,
     ScaleApp,
     SetLimit,
     StartedExecutor,
@@ -39,6 +42,7 @@ from scheduler.model.commands import (
     UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected
+from scheduler.model.events import Condition
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -100,6 +104,8 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"quota_patience_s": 0},
     {"quota_patience_s": 3},
     {"quota_patience_s": 600},
+    {"priority_step_s": 0},
+    {"priority_step_s": 2},
     {"default_max_runtime_s": 9, "max_max_runtime_s": 12},
     {"default_max_runtime_s": None, "max_max_runtime_s": None},
 )
@@ -222,6 +228,27 @@ def _killed_executors(state: ClusterState, whom: int, how: int) -> Command:
     return KillExecutors(app=app, executors=(f"{app}.{how % 5}", f"{app}.{how % 3}"))
 
 
+def _in_order(state: ClusterState, whom: int, how: int) -> Command:
+    """The submission of an app with a priority that waits for others or for a release."""
+    plain = cast("SubmitApp", _submission(state, whom, how))
+    own = [name for name, app in state.apps.items() if app.spec.company == plain.company] or ["nobody"]
+    conditions: tuple[Condition, ...] = ("ok", "any", "not-ok")
+    after = {conditions[how % 3]: (own[whom % len(own)],), conditions[whom % 3]: (own[how % len(own)],)}
+    priority = (0, 1, -1, 1000)[whom % 4]
+    return replace(plain, priority=priority, after=after if how % 4 else {}, hold=how % 5 == 0)
+
+
+def _order(state: ClusterState, whom: int, how: int) -> Command:
+    app = _one_of([name for name, app in state.apps.items() if not app.admitted or how % 5 == 0], whom)
+    match how % 3:
+        case 0:
+            return ReprioritizeApp(app=app, priority=(0, 3, -2)[whom % 3])
+        case 1:
+            return HoldApp(app=app)
+        case _:
+            return ReleaseApp(app=app)
+
+
 def _scaled(state: ClusterState, whom: int, how: int) -> Command:
     prefer, preferring = PREFERENCES[(whom + how) % len(PREFERENCES)], (None, 5, 12)[how % 3]
     executors = (0, 1, 2, 5, None, 3, 8)[how % 7]
@@ -287,6 +314,8 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
     (1, "extend", _extended),
     (1, "limit", _limited),
     (2, "settings", lambda _, __, how: ConfigureCluster(settings=SETTINGS[how % len(SETTINGS)])),
+    (4, "in order", _in_order),
+    (2, "order", _order),
 )
 """Weight, name, and the command for a given cluster."""
 

@@ -212,18 +212,30 @@ def unserved(state: ClusterState, company: str, user: str | None = None) -> tupl
 
 def head(state: ClusterState, company: str, user: str, *, borrows: bool = False) -> App | None:
     """The app that the user's queue gives next (F1, F2, N2, N3, C4); whatever its quota is if it `borrows`."""
-    sql_first = state.settings.app_policy == "sql-first"
     queue = [app for app in pending(state, company, user) if hostable(state, app) and possible(state, app)]
     if not borrows:
         queue = [app for app in queue if fits_alone(state, state.companies[company], app)]
-    first = min(queue, key=lambda app: (sql_first and app.spec.kind != "sql", app.submitted), default=None)
+    first = min(queue, key=lambda app: rank(state, app), default=None)
     return None if first is None or not within(state, first) else first
+
+
+def rank(state: ClusterState, app: App) -> tuple[int, ...]:
+    """Where the app stands in its user's queue (semantics F1, F2, Q2)."""
+    last = state.settings.app_policy == "sql-first" and app.spec.kind != "sql"
+    step_ms = state.settings.priority_step_s * 1000
+    strictly = 0 if step_ms else -app.priority
+    return last, strictly, ready(app)[1] - app.priority * step_ms, app.submitted
+
+
+def ready(app: App) -> tuple[int, int]:
+    """The log position and the time (ms) at which a pending app became ready (semantics J2)."""
+    return (app.readied, app.readied_at) if app.readied else (app.submitted, app.submitted_at)
 
 
 def pending(state: ClusterState, company: str, user: str) -> list[App]:
     """The apps in the user's queue."""
     apps = [app for app in state.apps.values() if (app.spec.company, app.spec.user) == (company, user)]
-    return [app for app in apps if app.state == "pending"]
+    return [app for app in apps if app.state == "pending" and app.ready]
 
 
 class Past:
@@ -284,7 +296,7 @@ class Past:
             and not passes_cap(state, company, next_app)
             and fits_alone(state, company, next_app)
         ]
-        waiting = {name for name, app in state.apps.items() if app.state == "pending"}
+        waiting = {name for name, app in state.apps.items() if app.state == "pending" and app.ready}
         requests = {name: (state.apps[name].requested.cores, state.apps[name].requested.memory_mb) for name in waiting}
         restated = {name for name in waiting if self._requests.get(name, requests[name]) != requests[name]}
         self._requests = requests
@@ -301,7 +313,7 @@ class Past:
             return False
         spec, lapsed = known.spec, self.lapsed.get(name, 0)
         others = [user for user in state.companies[spec.company].users if user != spec.user]
-        return any(app.submitted < lapsed for user in others for app in pending(state, spec.company, user))
+        return any(ready(app)[0] < lapsed for user in others for app in pending(state, spec.company, user))
 
     def _reserve(self, state: ClusterState) -> None:
         for name, since in list(self.held_since.items()):
@@ -343,15 +355,15 @@ def user_order(state: ClusterState, company: Company, app: App, past: Past) -> t
     """Where the user whose next app this is stands (semantics U1, U3, U4)."""
     name, user = company.spec.company, app.spec.user
     last_selected = company.users[user].last_selected
-    oldest = min(pending(state, name, user), key=lambda app: app.submitted)
-    by_wait = last_selected, 0 if last_selected else oldest.submitted, user
+    oldest, oldest_at = min(ready(app) for app in pending(state, name, user))
+    by_wait = last_selected, 0 if last_selected else oldest, user
     cores, memory_mb = occupied(state, name, user)
     match state.settings.user_policy:
         case "least-occupied":
             return dominant((cores, memory_mb), quota(state, company)), *by_wait
         case "balanced":
             share = dominant((cores + app.requested.cores, memory_mb + app.requested.memory_mb), quota(state, company))
-            return share / (state.at - past.selected_at.get((name, user), oldest.submitted_at) + 1), *by_wait
+            return share / (state.at - past.selected_at.get((name, user), oldest_at) + 1), *by_wait
         case _:
             return by_wait
 
@@ -407,10 +419,10 @@ def next_admission(state: ClusterState, past: Past) -> Choice | None:
 
 
 def _oldest(state: ClusterState) -> Choice | None:
-    queued = [app for app in state.apps.values() if app.state == "pending"]
+    queued = [app for app in state.apps.values() if app.state == "pending" and app.ready]
     if not queued:
         return None
-    first = min(queued, key=lambda app: app.submitted).spec
+    first = min(queued, key=ready).spec
     part = dominant(occupied(state, first.company), quota(state, state.companies[first.company]))
     return first.app, first.company, first.user, "1/0" if part == INFINITE else f"{part.numerator}/{part.denominator}"
 

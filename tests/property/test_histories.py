@@ -260,7 +260,7 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     reached = Counter(event.locality for event in log if isinstance(event, ExecutorAllocated))
     assert reached.keys() == {None, "host", "rack", "any"}
     ends = {event.reason for event in log if isinstance(event, AppRemoved)}
-    assert ends == {"finished", "failed", "killed", "expired"}
+    assert ends == {"finished", "failed", "killed", "unmet", "expired"}
 
 
 def _folded(log: list[Logged], state: ClusterState | None = None) -> ClusterState:

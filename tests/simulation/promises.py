@@ -12,6 +12,7 @@ from recovery.replay.rebuild import fold, rebuild
 from recovery.replay.snapshot import BadSnapshot, load, positions
 from scheduler.model.errors import CommandRejected, DuplicateApp, FairlogError
 from scheduler.model.events import (
+    AppAdmitted,
     AppRegistered,
     AppRemoved,
     CommandRefused,
@@ -244,10 +245,23 @@ class Witness:
                 del self._held[name]
             case AppRegistered():
                 self.apps[event.app] = event
+            case AppAdmitted():
+                self._check_dependencies(self.apps[event.app], seq)
             case AppRemoved():
                 self.over[event.app] = event
             case _:
                 pass
+
+    def _check_dependencies(self, app: AppRegistered, seq: int) -> None:
+        """Check that an app is admitted only after the apps that it waits for have ended as it says."""
+        for name, condition in app.after:
+            how = self.over[name].reason if name in self.over else "running"
+            if (
+                how == "running"
+                or (condition == "ok") > (how == "finished")
+                or (condition, how) == ("not-ok", "finished")
+            ):
+                raise PromiseBroken(7, f"{app.app} is admitted at {seq} after {name}:{condition}, which is {how}")
 
     def _check_worker(self, worker: str, seq: int) -> None:
         held = [each for each in self._held.values() if each.worker == worker]

@@ -115,6 +115,10 @@ def executors_outstay_the_time_of_their_app(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("workers.executor.Executor._leave", lambda *_: None)
 
 
+def every_end_meets_every_condition(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.dependents.is_met", lambda _condition, _ended: True)
+
+
 class Found(NamedTuple):
     """The promise that finds the bug, and the first seed to try: shortly before one that finds it."""
 
@@ -132,6 +136,7 @@ PLANTS: dict[Plant, Found] = {
     a_state_remembers_no_commands: Found(6),
     begun_tasks_do_not_come_back: Found(6, from_seed=20),
     executors_outstay_the_time_of_their_app: Found(6, from_seed=15),
+    every_end_meets_every_condition: Found(7, from_seed=130),
 }
 
 

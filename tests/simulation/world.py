@@ -33,10 +33,13 @@ from scheduler.model.commands import (
     DecommissionWorker,
     DrainWorker,
     ExtendApp,
+    HoldApp,
     KillApp,
     KillExecutors,
     RegisterCompany,
+    ReleaseApp,
     RemoveWorker,
+    ReprioritizeApp,
     ScaleApp,
     SetLimit,
     SubmitApp,
@@ -146,10 +149,10 @@ class World:
         raise PromiseBroken(6, f"without faults it does not come to an end: {self._unfinished()}")
 
     def _let_apps_run(self) -> None:
-        """Scale up the apps whose limit of 0 executors keeps them from ending."""
-        apps = self.witness.state.apps.items()
-        held_back = [name for name, app in apps if app.ended is None and app.executor_limit == 0]
-        self._tell(*(ScaleApp(app=name, executors=8) for name in held_back))
+        """Scale up the apps whose limit of 0 executors keeps them from ending, and release those on hold."""
+        apps = [(name, app) for name, app in self.witness.state.apps.items() if app.ended is None]
+        scaled = [ScaleApp(app=name, executors=8) for name, app in apps if app.executor_limit == 0]
+        self._tell(*scaled, *(ReleaseApp(app=name) for name, app in apps if app.on_hold))
 
     def check(self) -> None:
         """Check every promise at the end."""
@@ -454,6 +457,11 @@ def _submit(world: World) -> None:
             about |= {"sizing": "one-per-worker", "executor_memory_mb": 1024, "memory_per_task_mb": None}
         case _:
             pass
+    company = random.choice(COMPANIES)
+    earlier = [app.app for app in world.witness.apps.values() if app.company == company]
+    if earlier and random.random() < 0.25:
+        about["after"] = {random.choice(("ok", "ok", "any", "not-ok")): (random.choice(earlier),)}
+    about |= {"priority": random.choice((0, 0, 1, -5)), "hold": random.random() < 0.06}
     if random.random() < 0.15:
         about["max_runtime_s"] = random.choice((1, 2, 5))
         about["warn"] = random.choice((None, ("USR1", 1))) if about["max_runtime_s"] > 1 else None
@@ -461,7 +469,7 @@ def _submit(world: World) -> None:
         app=name,
         name=POISON if random.random() < 0.04 else "",
         kind=random.choice(("batch", "sql")),
-        company=random.choice(COMPANIES),
+        company=company,
         user=random.choice(("ann", "bob")),
         command=("true",),
         retries=retries,
@@ -533,6 +541,13 @@ def _no_limits() -> list[SetLimit]:
     return [SetLimit(scope=scope, name=name, company=c, user=u) for scope, c, u in holders for name in names]
 
 
+def _order(world: World) -> None:
+    """Change the priority of an app, put one on hold or release one."""
+    random, name = world.random, _an_app(world)
+    orders = ReprioritizeApp(app=name, priority=random.choice((0, 7, -7))), HoldApp(app=name), ReleaseApp(app=name)
+    world._ask(random.choice(orders), fault=random.random() < 0.1)
+
+
 def _change_company(world: World) -> None:
     random = world.random
     quota = random.choice(({}, {"part": "50%"}, {"borrow": True}, {"cores": 64, "memory_mb": 65536}))
@@ -555,6 +570,7 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
     {"quota_patience_s": 1},
     {"admission": "open"},
     {"admission": "fair"},
+    {"priority_step_s": 0},
 )
 
 
@@ -713,6 +729,7 @@ _CHANCES: dict[Callable[[World], None], int] = {
     _scale: 4,
     _extend: 2,
     _set_limit: 2,
+    _order: 4,
     _change_company: 1,
     _change_settings: 3,
     _change_worker: 4,

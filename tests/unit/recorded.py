@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Any
 
@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 
 from fairlog.cli.render import log_json
 from scheduler.model.commands import Private, SubmitApp, Taken
+from scheduler.model.events import Event, ExecutorRevoked, HoldEnded, RoomHeld
 from scheduler.store.codec import GENESIS_DIGEST, Fact, Record, encode_turn, lines_of, told
 from scheduler.store.eventlog import EventLog, Position
 from tests.property.given import Cluster
@@ -59,14 +60,23 @@ def stored(log: Iterable[Fact]) -> list[Record]:
 
 def _stored(log: Iterable[Fact]) -> Iterator[Record]:
     first, digest = 1, GENESIS_DIGEST
+    held: dict[int, int] = {}
     for _, group in groupby(log, key=lambda fact: fact.turn):
         turn = list(group)
+        held |= {fact.seq: seq for seq, fact in enumerate(turn, start=first) if isinstance(fact.event, RoomHeld)}
         commands = [_taken(number, turn) for number, fact in enumerate(turn) if fact.command is not None]
-        entries = [(fact.event, fact.cause) for fact in turn]
+        entries = [(_of_hold(fact.event, held), fact.cause) for fact in turn]
         at = turn[0].at
         record = encode_turn(entries, commands, first=first, at=at, previous=digest, salt="5a17".__str__)
         yield record
         first, digest = record.last + 1, record.digest
+
+
+def _of_hold(event: Event, held: Mapping[int, int]) -> Event:
+    """The event, which names a hold by the position that its own event has now."""
+    if isinstance(event, ExecutorRevoked | HoldEnded) and event.hold in held:
+        return replace(event, hold=held[event.hold])
+    return event
 
 
 def _taken(number: int, turn: Sequence[Fact]) -> Taken:

@@ -59,6 +59,8 @@ def rule_of_input(command: commands.Command | None, done: Event | None, due: Eve
 
 def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
     """The rule by which the decision `due`, or none, comes on `state` where the log has `done`, or none."""
+    if isinstance(due, events.AppReady | events.AppRemoved):
+        return _rule(due)
     if isinstance(done, AppAdmitted):
         return _admission(state, done, due)
     if isinstance(due, AppAdmitted):
@@ -80,7 +82,7 @@ def _rule(event: Event | None) -> str:
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
-    """Wrong share (C3), cluster full (A3), beyond a limit (N2) or the quota (C4), or out of turn (C, U, F, A6)."""
+    """Wrong share (C3), not ready (J2), full (A3), beyond a limit (N2) or quota (C4), out of turn (C, U, F, A6)."""
     settings, queue = state.settings, state.queue.companies.get(done.company)
     app = state.apps.get(done.app)
     if isinstance(due, AppAdmitted) and due.app == done.app and due.company == done.company:
@@ -89,8 +91,8 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A6"
     if queue is None or app is None or app.state != "pending" or app.spec.company != done.company:
         return "A3"
-    if due is None and is_full(state):
-        return "A3"
+    if not app.ready or (due is None and is_full(state)):
+        return "A3" if app.ready else "J2"
     if (over := queue.limit.broken(done.user, app.queued.request)) is not None or (
         not queue.limit.admits(app.queued.request) and not queue.borrows
     ):
@@ -142,6 +144,8 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
 
 _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "A1": (commands.SubmitApp,),
+    "Q1": (commands.ReprioritizeApp,),
+    "J3": (commands.HoldApp, commands.ReleaseApp),
     "A5": (commands.KillApp, commands.EndApp, commands.StartedExecutor),
     "C2": (commands.RegisterCompany, commands.ChangeCompany, commands.RemoveCompany),
     "D3": (commands.EndedDriver,),

@@ -1,4 +1,4 @@
-"""The verbs about apps: submit, kill, scale, apps, app, logs."""
+"""The verbs about apps: submit, kill, scale, reprioritize, hold, release, apps, app, logs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from fairlog.cli.params import (
     read_bounds,
     read_cores,
     read_counts,
+    read_dependency,
     read_duration,
     read_folder,
     read_limit,
@@ -35,9 +36,19 @@ from fairlog.cli.params import (
     text_option,
 )
 from fairlog.cli.target import in_the_past
-from scheduler.model.commands import Command, ExtendApp, KillApp, KillExecutors, ScaleApp, SubmitApp
+from scheduler.model.commands import (
+    Command,
+    ExtendApp,
+    HoldApp,
+    KillApp,
+    KillExecutors,
+    ReleaseApp,
+    ReprioritizeApp,
+    ScaleApp,
+    SubmitApp,
+)
 from scheduler.model.errors import CommandRejected, UnknownExecutor
-from scheduler.model.events import AppRemoved
+from scheduler.model.events import AppRemoved, Condition
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
 from scheduler.rules.validate import MAX_NAME
@@ -121,6 +132,21 @@ _OVER = ("succeeded", "failed", "stopped")
     metavar="MIN:MAX",
     help="Adjust the number of executors to the remaining tasks, within these bounds.",
 )
+@number_option(
+    "--priority",
+    default=0,
+    show_default=True,
+    help="Place among the user's own apps, from -1000 to 1000; higher goes first. `fairlog reprioritize` changes it.",
+)
+@click.option(
+    "--after",
+    type=read_dependency,
+    multiple=True,
+    metavar="APP[:ok|any|not-ok]",
+    help="Start after that app of the company has finished (ok, the default), ended (any), or ended otherwise than "
+    "finished (not-ok). Can be repeated.",
+)
+@flag("--hold", help="Do not start the app before `fairlog release`.")
 @flag("--wait", help="Wait until the app ends, and exit with its result.")
 @click.argument("command", nargs=-1, required=True, type=read_text, metavar="[--] CMD [ARG]...")
 @on_cluster
@@ -131,6 +157,7 @@ def submit(
     wait: bool,
     name: str | None,
     env: tuple[tuple[str, str], ...],
+    after: tuple[tuple[str, Condition], ...],
     command: tuple[str, ...],
     **asked: Any,  # noqa: ANN401 (the other options are fields of `SubmitApp`)
 ) -> int:
@@ -140,12 +167,19 @@ def submit(
     once the app is in the log; from then on no crash loses it. The values of --env are not written to the log.
 
     With --driver, CMD runs once as the driver, with FAIRLOG_DRIVER_ID set, and --tasks N adds N runs of CMD as tasks.
+
+    With --after, the app stays pending until its conditions are met. If one cannot be met any more, the app ends as
+    unmet, and so do the apps that wait for it to finish.
     """
     if name == "":
         raise click.BadParameter("a name must not be empty", param_hint="--name")
     app, secrets = f"app-{uuid4().hex[:12]}", dict(env)
     name = _name_of(command[0]) if name is None else name
-    request = SubmitApp(app=app, name=name, command=command, env=tuple(sorted(secrets)), cwd=read_folder(), **asked)
+    conditions: dict[Condition, tuple[str, ...]] = {}
+    for earlier, condition in after:
+        conditions[condition] = (*conditions.get(condition, ()), earlier)
+    asked |= {"env": tuple(sorted(secrets)), "after": conditions}
+    request = SubmitApp(app=app, name=name, command=command, cwd=read_folder(), **asked)
     receipt = session.submit(request, secrets)
     click.echo(app)
     sys.stdout.flush()
@@ -217,6 +251,37 @@ def scale(
     return send_each(session, apps, command, "scaled")
 
 
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("app", type=read_text)
+@click.argument("priority", type=int, metavar="N")
+@on_cluster
+def reprioritize(session: Session, *, app: str, priority: int) -> int:
+    """Change an app's priority among its user's apps.
+
+    N is a whole number from -1000 to 1000. A step of priority is worth as much waiting time as the setting
+    priority_step_s says. Apps of other users are not affected.
+    """
+    return send_each(
+        session, [app], lambda name: ReprioritizeApp(app=name, priority=priority), f"has priority {priority}"
+    )
+
+
+@click.command()
+@names_argument("app")
+@on_cluster
+def hold(session: Session, *, app: tuple[str, ...]) -> int:
+    """Keep pending apps from starting until they are released."""
+    return send_each(session, app, lambda name: HoldApp(app=name), "is on hold")
+
+
+@click.command()
+@names_argument("app")
+@on_cluster
+def release(session: Session, *, app: tuple[str, ...]) -> int:
+    """Let apps on hold start."""
+    return send_each(session, app, lambda name: ReleaseApp(app=name), "released", nothing="is not on hold")
+
+
 @click.command()
 @click.option("--by", "by_s", required=True, type=read_duration, metavar="TIME", help="How much longer: 30m or 2h.")
 @flag("--beyond-maximum", help="For operators: also beyond the company's maximum.")
@@ -247,8 +312,9 @@ def apps(source: Source, *, everything: bool, as_json: bool) -> None:
     for each in found:
         cores = f"{each['grantedCores']} of {each['requestedCores']}"
         memory = f"{size_text(each['grantedMemory'])} of {size_text(each['requestedMemory'])}"
-        who = (each[name] for name in ("app", "company", "user", "name", "state"))
-        rows.append((*who, cores, memory, render.second(each["submittedAt"])))
+        who = (each[name] for name in ("app", "company", "user", "name"))
+        state = each["state"] if each["ready"] or each["endedAt"] else "not ready"
+        rows.append((*who, state, cores, memory, render.second(each["submittedAt"])))
     render.print_table(
         ("APP", "COMPANY", "USER", "NAME", "STATE", "CORES", "MEMORY", "SUBMITTED"),
         rows,

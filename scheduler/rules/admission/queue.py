@@ -67,11 +67,12 @@ Test = Callable[[Ask], bool]
 
 @dataclass(slots=True)
 class UserQueue:
-    """One user's pending apps by what they ask, each in the order of the app policy, and all by submission."""
+    """One user's pending apps that are ready: by what they ask in the order of the app policy, and by readiness."""
 
     contender: Contender
     by_ask: dict[Ask, list[tuple[AppKey, Pending]]] = field(default_factory=dict)
-    by_submission: list[tuple[int, int]] = field(default_factory=list)
+    by_readiness: list[tuple[int, int]] = field(default_factory=list)
+    """When they became ready: log position, time in ms."""
     head: Pending | None = None
     """The first one that fits the company's quota by itself."""
     first: Pending | None = None
@@ -140,7 +141,7 @@ class AppQueue:
         self.changed: dict[str, None] = {}
         """The companies whose held-back apps may have changed since their reservation times were last read."""
         self.arrivals: OrderedDict[str, Pending] = OrderedDict()
-        """Every pending app by id, in the order of submission."""
+        """Every pending app that is ready, by id, in the order in which they became ready."""
         self.configure(ClusterConfigured())
 
     def configure(self, settings: ClusterConfigured) -> None:
@@ -148,14 +149,14 @@ class AppQueue:
         companies, users = COMPANY_POLICIES[settings.company_policy], USER_POLICIES[settings.user_policy]
         self._company_key, self._companies_drift = companies.rank, companies.drifts
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
-        self._app_key = APP_POLICIES[settings.app_policy].rank
+        self._rank, self._step_ms = APP_POLICIES[settings.app_policy].rank, settings.priority_step_s * 1000
         self._delay_ms = settings.quota_patience_s * 1000
         self._reservations_count = settings.reclaim == "none"
         self.basis.occupancy, self.basis.half_life_ms = settings.occupancy, settings.half_life_s * 1000
         for name, company in self.companies.items():
             for user, queue in company.users.items():
                 for ask, apps in queue.by_ask.items():
-                    queue.by_ask[ask] = sorted((self._app_key(app.kind, app.submitted), app) for _, app in apps)
+                    queue.by_ask[ask] = sorted((self._rank(app, self._step_ms), app) for _, app in apps)
                 self._set_heads(company, queue)
                 self.touch(name, user)
             company.all_moved = True
@@ -190,7 +191,7 @@ class AppQueue:
     def _before_lapse(self, company: CompanyQueue, app: Pending) -> bool:
         lapsed = company.lapsed[app.app]
         return any(
-            queue.by_submission and queue.by_submission[0][0] < lapsed
+            queue.by_readiness and queue.by_readiness[0][0] < lapsed
             for user, queue in company.users.items()
             if user != app.user
         )
@@ -315,8 +316,8 @@ class AppQueue:
         if apps is None:
             apps = queue.by_ask[ask] = []
             self._add_ask(company, ask, app.user)
-        insort(apps, (self._app_key(app.kind, app.submitted), app))
-        insort(queue.by_submission, (app.submitted, app.submitted_at))
+        insort(apps, (self._rank(app, self._step_ms), app))
+        insort(queue.by_readiness, (app.ready, app.ready_at))
         self.arrivals[app.app] = app
         if apps[0][1] is app:
             self._set_heads(company, queue)
@@ -328,7 +329,7 @@ class AppQueue:
         company = self.companies[app.company]
         queue = company.users[app.user]
         self._take_out(company, queue, app)
-        del queue.by_submission[bisect_left(queue.by_submission, (app.submitted, app.submitted_at))]
+        del queue.by_readiness[bisect_left(queue.by_readiness, (app.ready, app.ready_at))]
         del self.arrivals[app.app]
         self._set_heads(company, queue)
         self._release(company, app)
@@ -347,7 +348,7 @@ class AppQueue:
         ask = Ask(app.request, app.need)
         apps = queue.by_ask[ask]
         if len(apps) > 1:
-            del apps[bisect_left(apps, (self._app_key(app.kind, app.submitted), app))]
+            del apps[bisect_left(apps, (self._rank(app, self._step_ms), app))]
             return
         del queue.by_ask[ask]
         users = company.asks[ask]
@@ -372,7 +373,7 @@ class AppQueue:
         queue = company.users[app.user]
         self._take_out(company, queue, app)
         ask = Ask(request, need)
-        insort(queue.by_ask.setdefault(ask, []), (self._app_key(app.kind, app.submitted), restated))
+        insort(queue.by_ask.setdefault(ask, []), (self._rank(app, self._step_ms), restated))
         self._add_ask(company, ask, app.user)
         self.arrivals[app.app] = restated
         if queue.head is app:
@@ -382,6 +383,22 @@ class AppQueue:
         self._set_heads(company, queue)
         self.touch(app.company, app.user)
         return restated
+
+    def reprioritize(self, app: Pending, priority: int) -> Pending:
+        """The app with its new priority, in its new place (semantics Q1)."""
+        moved = replace(app, priority=priority)
+        company = self.companies[app.company]
+        queue = company.users[app.user]
+        apps = queue.by_ask[Ask(app.request, app.need)]
+        del apps[bisect_left(apps, (self._rank(app, self._step_ms), app))]
+        insort(apps, (self._rank(moved, self._step_ms), moved))
+        self.arrivals[app.app] = moved
+        company.limit.reprioritize(app, moved)
+        queue.head = moved if queue.head is app else queue.head
+        self._set_heads(company, queue)
+        company.moved[app.user] = None
+        self._note(app.company)
+        return moved
 
     def admit(self, app: Pending, position: int) -> None:
         """Remove an app that is admitted at this log position; its company and user had their turn (C3, U1)."""
@@ -641,7 +658,7 @@ class AppQueue:
         self.companies[company].keeps = None
 
     def oldest(self) -> Pending | None:
-        """The pending app that was submitted first (semantics A6)."""
+        """The pending app that became ready first (semantics A6)."""
         return next(iter(self.arrivals.values()), None)
 
     def _settle(self) -> None:
@@ -691,7 +708,7 @@ class AppQueue:
         placed: tuple[Heads, UserKey] | None = None
         if (head := queue.head or queue.first) is not None:
             contender, contender.request = queue.contender, head.request
-            contender.oldest, contender.oldest_at = queue.by_submission[0]
+            contender.oldest, contender.oldest_at = queue.by_readiness[0]
             placed = queue.heads, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
             return

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class Pending(Struct, frozen=True, order=True, gc=False):
-    """A pending app; `submitted` is the log position of its submission, `submitted_at` its time in ms."""
+    """A pending app that is ready (semantics J).
+
+    `submitted` is the log position of its submission; `ready` that at which it became ready, `ready_at` its time in ms.
+    """
 
     app: str
     company: str
@@ -36,7 +39,9 @@ class Pending(Struct, frozen=True, order=True, gc=False):
     kind: str
     request: Resources
     submitted: int
-    submitted_at: int = 0
+    ready: int = 0
+    ready_at: int = 0
+    priority: int = 0
     need: Need | None = None
     """What it needs of a worker; None = nothing in particular."""
 
@@ -183,6 +188,15 @@ class QuotaLimit:
         group.reserving += 1
         self.reserved[app.app] = max(since, group.held_since or 0), head.submitted, head
         insort(self.reservations, self.reserved[app.app])
+
+    def reprioritize(self, old: Pending, new: Pending) -> None:
+        """Replace an app by itself with another priority; what holds it back, or is reserved for it, stays."""
+        if old.app in self.reserved:
+            since, submitted, _ = self.reserved[old.app]
+            place = bisect_left(self.reservations, self.reserved[old.app])
+            self.reservations[place] = self.reserved[old.app] = since, submitted, new
+        elif (group := self.groups.get(old.request)) is not None and old.app in group.heads:
+            group.heads[old.app] = group.heads[old.app][0], new
 
     def lapse(self, app: Pending, at: int) -> None:
         """Reserve for the app no longer; if it is a head, it is one from `at` (ms) on (semantics C7)."""

@@ -23,8 +23,8 @@ _ALIKE = Share(0, 1)
 class Contender:
     """A user with pending apps as policies see it.
 
-    `last_selected` is the log position of the user's last admission (0 = never), `oldest` that of the submission of
-    the user's oldest pending app; `_at` are their times in ms. `request` is that of the user's next app (semantics F).
+    `last_selected` is the log position of the user's last admission (0 = never), `oldest` that at which the user's
+    oldest pending app became ready (J); `_at` are their times in ms. `request` is that of the user's next app (F).
     """
 
     user: str
@@ -40,8 +40,9 @@ class Contender:
 def longest_wait(_contender: Contender, _quota: Quota, _basis: Basis) -> Share:
     """All users are equal: the one selected longest ago goes first (semantics U1).
 
-    Users never selected come first, ordered by the submission of their oldest pending app, then by name. Example: ann
-    was selected at position 12 and bob at 9, cid and dan never; dan's oldest app was submitted at 20 and cid's at 21.
+    Users never selected come first, ordered by the time when their oldest pending app became ready, then by name.
+    Example: ann was selected at position 12 and bob at 9, cid and dan never; dan's oldest app is ready since position
+    20 and cid's since 21.
     The order is dan, cid, bob, ann.
     """
     return _ALIKE
@@ -63,7 +64,7 @@ def balanced(contender: Contender, quota: Quota, basis: Basis) -> Share:
 
         dominant share of the company's quota that the user would occupy with the next app admitted
         ---------------------------------------------------------------------------------------------
-        ms since the user was last selected (never: since the oldest pending app was submitted) + 1
+        ms since the user was last selected (never: since the oldest pending app became ready) + 1
 
     as an exact fraction, ties by U1. The ratio falls towards 0 while a user waits and restarts when the user is
     selected, so no user waits forever. Example, a quota of 64 cores and memory in proportion: ann occupies 16 cores,

@@ -16,6 +16,7 @@ from scheduler.model.commands import (
     DrainWorker,
     EndApp,
     KillApp,
+    ReleaseApp,
     RemoveWorker,
     ScaleApp,
     SubmitApp,
@@ -106,6 +107,55 @@ def test_an_app_waits_for_a_company_with_a_smaller_share() -> None:
     cluster.submit("b1", 8, company="bolt")
     text = "company bolt is next, with a share of 1/8; acme has 1/2"
     assert waits(cluster, "a2") == ("company-turn", "C3", text)
+
+
+def test_an_app_waits_behind_one_of_higher_priority() -> None:
+    """Semantics Q1."""
+    cluster = full()
+    cluster.turn(submission("a2", 8), replace(submission("a3", 8), priority=2))
+    text = "1 of ann's apps are before it; the next is a3, with priority 2; its own is 0"
+    assert waits(cluster, "a2") == ("queue", "F1", text)
+
+
+def test_an_app_that_is_not_ready_waits_for_its_dependencies_or_a_release() -> None:
+    """Semantics J1, J3; once it is ready, it waits as others do."""
+    cluster = full()
+    after = [(f"b{number}", "any") for number in range(7)]
+    cluster.turn(*(submission(name, 4, company="bolt") for name, _ in after))
+    cluster.turn(
+        replace(submission("c1", 4, company="bolt"), after={"any": tuple(name for name, _ in after)}, hold=True)
+    )
+    text = "it starts after b0:any, b1:any, b2:any, b3:any, b4:any and 2 more"
+    assert waits(cluster, "c1") == ("dependency", "J1", text)
+    assert told(cluster, "c1")["queue"] is None
+    cluster.turn(*(KillApp(app=name) for name, _ in after), after_s=4)
+    assert waits(cluster, "c1") == ("hold", "J3", "it is on hold; `fairlog release c1` ends that")
+    cluster.turn(ReleaseApp(app="c1"), after_s=3)
+    assert told(cluster, "c1")["waited"] == {
+        "ms": 7000,
+        "byCause": [{"cause": "dependency", "rule": "J1", "ms": 4000}, {"cause": "hold", "rule": "J3", "ms": 3000}],
+    }
+
+
+def test_an_app_that_ends_as_unmet_says_what_it_waited_for() -> None:
+    """Semantics J2."""
+    cluster = full()
+    cluster.turn(replace(submission("a2", 4), after={"ok": ("a1",)}))
+    cluster.turn(KillApp(app="a1"))
+    found = told(cluster, "a2")
+    assert (found["state"], found["detail"]) == ("unmet", "it waited for a1:ok, which can no longer come")
+
+
+def test_an_admission_by_priority_names_it() -> None:
+    """Semantics F1, Q2."""
+    cluster = full()
+    cluster.turn(submission("a2", 4), replace(submission("a3", 4), priority=2))
+    cluster.turn(EndApp(app="a1", reason="finished"))
+    for executor in list(cluster.state.executors):
+        cluster.ended(executor)
+    why = told(cluster, "a3")["admission"]["why"]
+    text = "of 2 apps in ann's queue it was the first, with priority 2 and ready since 1970-01-01 00:00:05.000 (Q2)"
+    assert {"rule": "F1", "text": text} in why
 
 
 def test_an_app_waits_for_a_user_who_was_selected_longer_ago() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.window import measure
-from scheduler.model.commands import EndApp, KillApp
+from scheduler.model.commands import EndApp, KillApp, ReleaseApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.state import ClusterState
-from tests.property.given import Cluster
+from tests.property.given import Cluster, submission
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from witness.fairness import By, Fairness
@@ -110,6 +111,24 @@ def test_the_course_over_time_says_who_held_what_and_how_long_the_queue_was() ->
     series = report(two_companies(), first=Bound(at=5_000), last=Bound(at=15_000))["series"]
     assert {point["queueLength"] for point in series} == {1.0}
     assert series[0]["shares"]["tiny"] == {"demand": 8.0, "entitled": 8.0, "occupied": 0.0, "granted": 0.0}
+
+
+def test_an_app_that_is_not_ready_demands_nothing_and_its_wait_begins_when_it_is() -> None:
+    """Semantics J2."""
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.submit("a1", 16)
+    cluster.turn(replace(submission("a2", 8), hold=True))
+    cluster.turn(ReleaseApp(app="a2"), after_s=20)
+    cluster.turn(KillApp(app="a1"), after_s=10)
+    for executor in list(cluster.state.executors):
+        cluster.ended(executor)
+    assert cluster.state.apps["a2"].admitted
+    held = row(report(cluster, last=Bound(at=20_000)), company="acme")
+    assert (held["demandCores"], held["stillWaiting"]) == (round(16 * 17 / 19, 3), 0)
+    found = row(report(cluster), company="acme")
+    assert found["waitLongestMs"] == cluster.state.apps["a2"].admitted_at - 24_000
 
 
 def test_users_share_what_their_company_is_entitled_to() -> None:

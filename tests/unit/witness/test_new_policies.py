@@ -63,11 +63,11 @@ def new(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tupl
 def lively(settings: dict[str, object]) -> Cluster:
     """Two companies; `first` holds all there is, and when it ends one app after the other can enter.
 
-    `bob` and `zoe` are beyond their companies' parts, so that it is the policy that decides between them.
+    Both have reached their parts by then, so that it is the policies that decide.
     """
     cluster = Cluster(settings)
-    cluster.company("acme")
-    cluster.company("zinc")
+    for company in ("acme", "zinc"):
+        cluster.company(company, 64, 1 << 20)
     cluster.worker("w1", 24)
     cluster.worker("w2", 16)
     cluster.submit("first", 40)
@@ -100,7 +100,11 @@ def test_it_decides_is_explained_and_audited_and_replayed(new: tuple[str, Any], 
     told = json.dumps(lives)
     words = {
         "user_policy": ["U9", "ann asked for least, before bob"],
-        "company_policy": ["C9", "acme had a letter of 97/1, the smallest of 2"],
+        "company_policy": [
+            "C9",
+            "acme had a letter of 97/1, the smallest of 2",
+            "acme had a letter of 97/1 (zinc: 122/1), but no app that kept it within its part",
+        ],
         "app_policy": ["F9", "of 2 apps in ann's queue it was no sql"],
         "placement": ["P9", "last: all on the last worker, workers ordered by cores-free-desc (P1)"],
         "worker_selection": ["P2", "one to each worker in turn, workers ordered by worker-id-desc (P1)"],

@@ -16,6 +16,7 @@ from fairlog.cli.params import (
     read_bounds,
     read_cores,
     read_counts,
+    read_dependency,
     read_duration,
     read_limit,
     read_pair,
@@ -78,6 +79,20 @@ def test_preferred_hosts_are_read_with_how_many_tasks_prefer_each() -> None:
 def test_what_is_no_preference_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="HOST=TASKS"):
         read_counts(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("a-1", ("a-1", "ok")), ("a-1:ok", ("a-1", "ok")), ("a:any", ("a", "any")), ("a:not-ok", ("a", "not-ok"))],
+)
+def test_a_dependency_is_read_as_an_app_and_a_condition(text: str, found: tuple[str, str]) -> None:
+    assert read_dependency(text) == found
+
+
+@pytest.mark.parametrize("text", ["a:later", "a:OK", "a:ok:any", "\udcff"])
+def test_what_is_no_dependency_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"APP\[:ok\|any\|not-ok\]|not valid UTF-8"):
+        read_dependency(text)
 
 
 def test_a_preferred_host_is_named_once() -> None:

@@ -14,7 +14,11 @@ from scheduler.model.events import (
     AppChanged,
     AppExpired,
     AppExtended,
+    AppHeld,
+    AppReady,
+    AppReleased,
     AppRemoved,
+    AppReprioritized,
     AppWarned,
     ClusterConfigured,
     CommandRefused,
@@ -22,6 +26,7 @@ from scheduler.model.events import (
     CompanyRegistered,
     CompanyRemoved,
     Computed,
+    Dependency,
     DriverAllocated,
     DriverRemoved,
     Elastic,
@@ -66,6 +71,10 @@ def ended(executor: str = "a1.0", app: str = "a1", worker: str = "w1", *, done: 
 def demanded(app: str = "a1", cores: int = 12, memory_mb: int = 6144, **fields: object) -> AppChanged:
     sizing = FIXED.sizing if app == "f1" else Computed(512)
     return replace(AppChanged(app=app, requested=Resources(cores, memory_mb), sizing=sizing), **fields)
+
+
+def after(*apps: str) -> Event:
+    return replace(queued("n1"), after=tuple(Dependency(app, "ok") for app in apps))
 
 
 FIXED = replace(queued("f1", 8), sizing=Fixed(Resources(4, 2048)))
@@ -338,6 +347,26 @@ CASES = [
     Case(TIMED, AppExtended(app="t1", max_runtime_s=60), "X3", "app 't1' may run for 60 s, which 60 s do not extend"),
     Case([], AppRemoved(app="nobody", reason="killed"), "A5", "app 'nobody' is not known or has ended"),
     Case([], AppRemoved(app="over", reason="killed"), "A5", "app 'over' is not known or has ended"),
+    Case([], AppRemoved(app="a2", reason="unmet"), "J2", "app 'a2' waits for nothing in vain"),
+    Case([], AppReady(app="over"), "J2", "app 'over' is not known or has ended"),
+    Case([], AppReady(app="a2"), "J2", "app 'a2' is ready, waits, or is on hold"),
+    Case([after("a1")], AppReady(app="n1"), "J2", "app 'n1' is ready, waits, or is on hold"),
+    Case([after("over")], AppReady(app="n1"), "J2", "app 'n1' is ready, waits, or is on hold"),
+    Case([AppHeld(app="a2")], AppReady(app="a2"), "J2", "app 'a2' is ready, waits, or is on hold"),
+    Case([], after("nobody"), "J1", "company 'acme' has no app 'nobody' that app 'n1' could wait for"),
+    Case([], after("s2"), "J1", "company 'acme' has no app 's2'"),
+    Case([], after("a1", "a1"), "J1", "app 'n1' waits twice for the same app"),
+    Case([after("a1")], entered("n1"), "J2", "app 'n1' is not ready"),
+    Case([AppHeld(app="a2")], entered("a2"), "J2", "app 'a2' is not ready"),
+    Case([], replace(queued("n1"), priority=1001), "Q1", "app 'n1' has the priority 1001"),
+    Case([], AppReprioritized(app="nobody", priority=1), "Q1", "app 'nobody' is not known or has ended"),
+    Case([], AppReprioritized(app="over", priority=1), "Q1", "app 'over' is not known or has ended"),
+    Case([], AppReprioritized(app="a2", priority=-1001), "Q1", "-1001 is no priority"),
+    Case([], AppHeld(app="nobody"), "J3", "app 'nobody' is not pending"),
+    Case([], AppHeld(app="a1"), "J3", "app 'a1' is not pending"),
+    Case([AppHeld(app="a2")], AppHeld(app="a2"), "J3", "app 'a2' is already on hold"),
+    Case([], AppReleased(app="over"), "J3", "app 'over' is not pending"),
+    Case([], AppReleased(app="a2"), "J3", "app 'a2' is not on hold"),
 ]
 
 

@@ -15,11 +15,14 @@ from scheduler.model.commands import (
     DecommissionWorker,
     EndedDriver,
     EndedExecutor,
+    HoldApp,
     LoseWorker,
     Private,
     RegisterCompany,
+    ReleaseApp,
     RemoveCompany,
     RemoveWorker,
+    ReprioritizeApp,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
@@ -27,7 +30,7 @@ from scheduler.model.commands import (
 from scheduler.model.events import EVENT_TYPES, CommandRefused, CompanyRegistered, CompanyRemoved, Event
 from scheduler.model.resources import Resources
 from scheduler.store.codec import Fact, lines_of, read_export
-from tests.property.given import Cluster
+from tests.property.given import Cluster, submission
 from tests.unit.recorded import edited, facts, rechained, stored, without
 from tests.unit.recorded import said as stated
 from witness.audit.audit import Audit, audit
@@ -65,10 +68,29 @@ def lively() -> list[Fact]:
     cluster.turn(EndedDriver(driver="d1.driver-0", reason="failed", exit_code=3, detail="it was stopped by signal 9"))
     cluster.ended("a2.1", failed=True)
     cluster.turn(RemoveWorker(worker="w4"))
-    for executor in list(cluster.state.workers["w4"].executors):
+    *done, last = cluster.state.workers["w4"].executors
+    for executor in done:
         cluster.ended(executor, done=True)
+    cluster.ended(last)
     cluster.company("bolt")
     cluster.turn(RemoveCompany(company="bolt"))
+    cluster.turn(replace(submission("h1", 4), hold=True), ReprioritizeApp(app="h1", priority=3))
+    cluster.turn(replace(submission("h2", 4), after={"any": ("h1",)}))
+    cluster.turn(ReleaseApp(app="h1"), HoldApp(app="h2"))
+    return facts(cluster)
+
+
+def patient() -> list[Fact]:
+    """A cluster in which room is reserved until that lapses, and a lost worker is forgotten."""
+    cluster = Cluster({"quota_patience_s": 1, "remember_lost_s": 5})
+    cluster.company("acme", 16, 1 << 20)
+    for name in ("w1", "w2"):
+        cluster.worker(name, 16)
+    cluster.turn(LoseWorker(worker="w2"))
+    cluster.submit("a1", 8)
+    cluster.submit("a2", 16)
+    cluster.turn(after_s=2)
+    cluster.turn(after_s=10)
     return facts(cluster)
 
 
@@ -81,11 +103,12 @@ def position(kind: str, said: dict[str, object]) -> int:
     return places[0]
 
 
-LOGS = {record.type: LOG for record in LOG} | golden()
+PATIENT = patient()
+LOGS = {record.type: log for log in (LOG, PATIENT) for record in log} | golden()
 
 
 def test_a_lively_log_has_no_deviation() -> None:
-    assert audit(LOG) == []
+    assert audit(LOG) == audit(PATIENT) == []
 
 
 @pytest.mark.parametrize("kind", sorted(EVENT_TYPES.keys() - {"CommandRefused", "RefusalsOmitted"}))

@@ -12,7 +12,7 @@ SMALL, LARGE = Resources(4, 2048), Resources(16, 8192)
 
 
 def pending(app: str, submitted: int, *, company: str = "c", user: str = "u", request: Resources = SMALL) -> Pending:
-    return Pending(app, company, user, "sql" if app.startswith("sql") else "batch", request, submitted)
+    return Pending(app, company, user, "sql" if app.startswith("sql") else "batch", request, submitted, submitted)
 
 
 def queue_of(*apps: Pending, **quotas: int) -> tuple[AppQueue, dict[str, Balance]]:

@@ -1,0 +1,87 @@
+"""When an app is ready: its dependencies are met and it is not on hold (semantics J).
+
+An app that is not ready is in no queue. So it is no head, is not held back by the quota, and does not make its company
+take part. The fold notes what each end means for the apps that wait for it; a turn removes those that wait in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.model.errors import InvalidCommand, NotPending, UnknownDependency
+from scheduler.model.events import (
+    AppHeld,
+    AppReady,
+    AppReleased,
+    AppRemoved,
+    AppReprioritized,
+    Condition,
+    Dependency,
+    Event,
+)
+from scheduler.rules.validate import MAX_DEPENDENCIES, MAX_PRIORITY, check_range
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.rules.entities import App
+    from scheduler.rules.state import ClusterState
+
+
+def check_priority(priority: int) -> None:
+    """Raises: InvalidCommand unless -1000 <= `priority` <= 1000 (semantics Q1)."""
+    check_range("the priority", priority, -MAX_PRIORITY, MAX_PRIORITY)
+
+
+def dependencies(
+    state: ClusterState, company: str, after: Mapping[Condition, tuple[str, ...]]
+) -> tuple[Dependency, ...]:
+    """What a new app of the company waits for (semantics J1).
+
+    Only earlier apps can be named, so there are no circles.
+
+    Raises: UnknownDependency for an app that is not known or is another company's; InvalidCommand if one is named twice
+    or too many are.
+    """
+    found = tuple(Dependency(app, condition) for condition, apps in after.items() for app in apps)
+    check_range("the number of apps to start after", len(found), 0, MAX_DEPENDENCIES)
+    named: set[str] = set()
+    for app, _ in found:
+        if app not in state.apps or state.apps[app].spec.company != company:
+            raise UnknownDependency(app[:80], company)
+        if app in named:
+            raise InvalidCommand(f"app {app!r} is named twice in --after; name it once, with one condition")
+        named.add(app)
+    return found
+
+
+def reprioritized(app: App, priority: int) -> list[Event]:
+    """The events of a new priority: none if it is the same (semantics Q1). Raises: InvalidCommand."""
+    check_priority(priority)
+    return [] if app.priority == priority else [AppReprioritized(app=app.spec.app, priority=priority)]
+
+
+def put_on_hold(app: App, *, hold: bool) -> list[Event]:
+    """The events of a hold, or of its end: none if nothing changes (semantics J3). Raises: NotPending."""
+    if app.admitted:
+        raise NotPending(app.spec.app)
+    if app.on_hold == hold:
+        return []
+    return [AppHeld(app=app.spec.app) if hold else AppReleased(app=app.spec.app)]
+
+
+def judgements(state: ClusterState, _at: int) -> Iterable[Event]:
+    """Apps that are ready now, and ends of apps that wait in vain, down the chain, by submission (semantics J2)."""
+    return _judgements(state) if state.dependents.judged else ()  # most turns: save the generator
+
+
+def _judgements(state: ClusterState) -> Iterator[Event]:
+    while state.dependents.judged:
+        _, name = state.dependents.judged[0]
+        app = state.apps[name]
+        if not app.unmet:
+            yield AppReady(app=name)
+            continue
+        detail = f"it waited for {app.unmet}:{app.awaits[app.unmet]}, which can no longer come"
+        yield AppRemoved(app=name, reason="unmet", detail=detail)

@@ -1,0 +1,89 @@
+"""An app is in its user's queue if and only if its dependencies are met and it is not on hold (semantics J1-J3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+
+from scheduler.model.events import (
+    AppAdmitted,
+    AppHeld,
+    AppReady,
+    AppRegistered,
+    AppReleased,
+    AppRemoved,
+    Condition,
+    Event,
+)
+from tests.property.histories import HISTORIES, History, played
+
+MEETS: dict[Condition, set[str]] = {
+    "ok": {"finished"},
+    "any": {"finished", "failed", "killed", "unmet"},
+    "not-ok": {"failed", "killed", "unmet"},
+}
+
+
+@dataclass
+class Known:
+    """An app as the log tells it: what it waits for, and how it ended."""
+
+    after: list[tuple[Known, Condition]]
+    on_hold: bool
+    ready: bool
+    admitted: bool = False
+    ended: str = ""
+
+    def may_start(self) -> bool:
+        return not self.on_hold and all(other.ended in MEETS[how] for other, how in self.after)
+
+    def waits_in_vain(self) -> bool:
+        return any(other.ended and other.ended not in MEETS[how] for other, how in self.after)
+
+
+@dataclass
+class Reader:
+    """Follows the events of a log, without a state."""
+
+    apps: dict[str, Known] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+
+    def hear(self, event: Event, cause: str) -> None:
+        match event:
+            case AppRegistered(app=name):
+                after = [(self.apps[other], how) for other, how in event.after]
+                self.apps[name] = Known(after, event.on_hold, not after and not event.on_hold)
+            case AppReady(app=name):
+                assert self.apps[name].may_start(), f"{name} still waits"
+                assert not self.apps[name].ready
+                self.apps[name].ready = True
+            case AppHeld(app=name):
+                self.apps[name].on_hold, self.apps[name].ready = True, False
+            case AppReleased(app=name):
+                self.apps[name].on_hold = False
+            case AppAdmitted(app=name):
+                assert self.apps[name].ready, f"{name} is admitted, but not ready"
+                self.apps[name].admitted = True
+            case AppRemoved(app=name):
+                assert (event.reason == "unmet") <= self.apps[name].waits_in_vain(), f"{name} may still start"
+                assert (event.reason == "unmet") == (not cause), f"{name} is removed without a command"
+                self.apps[name].ended = event.reason
+
+    def settled(self) -> None:
+        """What must hold once a turn has decided."""
+        for name, app in self.apps.items():
+            if not app.admitted and not app.ended:
+                assert app.ready == app.may_start(), name
+                assert not app.waits_in_vain() or app.ready, f"{name} waits in vain"
+
+
+@given(HISTORIES)
+@settings(max_examples=100)
+def test_apps_become_ready_or_end_in_the_turn_that_decides_it(history: History) -> None:
+    reader, at = Reader(), 0
+    for event, now, cause, _ in played(history).log:
+        if now != at:
+            reader.settled()
+            at = now
+        reader.hear(event, cause)
