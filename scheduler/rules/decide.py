@@ -16,11 +16,11 @@ from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, kinds
-from scheduler.rules.admission.limits import limit_set
 from scheduler.rules.admission.quota import Pending
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.fleet import Candidates
+from scheduler.rules.limiting import limit_set
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, sizes_to_try
@@ -92,7 +92,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None) -> list
         case commands.ChangeCompany():
             return _change_company(state, command)
         case commands.SetLimit():
-            return limit_set(state, command)
+            return limit_set(state.limits, state.companies, command)
         case commands.RemoveCompany():
             company = _company(state, command.company)
             if company.apps:

@@ -11,8 +11,8 @@ from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, Quot
 from scheduler.model.events import AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules import readiness, validate
-from scheduler.rules.admission.limits import check_submission
 from scheduler.rules.entities import Company
+from scheduler.rules.limiting import check_submission
 from scheduler.rules.placement.sizing import memory_for, requested_resources
 from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
@@ -72,7 +72,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     )
     if state.settings.admission == "fair":
         if state.limits.values:
-            check_submission(state, registered, at)
+            check_submission(state.limits, state.claims, registered, at)
         _check_purchase(company, registered)
         _check_size(state, sizing, cores or 0)
         _check_fits(state, registered)
