@@ -135,7 +135,7 @@ PLANTS: dict[Plant, Found] = {
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
     a_state_remembers_no_commands: Found(6),
     begun_tasks_do_not_come_back: Found(6, from_seed=20),
-    executors_outstay_the_time_of_their_app: Found(6, from_seed=15),
+    executors_outstay_the_time_of_their_app: Found(6, from_seed=10),
     every_end_meets_every_condition: Found(7, from_seed=130),
 }
 
