@@ -66,6 +66,14 @@ def _claims(state: ClusterState, app: App) -> list[dict[str, Any]]:
     ]
 
 
+def _runtime(app: App, at: int) -> dict[str, Any] | None:
+    """How long the app may run and has run at `at` (ms), and when its time was over (semantics X); None = any time."""
+    if app.max_runtime_s is None:
+        return None
+    ran_ms = app.ran_ms + (0 if app.running_since is None else at - app.running_since)
+    return {"maxRuntime": app.max_runtime_s, "ranMs": ran_ms, "expiredAt": app.expired_at or None}
+
+
 class _Story:
     def __init__(self, name: str) -> None:
         self.name = name
@@ -145,6 +153,7 @@ class _Story:
             "admission": self.admission,
             "drivers": self.drivers,
             "executors": self.executors,
+            "runtime": _runtime(app, at),
             "claims": _claims(self.state, app),
             "losses": self.losses,
             "excludedWorkers": exclusions(self.state, app),

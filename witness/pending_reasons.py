@@ -14,6 +14,7 @@ from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.admission.limits import Broken, holder_text
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import is_full
@@ -30,6 +31,7 @@ CAUSES = (
     "dependency",
     "hold",
     "no-live-worker",
+    "beyond-limit",
     "beyond-quota",
     "quota",
     "reserved",
@@ -104,11 +106,13 @@ def _no_worker() -> Told:
 
 
 def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
-    """No large worker (N3), the company's quota (C4, C6), its reservation (C7), the user's queue (F1, F2)."""
+    """No large worker (N3), a limit (N2), the quota (C4, C6), a reservation (C7), the user's queue (F1, F2)."""
     spec, limit, queue = app.spec, company.limit, company.users[app.spec.user]
     if not app.need.hostable:
         size = app.need.least if not state.fleet.could_host(app.need.least) else app.need.driver
         return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
+    if limit.limited and (over := limit.broken(spec.user, app.queued.request)) is not None:
+        return Wait("beyond-limit", "N2", partial(_over_limit, spec.company, *over))
     borrows = state.queue.may_borrow(spec.company)
     if not borrows and not limit.admits(app.queued.request):
         alone = not limit.fits_alone(app.queued.request)
@@ -117,7 +121,7 @@ def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) ->
     reserver = limit.reserver() if limit.reservations else None
     if reserver is not None and reserver.app != spec.app:
         return Wait("reserved", "C7", partial(_reserved, company, reserver))
-    head = queue.first if borrows else queue.head
+    head = (queue.first if borrows else queue.head) or _kept_out(company, queue, borrows=borrows)
     if head is not None and head.app != spec.app:
         return Wait("queue", APP_POLICIES[state.settings.app_policy].rule, partial(_queued, queue, app))
     return None
@@ -125,6 +129,22 @@ def _behind_its_company(state: ClusterState, company: CompanyQueue, app: App) ->
 
 def _live(state: ClusterState) -> list[Worker]:
     return [worker for worker in state.workers.values() if worker.status == "alive"]
+
+
+def _kept_out(company: CompanyQueue, queue: UserQueue, *, borrows: bool) -> Pending | None:
+    """The user's next app that a limit keeps out now (N2); None if there are no limits."""
+    limit, user = company.limit, queue.contender.user
+    apps = (one for _, one in queue.by_policy if one.hostable and limit.possible(user, one.request))
+    return next((one for one in apps if borrows or limit.fits_alone(one.request)), None) if limit.limited else None
+
+
+def _over_limit(company: str, user: str, over: Broken) -> Told:
+    holds = "runs" if over.name == "max_running_apps" else "claims"
+    text = (
+        f"limit {over.name} of {holder_text(company, user)}: {holds} {over.present} of {over.limit}, {over.asked} asked"
+    )
+    facts = {"limit": over.name, "company": company, "user": user or None}
+    return text, {**facts, "present": over.present, "most": over.limit, "asked": over.asked}
 
 
 def _over_quota(company: CompanyQueue, app: App) -> Told:
@@ -356,14 +376,14 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
         return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
-    wait, company = _kept_out(state, app, size, kept) or _for_room(state, size), app.spec.company
+    wait, company = _barred(state, app, size, kept) or _for_room(state, size), app.spec.company
     short = wait.cause == "workers-full" and settings.admission == "fair" and not state.queue.reached(company)
     if short and not state.fleet.total.covers(state.queue.parts_of_active()):
         return Wait("parts-exceed-cluster", "C8", partial(_parts, state, company))
     return wait
 
 
-def _kept_out(state: ClusterState, app: App, size: Resources, kept: Collection[str]) -> Wait | None:
+def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str]) -> Wait | None:
     """The app is excluded from the workers that have room (W7, W9), or these are suspected (W8)."""
     there = [state.workers[name] for name in kept if name in state.workers]
     if any(worker.status == "alive" and worker.open_to(app.spec.app).covers(size) for worker in there):
@@ -403,7 +423,7 @@ def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
         )
     else:
         *_, kept = left_out(state, app, size, state.at)
-        barred = _kept_out(state, app, size, kept)
+        barred = _barred(state, app, size, kept)
 
         def for_room() -> Told:
             text, facts = barred.tell() if barred is not None else _for_room(state, size).tell()

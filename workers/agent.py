@@ -40,6 +40,7 @@ from workers.executor import ExecutorSpec
 from workers.forkserver import Forkserver, ForkserverLost
 from workers.offer import Offer, WorkerBusy
 from workers.processes import (
+    children,
     descendants,
     in_session,
     is_same_process,
@@ -226,6 +227,7 @@ class Agent:
                 commands.StartedExecutor(executor=executor, worker=self.offer.worker) for executor in running
             ]
         self._tell_to_leave(granted)
+        self._warn(granted)
         self._start(granted, revoked)
         for executor in revoked:
             if executor not in self._running and executor not in self._ended:
@@ -239,6 +241,19 @@ class Agent:
             if self._told.get(executor) != grant.leaving:
                 self._files.tell_to_leave(executor, grant.leaving)
                 self._told[executor] = grant.leaving
+
+    def _warn(self, granted: Mapping[str, Grant]) -> None:
+        """Send what runs the signal that its app's time is almost over, once for each warning (semantics X2).
+
+        An agent that dies between the signal and the note of it sends it again.
+        """
+        for executor, grant in granted.items():
+            holder = self._running.get(executor) if grant.warning is not None else None
+            if grant.warning is None or holder is None or not holder.pid:
+                continue
+            if self._files.warned_at(executor) != grant.warning.at:
+                send_signal(children(holder.pid), signal.Signals[f"SIG{grant.warning.signal}"])
+                self._files.note_warning(executor, grant.warning.at)
 
     def _start(self, granted: Mapping[str, Grant], revoked: Collection[str]) -> None:
         """Start what is missing, unless something is running without a grant: both may use the same cores.

@@ -36,13 +36,14 @@ class Driver:
         self._files = RunDir(spec.run_dir, spec.worker)
         self._group = TaskGroup(self._grant, spec.grace_s)
         self._stop = False
+        self._grace_s = spec.grace_s
         self._next_check_s = 0.0
         self._tail = b""
         """Output tail that is not in the store yet."""
         self._wakeup = Wakeup(self._on_term)
 
     def work_off(self) -> ExitNote:
-        """Run the program until it ends, the grant is revoked or SIGTERM arrives."""
+        """Run the program until it ends, the grant is revoked, its app's time is over (X2) or SIGTERM arrives."""
         begun = False
         outage = Outage(driver=self._grant.executor)
         while not self._stop and not self._group.ended:
@@ -61,7 +62,7 @@ class Driver:
             self._group.reap()
             self._group.enforce()
         ended = self._group.ended[0] if self._group.ended else None
-        self._group.stop(self._wakeup.wait)
+        self._group.stop(self._wakeup.wait, self._grace_s)
         return self._note(ended)
 
     def _check_store(self) -> None:
@@ -70,6 +71,9 @@ class Driver:
         if now_s < self._next_check_s:
             return
         self._next_check_s = now_s + OUTPUT_S
+        leaving = self._files.leaving(self._grant.executor)
+        if leaving is not None and leaving.firm:
+            self._stop, self._grace_s = True, leaving.grace_s
         if not self._work.is_granted(self._worker, self._grant.executor):
             self._stop = True
         self._tail = next(iter(self._group.news().values()), self._tail)

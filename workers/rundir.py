@@ -93,6 +93,17 @@ class RunDir:
         except (FileNotFoundError, IndexError, ValueError):
             return None
 
+    def warned_at(self, executor: str) -> int:
+        """When (ms) the warning was due that the executor got last, 0 = it got none (semantics X2)."""
+        try:
+            return int(self._file(executor, "warned").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def note_warning(self, executor: str, at: int) -> None:
+        """Note that the executor got the warning that was due at `at` (ms)."""
+        self._file(executor, "warned").write_text(str(at))
+
     def program_log(self) -> Path:
         """The file with the executors' own messages."""
         return self.path / "executors.log"
@@ -143,7 +154,7 @@ class RunDir:
         """Remove the files of an executor whose end is in the log."""
         for path in self._executors.glob(f"{_file_name(executor)}.draft-*"):
             path.unlink(missing_ok=True)
-        for kind in ("exit", "stop-at", "lock"):
+        for kind in ("exit", "stop-at", "warned", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
     def claim_cpus(self, count: int) -> list[int]:

@@ -60,6 +60,14 @@ def read_duration(text: str) -> int:
     return int(found[1]) * _UNIT_S[(found[2] or "").lower()]
 
 
+def read_warning(text: str) -> tuple[str, int]:
+    """A signal and a time before the end, in seconds, written `USR1@60` or `USR1@5m`. Raises: click.BadParameter."""
+    name, at, before = text.partition("@")
+    if not at or not name:
+        raise click.BadParameter(f"{_short(text)} is not of the form SIGNAL@TIME; write it like USR1@60s")
+    return read_text(name).upper().removeprefix("SIG"), read_duration(before)
+
+
 def read_cores(text: str) -> int | Literal["unlimited"]:
     """A number of cores, or "unlimited". Raises: click.BadParameter."""
     return "unlimited" if text == "unlimited" else _read_number(text, "unlimited")
@@ -79,6 +87,12 @@ class Seconds(click.FloatRange):
 def read_limit(text: str) -> int | None:
     """A whole number, or None for "none". Raises: click.BadParameter."""
     return None if text == "none" else _read_number(text, "none")
+
+
+def read_named_limit(text: str) -> tuple[str, int | None]:
+    """A limit and its value, None for "none", written `NAME=VALUE`. Raises: click.BadParameter."""
+    name, value = read_pair(text)
+    return read_text(name), read_size(value) if name.endswith("_mb") and value != "none" else read_limit(value)
 
 
 def _read_number(text: str, otherwise: str) -> int:

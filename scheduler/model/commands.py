@@ -42,7 +42,8 @@ class RegisterCompany(_Request, frozen=True):
     """Add a tenant with a quota: both amounts, or `part` ("n/d" or "25%"), or neither for 1/N (semantics C2).
 
     `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2).
-    `resources`: amounts of further kinds; those not named are not limited (semantics R4).
+    `resources`: amounts of further kinds; those not named are not limited (semantics R4). The two times, in seconds,
+    take the place of the settings of the same name (semantics X1).
     """
 
     company: str
@@ -51,10 +52,15 @@ class RegisterCompany(_Request, frozen=True):
     part: str | None = None
     borrow: bool | None = None
     resources: dict[str, int] = {}
+    default_max_runtime_s: int | None = None
+    max_max_runtime_s: int | None = None
 
 
 class ChangeCompany(_Request, frozen=True):
-    """Replace a tenant's quota in full, or `borrow`, or both. With `borrow` alone the quota is unchanged."""
+    """Replace a tenant's quota in full. If the command states other things and no quota, the quota is unchanged.
+
+    The times are as in `RegisterCompany`; 0 removes one.
+    """
 
     company: str
     cores: int | None = None
@@ -62,12 +68,27 @@ class ChangeCompany(_Request, frozen=True):
     part: str | None = None
     borrow: bool | None = None
     resources: dict[str, int] = {}
+    default_max_runtime_s: int | None = None
+    max_max_runtime_s: int | None = None
 
 
 class RemoveCompany(_Request, frozen=True):
     """Remove a tenant without apps."""
 
     company: str
+
+
+class SetLimit(_Request, frozen=True):
+    """Set a limit of the cluster, a company or a user of it, where `*` are all without their own (semantics N1).
+
+    The cluster's is that of every company without its own. `value` None removes the limit.
+    """
+
+    scope: Literal["cluster", "company", "user"]
+    name: str
+    value: int | None = None
+    company: str | None = None
+    user: str | None = None
 
 
 class RegisterWorker(_Request, frozen=True, kw_only=True):
@@ -126,7 +147,8 @@ class SubmitApp(_Request, frozen=True):
     and the most executors of an app whose demand follows its backlog (L6). `priority` orders the user's own apps (Q1).
     `after`: condition -> earlier apps of the company that must have ended so first (J1); `hold`: not before a release
     (J3). Of further kinds, an app that sizes its executors states what each executor has, another one what each task
-    needs, such as "1" or "1/4" (R3).
+    needs, such as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how
+    many seconds before that its tasks get it (X2).
     """
 
     app: str
@@ -158,6 +180,8 @@ class SubmitApp(_Request, frozen=True):
     executor_resources: dict[str, int] = {}
     task_resources: dict[str, str] = {}
     driver_resources: dict[str, int] = {}
+    max_runtime_s: int | None = None
+    warn: tuple[str, int] | None = None
 
 
 class ScaleApp(_Request, frozen=True):
@@ -184,6 +208,14 @@ class KillApp(_Request, frozen=True):
     """End an app; its executors stop and hold their grants until they are gone (semantics A5)."""
 
     app: str
+
+
+class ExtendApp(_Request, frozen=True):
+    """Let the app run `by_s` seconds longer: up to the maximum, or `beyond_maximum`, as operators may (X3)."""
+
+    app: str
+    by_s: int
+    beyond_maximum: bool = False
 
 
 class ReprioritizeApp(_Request, frozen=True):
@@ -259,9 +291,9 @@ class EndedDriver(_Request, frozen=True, kw_only=True):
     detail: str = ""
 
 
-CompanyCommand = RegisterCompany | ChangeCompany | RemoveCompany
+CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
-AppCommand = SubmitApp | ScaleApp | KillExecutors | KillApp
+AppCommand = SubmitApp | ScaleApp | ExtendApp | KillExecutors | KillApp
 OrderCommand = ReprioritizeApp | HoldApp | ReleaseApp
 Report = EndApp | StartedExecutor | EndedExecutor | ReportBacklog | EndedDriver
 """What a worker reports."""

@@ -167,6 +167,23 @@ class NeverFits(CommandRejected):
         )
 
 
+class LimitExceeded(CommandRejected):
+    """An app exceeds a limit of its company or user (semantics N2)."""
+
+    def __init__(self, name: str, holder: str, limit: int, present: str) -> None:
+        super().__init__(f"limit {name} of {holder} is {limit}, and {present}")
+
+
+class RuntimeTooLong(CommandRejected):
+    """An app would run longer than its company's apps may (semantics X1, X3)."""
+
+    def __init__(self, asked_s: int, most_s: int, company: str) -> None:
+        super().__init__(
+            f"the app asks to run for {asked_s} s, but apps of company {company!r} may run for at most {most_s} s; "
+            "ask for less, or let an operator run `fairlog extend APP --by TIME --beyond-maximum` later"
+        )
+
+
 def refusal_of(name: str, message: str) -> CommandRejected:
     """A refusal from its stored class name and message; InternalError if the class is unknown."""
     found = globals().get(name)

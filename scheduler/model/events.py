@@ -87,6 +87,13 @@ class Elastic(NamedTuple):
     step: int
 
 
+class Warn(NamedTuple):
+    """The signal, without SIG, that an app's tasks get so many seconds before its time is over (semantics X2)."""
+
+    signal: str
+    before_s: int
+
+
 class Locations(NamedTuple):
     """The preferred hosts of an executor and their racks, both sorted; None = anywhere (semantics L3)."""
 
@@ -185,6 +192,8 @@ class ClusterConfigured(_Fact, frozen=True):
     suspect_window_s: int = 300
     suspect_s: int = 60
     retry_backoff_s: int = 1
+    default_max_runtime_s: int | None = None
+    max_max_runtime_s: int | None = None
 
 
 class KindRegistered(_Fact, frozen=True):
@@ -197,7 +206,8 @@ class CompanyRegistered(_Fact, frozen=True):
     """A tenant and its quota: amounts, a `part` "n/d" of the live cluster, or neither for 1/N (semantics C2).
 
     `borrow`: whether it may exceed its quota (semantics C6); None = only a default quota may be passed (C2). `kinds`:
-    the further kinds that the amounts name; others are not limited (R4).
+    the further kinds that the amounts name; others are not limited (R4). The two times, in seconds, take the place of
+    the settings of the same name for its apps (semantics X1).
     """
 
     company: str
@@ -205,6 +215,8 @@ class CompanyRegistered(_Fact, frozen=True):
     part: str | None = None
     borrow: bool | None = None
     kinds: tuple[str, ...] = ()
+    default_max_runtime_s: int | None = None
+    max_max_runtime_s: int | None = None
 
     @property
     def by_default(self) -> bool:
@@ -219,6 +231,19 @@ class CompanyRegistered(_Fact, frozen=True):
 
 class CompanyChanged(CompanyRegistered, frozen=True):
     """The company's new quota, in full."""
+
+
+class LimitSet(_Fact, frozen=True):
+    """A limit is `value` from here on, None = there is none (semantics N1).
+
+    Without `company` it is that of every company without its own; with a `user` it is that of this user of the company,
+    `*` = of every user of it without its own.
+    """
+
+    name: str
+    value: int | None
+    company: str = ""
+    user: str = ""
 
 
 class CompanyRemoved(_Fact, frozen=True):
@@ -298,7 +323,8 @@ class AppRegistered(_Fact, frozen=True):
     `executor_limit` is the most executors at once (P5); None = no limit. `elastic`: the demand follows the backlog
     (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J). An executor of c cores runs
     c // `cores_per_task` tasks at once (A7). A task that failed waits `retry_backoff_s`, twice as long after each
-    further failure (W10).
+    further failure (W10). `max_runtime_s` is the time that it may run (X1); None = no limit. `warn`: its tasks are
+    warned before (X2).
     """
 
     app: str
@@ -320,6 +346,8 @@ class AppRegistered(_Fact, frozen=True):
     on_hold: bool = False
     cores_per_task: int = 1
     retry_backoff_s: int = 0
+    max_runtime_s: int | None = None
+    warn: Warn | None = None
 
 
 class RoomReserved(_Fact, frozen=True):
@@ -511,11 +539,34 @@ class AppReleased(_Fact, frozen=True):
     app: str
 
 
-class AppRemoved(_Fact, frozen=True):
-    """The app ended; its request leaves all three ledgers (semantics A5). `unmet`: a dependency cannot be met (J2)."""
+class AppWarned(_Fact, frozen=True):
+    """The tasks of the app that run now get the signal: its time is almost over (semantics X2)."""
 
     app: str
-    reason: Literal["finished", "failed", "killed", "unmet"]
+    signal: str
+
+
+class AppExpired(_Fact, frozen=True):
+    """The app has run for as long as it may; its executors and driver must stop (semantics X2)."""
+
+    app: str
+
+
+class AppExtended(_Fact, frozen=True):
+    """The app may run for `max_runtime_s` in all from here on (semantics X3)."""
+
+    app: str
+    max_runtime_s: int
+
+
+class AppRemoved(_Fact, frozen=True):
+    """The app ended; its request leaves all three ledgers (semantics A5).
+
+    `unmet`: a dependency cannot be met (J2); `expired`: its time was over (X2).
+    """
+
+    app: str
+    reason: Literal["finished", "failed", "killed", "unmet", "expired"]
     detail: str = ""
 
 
@@ -534,7 +585,7 @@ class RefusalsOmitted(_Fact, frozen=True):
 
 
 ClusterEvent = MasterElected | ClusterConfigured | KindRegistered
-CompanyEvent = CompanyRegistered | CompanyChanged | CompanyRemoved
+CompanyEvent = CompanyRegistered | CompanyChanged | LimitSet | CompanyRemoved
 WorkerEvent = (
     WorkerRegistered
     | WorkerChanged
@@ -546,6 +597,7 @@ WorkerEvent = (
 )
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased
+RuntimeEvent = AppWarned | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded
@@ -556,6 +608,7 @@ Event = (
     | WorkerEvent
     | AppEvent
     | OrderEvent
+    | RuntimeEvent
     | DriverEvent
     | ExecutorEvent
     | HoldEvent

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict
 class Leaving(BaseModel):
     """The executor was told to leave for a claim: it begins no task and ends when those it runs have (semantics E5).
 
-    `deadline` is in ms since the epoch. With `firm`, the tasks that run then get SIGTERM, and SIGKILL `grace_s` later.
+    `deadline` is in ms since the epoch, 0 = now. With `firm`, the tasks that run then get SIGTERM, and SIGKILL after
+    `grace_s`. The executors and the driver of an app whose time is over leave firmly, now (semantics X2).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -19,6 +20,15 @@ class Leaving(BaseModel):
     deadline: int
     firm: bool = False
     grace_s: int = 0
+
+
+class RuntimeWarn(BaseModel):
+    """The signal, without SIG, that tasks of the executor or its driver were to get at `at` (ms) (semantics X2)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    signal: str
+    at: int
 
 
 class Grant(BaseModel):
@@ -58,6 +68,7 @@ class Grant(BaseModel):
     leaving: Leaving | None = None
     addresses: dict[str, tuple[str, ...]] = {}
     per_task: tuple[tuple[str, int, int], ...] = ()
+    warning: RuntimeWarn | None = None
 
     @property
     def tasks_at_once(self) -> int:

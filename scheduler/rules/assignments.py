@@ -23,14 +23,19 @@ _WITHHELD = Private()
 def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901, PLR0912 - one test a field
     """The grant of an executor or driver: the JSON text of a `Grant` without its defaults; `STOP` if it must end now.
 
-    A reclaimed executor keeps its grant, with the deadline at which it must leave (semantics E5).
+    A reclaimed executor keeps its grant, with the deadline at which it must leave (semantics E5). So does what an app
+    holds whose time is over: it must leave now (X2).
     """
     app, leaving = state.apps[held.app], None
     if held.status == "stopping":
-        if held.revoked != "reclaimed" or app.ended is not None:
+        if app.ended is not None or held.revoked in ("killed", "idle"):
             return STOP
-        settings = state.settings
-        leaving = {"deadline": held.deadline, "firm": settings.reclaim == "firm", "grace_s": settings.kill_grace_s}
+        settings, over = state.settings, app.expired_at > 0
+        leaving = {
+            "deadline": 0 if over else held.deadline,
+            "firm": over or settings.reclaim == "firm",
+            "grace_s": settings.kill_grace_s,
+        }
     spec, private = app.spec, app.private or _WITHHELD
     grant: dict[str, Any] = {
         "executor": held.id,
@@ -69,6 +74,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["settled_at"] = settled_at
     if leaving is not None:
         grant["leaving"] = leaving
+    if held.warned_at and spec.warn is not None:
+        grant["warning"] = {"signal": spec.warn.signal, "at": held.warned_at}
     return _to_json(grant).decode()
 
 
@@ -90,9 +97,9 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
                     changes.put(event.worker, name, _grant(state, held, settled_at))
             case facts.ExecutorRemoved(executor=name) | facts.DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
-            case facts.AppRemoved() if event.app in state.apps:
+            case facts.AppRemoved() | facts.AppExpired() | facts.AppWarned() if event.app in state.apps:
                 for held in state.apps[event.app].allocations():
-                    changes.put(held.worker, held.id, STOP)
+                    changes.put(held.worker, held.id, _grant(state, held, settled_at))
             case facts.WorkerRegistered():
                 changes.joined.append(event.worker)
             case facts.WorkerRemoved():

@@ -29,7 +29,7 @@ LEAST_MB_PER_CORE = 256
 def usable_executors(app: App) -> int:
     """How many smallest executors the app can still use, its bounds regarded; of growing ones, how many cores."""
     need, size, spec = app.need, app.need.executor, app.spec
-    if not app.admitted or app.ended is not None or not size.cores:
+    if not app.admitted or app.ended is not None or app.expired_at or not size.cores:
         return 0
     if spec.driver is None and spec.cores is not None:  # most apps: save the calls
         requested, granted = app.requested, app.granted
@@ -76,6 +76,10 @@ class Claims:
         if theirs is None:
             theirs = self.users[key] = Standing()
         return self.total, self.of(company), theirs
+
+    def standing(self, company: str, user: str) -> Standing:
+        """That of the user, or of the company if `user` is ""; an empty one for a user who never submitted."""
+        return self.users.get((company, user)) or Standing() if user else self.of(company)
 
     def of(self, company: str) -> Standing:
         """The company's."""
@@ -136,6 +140,12 @@ class Claims:
             not need.driver.cores or fleet.could_host(need.driver)
         )
         need.most = fleet.total.holds(need.executor) if need.executor.cores else 0
+
+    def count(self, app: App, *, pending: int = 0, admitted: int = 0) -> None:
+        """Count so many apps of the company and the user of `app` more (semantics N1)."""
+        for standing in app.standings[1:]:
+            standing.pending += pending
+            standing.apps += admitted
 
     def admit(self, app: App) -> None:
         """Count an app that was admitted and granted nothing yet."""

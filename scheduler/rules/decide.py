@@ -30,10 +30,12 @@ from scheduler.rules.kinds import (
     check_kind,
     check_still_offered,
 )
+from scheduler.rules.limiting import limit_set
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 from scheduler.rules.readiness import put_on_hold, reprioritized
+from scheduler.rules.runtime import LONGEST_S, extended
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import registration
 from scheduler.rules.validate import (
@@ -43,25 +45,32 @@ from scheduler.rules.validate import (
     check_identifier,
     check_name,
     check_range,
+    check_runtimes,
     read_part,
 )
 
 
-def decide(state: ClusterState, command: Command) -> list[Event]:
-    """The events of `command`; none if it changes nothing. Raises: CommandRejected."""
+def decide(state: ClusterState, command: Command, at: int | None = None) -> list[Event]:
+    """The events of `command` at time `at` (ms; None = that of the state); none if it changes nothing.
+
+    Raises: CommandRejected.
+    """
     match command:
         case commands.StartedExecutor():
             return _executor_started(state, command)
         case commands.EndedExecutor():
             return _executor_ended(state, command)
         case commands.SubmitApp():
-            return [registration(state, _company(state, command.company), command)]
+            company = _company(state, command.company)
+            return [registration(state, company, command, state.at if at is None else at)]
         case commands.EndApp():
             return _end_app(state, command)
         case commands.KillApp():
             return _kill(state, command)
         case commands.ScaleApp():
             return scaled(state, _living(state, command.app), command)
+        case commands.ExtendApp():
+            return extended(state, _living(state, command.app), command)
         case commands.ReprioritizeApp():
             return reprioritized(_living(state, command.app), command.priority)
         case commands.HoldApp() | commands.ReleaseApp():
@@ -95,6 +104,8 @@ def decide(state: ClusterState, command: Command) -> list[Event]:
             return [_tenant(state, command)]
         case commands.ChangeCompany():
             return _change_company(state, command)
+        case commands.SetLimit():
+            return limit_set(state.limits, state.companies, command)
         case commands.RemoveCompany():
             company = _company(state, command.company)
             if company.apps:
@@ -283,7 +294,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
     """The grant returns. Unfinished tasks reset the done cores (S6); too many failures end the app (W5).
 
     An executor that was stopped has not failed, and leaves what is done as it is. An app ends as well if no other
-    worker is left to start its tasks (W9).
+    worker is left to start its tasks (W9). None of this holds for an app whose time is over (X2).
     """
     executor = _executor(state, command.executor)
     if command.done and command.reason != "exited":
@@ -309,7 +320,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
             unstartable=unstartable,
         )
     ]
-    if app.ended is None and not done:
+    if app.ended is None and not done and not app.expired_at:
         events += [] if revoked else after_removal(app)
         running = app.running - (executor.status == "running")
         failures = app.failures + 1
@@ -322,7 +333,10 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor) -> lis
 
 
 def _driver_ended(state: ClusterState, command: commands.EndedDriver) -> list[Event]:
-    """The app ends with its driver: finished on exit code 0, else failed unless supervised (semantics D3)."""
+    """The app ends with its driver: finished on exit code 0, else failed unless supervised (semantics D3).
+
+    One whose time is over ends otherwise (X2).
+    """
     driver = _driver(state, command.driver)
     if not _is_its_worker(driver, command.worker):
         return []
@@ -336,7 +350,7 @@ def _driver_ended(state: ClusterState, command: commands.EndedDriver) -> list[Ev
             exit_code=command.exit_code,
         )
     ]
-    if app.ended is None:
+    if app.ended is None and not app.expired_at:
         if command.reason == "exited" and command.exit_code == 0:
             events.append(facts.AppRemoved(app=driver.app, reason="finished"))
         elif not app.spec.supervise:
@@ -380,9 +394,12 @@ def _decommission(state: ClusterState, worker: Worker) -> list[Event]:
 
 
 def _end_app(state: ClusterState, command: commands.EndApp) -> list[Event]:
-    """The app ends because its tasks are over (semantics A5); an app with a driver ends with it instead (D3)."""
+    """The app ends because its tasks are over (semantics A5); an app with a driver ends with it instead (D3).
+
+    If its time was over first, it ends because of that (X2).
+    """
     app = _app(state, command.app)
-    if app.ended is not None:
+    if app.ended is not None or app.expired_at:
         return []
     if app.spec.driver is not None:
         raise InvalidCommand(f"app {command.app!r} ends when its driver ends; `fairlog kill {command.app}` ends both")
@@ -470,7 +487,7 @@ def _lose_all(state: ClusterState, worker: Worker) -> list[Event]:
     for driver in worker.drivers.values():
         events.append(facts.DriverRemoved(app=driver.app, driver=driver.id, worker=worker.id, reason="lost"))
         app = state.apps[driver.app]
-        if app.ended is None and not app.spec.supervise:
+        if app.ended is None and not app.spec.supervise and not app.expired_at:
             detail = f"its driver was lost with worker {worker.id}"
             events.append(facts.AppRemoved(app=driver.app, reason="failed", detail=detail))
     return events
@@ -483,13 +500,13 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         for executor in worker.executors.values()
     ]
     for name in dict.fromkeys(executor.app for executor in worker.executors.values() if executor.status != "stopping"):
-        if state.apps[name].ended is None:
+        if not state.apps[name].over:
             events += after_removal(state.apps[name])
     return events
 
 
 def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
-    """The event of a company and its quota (semantics C2)."""
+    """The event of a company, its quota (semantics C2) and how long its apps may run (X1)."""
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
     if (command.cores is None) != (command.memory_mb is None):
@@ -503,24 +520,34 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
         check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
         check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
         amounts = Resources(command.cores, command.memory_mb, limited)
+    least_s = 1 if isinstance(command, commands.RegisterCompany) else 0
+    usual_s, most_s = command.default_max_runtime_s, command.max_max_runtime_s
+    check_range("a company's default_max_runtime_s", usual_s, least_s, LONGEST_S)
+    check_range("a company's max_max_runtime_s", most_s, least_s, LONGEST_S)
+    check_runtimes(usual_s, most_s or None)
     return facts.CompanyRegistered(
         company=command.company,
         amounts=amounts,
         part=part,
         borrow=command.borrow,
         kinds=tuple(sorted(command.resources)),
+        default_max_runtime_s=usual_s,
+        max_max_runtime_s=most_s,
     )
 
 
 def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:
-    """The quota in full; what the command does not state stays (semantics C2, C6)."""
+    """The quota in full; what the command does not state stays (semantics C2, C6, X1)."""
     stated = asdict(_tenant(state, command))
     known = asdict(_company(state, command.company).spec)
-    if command.borrow is None:
-        stated["borrow"] = known["borrow"]
-    elif command.cores is None and command.part is None:
-        stated = {**known, "borrow": command.borrow}
-    return [] if stated == known else [facts.CompanyChanged(**stated)]
+    others = {name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s")}
+    given = {name: value for name, value in others.items() if value is not None}
+    quota = ("amounts", "part") if command.cores is not None or command.part is not None or not given else ()
+    changed = {**known, **{name: stated[name] for name in quota}, **given}
+    for name in ("default_max_runtime_s", "max_max_runtime_s"):
+        changed[name] = changed[name] or None
+    check_runtimes(changed["default_max_runtime_s"], changed["max_max_runtime_s"])
+    return [] if changed == known else [facts.CompanyChanged(**changed)]
 
 
 def _company(state: ClusterState, name: str) -> Company:
@@ -539,8 +566,8 @@ def _app(state: ClusterState, name: str) -> App:
 
 def _living(state: ClusterState, name: str) -> App:
     app = _app(state, name)
-    if app.ended is not None:
-        raise errors.AppEnded(name, app.ended)
+    if app.ended is not None or app.expired_at:
+        raise errors.AppEnded(name, app.ended or "expired")
     return app
 
 

@@ -29,6 +29,7 @@ from scheduler.model.events import (
     Wanted,
 )
 from scheduler.model.resources import Resources
+from scheduler.rules.admission.limits import most_app_cores
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.placement.delay import served_by
@@ -329,7 +330,8 @@ def _usable(app: App, sizing: Fixed, more: int) -> int:
 def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     """How many executors more, at most so many, the app may ask for now (semantics L1, L6).
 
-    As many as C4 or C6 lets pass, and as stay within the company's part or, with all claims, within the cluster.
+    As many as C4 or C6 and the limits (N2) let pass, and as stay within the company's part or, with all claims, within
+    the cluster.
     """
     if most <= 0 or state.settings.admission == "open":
         return max(0, most)
@@ -337,10 +339,14 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     beyond = state.queue.may_borrow(company)
     quota, part = state.queue.companies[company].limit, state.queue.part(company)
     claimed, cluster = claims.of(company).claimed, claims.total.claimed
+    if state.limits.values:
+        most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)
     more = 0
     while more < most:
         added = sizing.each * (_usable(app, sizing, more + 1) - app.usable)
         if not (beyond or quota.admits(added, lent=False)):
+            break
+        if quota.limited and quota.broken(app.spec.user, added, 0) is not None:
             break
         if not part.covers(claimed + added) and not _within(cluster + added, total, added):
             break

@@ -29,7 +29,7 @@ from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources, amoun
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Accounts, Balance, Standings, Usage
 
-AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet"]
+AppState = Literal["pending", "waiting", "running", "finished", "failed", "killed", "unmet", "expired"]
 
 
 def is_met(condition: Condition, ended: str) -> bool:
@@ -64,6 +64,10 @@ class Allocation(Struct):
     """Those of further kinds, held until it is gone (semantics R5)."""
     running_since: int = 0
     """Since when (ms) it runs, 0 if it does not yet (semantics W8)."""
+    started: bool = False
+    """Whether its worker said that it runs; a driver never says so."""
+    warned_at: int = 0
+    """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
 
 
 class Trouble(NamedTuple):
@@ -197,7 +201,7 @@ class Need:
 
     def more(self, app: App, fleet: Fleet) -> Resources:
         """What the app can still use, at most the live cluster (semantics A8)."""
-        if not self.hostable or not app.admitted or app.ended is not None:
+        if not self.hostable or not app.admitted or app.ended is not None or app.expired_at:
             return NOTHING
         if self.growing:
             left = Resources(app.usable, app.left_executor_memory_mb) if app.usable else NOTHING
@@ -273,7 +277,7 @@ class App(Struct):
     """Log position at which its last reservation lapsed, 0 = none did."""
     admitted: int = 0
     admitted_at: int = 0
-    ended: Literal["finished", "failed", "killed", "unmet"] | None = None
+    ended: Literal["finished", "failed", "killed", "unmet", "expired"] | None = None
     ended_at: int = 0
     detail: str = ""
     granted: Resources = NOTHING
@@ -324,6 +328,17 @@ class App(Struct):
     """Until when (ms) it gets no hold, because its last one reached its limit (semantics P8)."""
     losses: tuple[int, ...] = ()
     """The times (ms) of the last turns in which it lost executors to a claim, at most as many as matter (E4)."""
+    max_runtime_s: int | None = None
+    """How long it may run, extensions included (semantics X1, X3); None = any time."""
+    started: int = 0
+    """How many of its executors run, those that were told to stop included."""
+    ran_ms: int = 0
+    """How long it ran, with a limit only, up to `running_since` (ms), which is None while nothing of it runs."""
+    running_since: int | None = None
+    warned: bool = False
+    """Whether the warning of its present limit has come (semantics X2)."""
+    expired_at: int = 0
+    """When (ms) its time was over; 0 = it is not (semantics X2)."""
 
     @property
     def name(self) -> str:
@@ -356,7 +371,7 @@ class App(Struct):
     def beyond_least(self) -> Resources:
         """What an admitted elastic app claims beyond its least number of executors (semantics E7)."""
         sizing, elastic = self.sizing, self.spec.elastic
-        if elastic is None or not isinstance(sizing, Fixed) or not self.admitted or self.ended is not None:
+        if elastic is None or not isinstance(sizing, Fixed) or not self.admitted or self.over:
             return NOTHING
         least = sizing.each * elastic.least + (self.spec.driver or NOTHING)
         return (self.claim - least).at_least(NOTHING)
@@ -379,9 +394,19 @@ class App(Struct):
     @property
     def lacking(self) -> int:
         """How many executors of its fixed size placement owes it (semantics L1: target - starting - running)."""
-        if not isinstance(self.sizing, Fixed) or not self.admitted or self.ended is not None:
+        if not isinstance(self.sizing, Fixed) or not self.admitted or self.over:
             return 0
         return max(0, min(self.left_executors, self.left_cores // self.sizing.each.cores))
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or its time is over (semantics X2): it gets nothing more."""
+        return self.ended is not None or self.expired_at > 0
+
+    @property
+    def runs(self) -> bool:
+        """Whether the time that it may run passes now (semantics X1)."""
+        return (self.started > 0 or self.driver is not None) and self.ended is None
 
     @property
     def left_executors(self) -> int:

@@ -42,7 +42,7 @@ def end(state: ClusterState, hold: Hold, reason: Ending) -> Iterator[Event]:
     yield HoldEnded(hold=hold.id, worker=hold.worker, app=hold.app, reason=reason)
     for executor in list(hold.leaving.values()):
         app = state.apps[executor.app]
-        if app.ended is None:
+        if not app.over:
             yield RevocationWithdrawn(app=executor.app, executor=executor.id, worker=executor.worker)
             if hold.within:
                 yield from raised_by_return(app)

@@ -18,6 +18,7 @@ from scheduler.rules.timers import Timer
 from scheduler.rules.trouble import suspicion_timers
 
 if TYPE_CHECKING:
+    from scheduler.rules.admission.limits import Ceiling
     from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.entities import Allocation, App, Need, Pending, Worker
     from scheduler.rules.ledger import Standing
@@ -42,6 +43,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _pending_and_waiting(state)
     yield from _drivers_and_owed(state)
     yield from _claims(state)
+    yield from _numbers(state)
     yield from _holds(state)
     yield from _growing(state)
     for name, queue in state.queue.companies.items():
@@ -106,6 +108,19 @@ def _claims(state: ClusterState) -> Iterator[str]:
             yield f"live workers could host {need.least} or not, against what they offer"
 
 
+def _numbers(state: ClusterState) -> Iterator[str]:
+    """How many pending and admitted apps companies and users count (semantics N1)."""
+    counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for app in state.apps.values():
+        if app.ended is None:
+            for user in ("", app.spec.user):
+                counts[app.spec.company, user][app.admitted > 0] += 1
+    known = {**{(name, ""): each for name, each in state.claims.companies.items()}, **state.claims.users}
+    for holder, standing in known.items():
+        if [standing.pending, standing.apps] != counts[holder]:
+            yield f"{holder} counts {standing.pending} pending and {standing.apps} admitted apps, not {counts[holder]}"
+
+
 def _claim(app: App, state: ClusterState) -> Iterator[str]:
     """What the app needs and claims (semantics A8)."""
     name, need = app.spec.app, app.need
@@ -151,6 +166,10 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
         yield f"app {name!r} is granted {held} beyond its request"
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"
+    if app.started != sum(executor.started for executor in app.executors.values()):
+        yield f"app {name!r} counts {app.started} executors that were started"
+    if (app.running_since is not None) != (app.max_runtime_s is not None and app.runs):
+        yield f"the clock of app {name!r} runs or not, against its executors"
     if (name in state.waiting) != bool(app.admitted and app.ended is None):
         yield f"app {name!r} in state {app.state} is wrongly in or missing from waitingApps"
     if app.executors and not app.admitted:
@@ -226,9 +245,11 @@ def _drivers_and_owed(state: ClusterState) -> Iterator[str]:
         owed.setdefault(key_of(app), []).append(app.admitted)
     if state.owed.lists != owed or state.owed.positions() != [app.admitted for app in owing]:
         yield f"the unsatisfied apps are those admitted at {state.owed.positions()}, but placement owes those at {owed}"
-    if list(state.wishing()) != sorted((one for one in state.waiting.values() if one.target), key=lambda a: a.stated):
+    wishes = [one for one in state.waiting.values() if one.target and not one.expired_at]
+    if list(state.wishing()) != sorted(wishes, key=lambda app: app.stated):
         yield "the demands that are not met yet differ from those of the apps"
-    waiting = sorted(app.submitted for app in state.waiting.values() if app.spec.driver and app.driver is None)
+    placing = [app for app in state.waiting.values() if app.spec.driver and app.driver is None]
+    waiting = sorted(app.submitted for app in placing if not app.expired_at)
     if state.waiting_drivers != waiting:
         yield f"the drivers of the apps submitted at {waiting} wait, but the index holds {state.waiting_drivers}"
     held = sum(d.resources.cores for d in state.drivers.values() if state.workers[d.worker].status == "alive")
@@ -253,7 +274,7 @@ def _holds(state: ClusterState) -> Iterator[str]:
     for name, app in state.apps.items():
         if list(app.holds) != [hold.id for hold in state.holds.values() if hold.app == name]:
             yield f"the holds of app {name!r} are not those of the state"
-        holds = bool(app.executors) and app.ended is None
+        holds = bool(app.executors) and not app.over
         if (name in state.holders.get(app.spec.company, {})) != holds:
             yield f"app {name!r} is wrongly in or missing from the holders of executors"
     for hold in state.holds.values():
@@ -346,11 +367,17 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     limit = queue.limit
     heads: dict[str, Pending] = {}
     for user in queue.users.values():
-        hostable = [app for _, app in user.by_policy if app.hostable]
-        fitting = [app for app in hostable if limit.fits_alone(app.request)]
-        if (user.first, user.head) != (next(iter(hostable), None), next(iter(fitting), None)):
+        ceilings = _ceilings(name, user.contender.user, state)
+        apps = [app for _, app in user.by_policy if app.hostable]
+        possible = [app for app in apps if all(each.fits_alone(app.request) for each, _ in ceilings)]
+        fitting = [app for app in possible if limit.fits_alone(app.request)]
+        first, head = (
+            next((app for app in found[:1] if not any(each.broken(by, app.request) for each, by in ceilings)), None)
+            for found in (possible, fitting)
+        )
+        if (user.first, user.head) != (first, head):
             yield f"the heads of user {user.contender.user!r} of {name!r} are not the first that can be"
-        heads |= {app.app: app for app in fitting[:1]}
+        heads |= {} if head is None else {head.app: head}
     judged = {app for group in limit.groups.values() for app in group.heads}
     requests = {head.request for head in heads.values()}
     if heads.keys() - limit.reserved.keys() != judged or requests != limit.groups.keys():
@@ -362,6 +389,12 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     waiting = sorted(one for one in limit.reserved.values() if state.apps[one[2].app].state == "pending")
     if waiting != limit.reservations:
         yield f"company {name!r} reserves room for apps that are not pending"
+
+
+def _ceilings(company: str, user: str, state: ClusterState) -> list[tuple[Ceiling, Standing]]:
+    """The limits by which apps of the user are passed over, and what counts against them (semantics N2)."""
+    known = [(state.limits.ceiling(company, each), state.claims.standing(company, each)) for each in ("", user)]
+    return [(ceiling, standing) for ceiling, standing in known if ceiling is not None]
 
 
 def _sum(held: Collection[Allocation]) -> Resources:

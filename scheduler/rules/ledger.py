@@ -119,6 +119,9 @@ class Standing:
 
     Not kept for the cluster, nor where no setting regards it.
     """
+    pending: int = 0
+    """How many apps are pending, and how many are in waitingApps; not kept for the cluster (semantics N1)."""
+    apps: int = 0
 
     def occupied(self, balance: Balance, occupancy: str) -> Resources:
         """What counts as occupied under the setting `occupancy`; `balance` is the ledger (semantics O3)."""

@@ -16,6 +16,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
@@ -93,6 +94,8 @@ def _quota(state: Facts, event: events.CompanyRegistered) -> Broken:
         return "R4", f"the quota of company {event.company!r} does not name the kinds of which it has amounts"
     if (broken := _refused("R1", lambda: check_registered(state.kinds, event.kinds))) is not None:
         return broken
+    if any(time_s is not None and time_s < 1 for time_s in (event.default_max_runtime_s, event.max_max_runtime_s)):
+        return "X1", f"apps of company {event.company!r} cannot run for less than 1 s"
     if event.part is not None:
         try:
             if "/" not in event.part:
@@ -100,6 +103,15 @@ def _quota(state: Facts, event: events.CompanyRegistered) -> Broken:
             read_part(event.part)
         except CommandRejected as error:
             return "C2", str(error)
+    return None
+
+
+def _limit_set(state: Facts, event: events.LimitSet) -> Broken:
+    least = int(event.name == RATE)
+    if event.name not in NAMES or (event.value is not None and not least <= event.value <= HIGHEST):
+        return "N1", f"limit {event.name!r} cannot be {event.value}"
+    if (event.company and event.company not in state.companies) or (event.user and not event.company):
+        return "N1", f"company {event.company!r} is not registered"
     return None
 
 
@@ -212,7 +224,16 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         or _sized(event)
         or _ordered(state, event)
         or _kinds(state, event)
+        or _timed(event)
     )
+
+
+def _timed(event: events.AppRegistered) -> Broken:
+    if event.max_runtime_s is not None and event.max_runtime_s < 1:
+        return "X1", f"app {event.app!r} may run for {event.max_runtime_s} s"
+    if event.warn is not None and not (event.warn.before_s > 0 < (event.max_runtime_s or 0) - event.warn.before_s):
+        return "X2", f"app {event.app!r} cannot be warned {event.warn.before_s} s before its end"
+    return None
 
 
 def _ordered(state: Facts, event: events.AppRegistered) -> Broken:
@@ -296,6 +317,8 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
     """What every grant of a worker to an app needs: an admitted app, a live worker with room, an amount."""
     if app is None or not app.admitted or app.ended is not None:
         return "P6", f"app {event.app!r} is not in waitingApps"
+    if app.expired_at:
+        return "X2", f"the time of app {event.app!r} is over"
     worker = state.workers.get(event.worker)
     if worker is None or worker.status != "alive":
         return "P1", f"worker {event.worker!r} is not live"
@@ -430,7 +453,7 @@ def _revocation_withdrawn(state: Facts, event: events.RevocationWithdrawn) -> Br
     broken = _executor(state, event, "E5")
     if broken is None:
         held = state.executors[event.executor]
-        if held.revoked != "reclaimed" or state.apps[held.app].ended is not None:
+        if held.revoked != "reclaimed" or state.apps[held.app].over:
             return "E5", f"executor {event.executor!r} does not leave for a claim"
         if held.claim in state.holds:
             return "E5", f"the claim for which executor {event.executor!r} leaves is not void"
@@ -455,7 +478,7 @@ def _driver_removed(state: Facts, event: events.DriverRemoved) -> Broken:
 
 def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     app = state.apps.get(event.app)
-    if app is None or app.ended is not None:
+    if app is None or app.ended is not None or app.expired_at:
         return "O4", f"app {event.app!r} is not known or has ended"
     if event.done_cores < 0 or not event.requested.covers(Resources(event.done_cores)):
         return "O4", f"app {event.app!r} cannot request {event.requested}, {event.done_cores} cores of it done"
@@ -515,7 +538,38 @@ def _app_removed(state: Facts, event: events.AppRemoved) -> Broken:
     app = state.apps.get(event.app)
     if app is None or app.ended is not None:
         return "A5", f"app {event.app!r} is not known or has ended"
-    return ("J2", f"app {event.app!r} waits for nothing in vain") if event.reason == "unmet" and not app.unmet else None
+    if event.reason == "unmet" and not app.unmet:
+        return "J2", f"app {event.app!r} waits for nothing in vain"
+    if (event.reason == "expired") != (app.expired_at > 0):
+        return "X2", f"app {event.app!r} is removed as {event.reason}, and its time was over at {app.expired_at}"
+    if app.expired_at and (app.executors or app.driver is not None):
+        return "X2", f"app {event.app!r} still holds {app.granted}"
+    return None
+
+
+def _app_warned(state: Facts, event: events.AppWarned) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.running_since is None or app.expired_at:
+        return "X2", f"app {event.app!r} does not run for a limited time"
+    if app.spec.warn is None or app.spec.warn.signal != event.signal or app.warned:
+        return "X2", f"app {event.app!r} asked for another warning, or was warned already"
+    return None
+
+
+def _app_expired(state: Facts, event: events.AppExpired) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or not app.admitted or app.ended is not None or app.expired_at:
+        return "X2", f"app {event.app!r} is not in waitingApps, or its time was over before"
+    return None if app.max_runtime_s is not None else ("X2", f"app {event.app!r} may run for any time")
+
+
+def _app_extended(state: Facts, event: events.AppExtended) -> Broken:
+    app = state.apps.get(event.app)
+    if app is None or app.ended is not None or app.expired_at:
+        return "X3", f"app {event.app!r} is not known, has ended, or its time is over"
+    if app.max_runtime_s is None or event.max_runtime_s <= app.max_runtime_s:
+        return "X3", f"app {event.app!r} may run for {app.max_runtime_s} s, which {event.max_runtime_s} s do not extend"
+    return None
 
 
 def _command_refused(_: Facts, event: events.CommandRefused) -> Broken:
@@ -534,6 +588,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.KindRegistered: _kind_registered,
     events.CompanyRegistered: _company_registered,
     events.CompanyChanged: _company_changed,
+    events.LimitSet: _limit_set,
     events.CompanyRemoved: _company_removed,
     events.WorkerRegistered: _worker_registered,
     events.WorkerChanged: _worker_changed,
@@ -561,6 +616,9 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.AppReprioritized: _app_reprioritized,
     events.AppHeld: _app_held,
     events.AppReleased: _app_held,
+    events.AppWarned: _app_warned,
+    events.AppExpired: _app_expired,
+    events.AppExtended: _app_extended,
     events.AppRemoved: _app_removed,
     events.CommandRefused: _command_refused,
     events.RefusalsOmitted: _refusals_omitted,

@@ -28,6 +28,8 @@ _OPERATIONS = {
     "worker": "RegisterWorker",
     "submit": "SubmitApp",
     "kill": "KillApp",
+    "extend": "ExtendApp",
+    "limit": "SetLimit",
     "scale": "ScaleApp",
     "reprioritize": "ReprioritizeApp",
     "hold": "HoldApp",

@@ -63,6 +63,10 @@ _RECORDS: dict[str, type[Any]] = {
     "companies": _COMPANY,
     "users": _USER,
     "workers": _record_of(Worker, "executors", "drivers", "holds", "leaving"),
+    "limits": defstruct("Limit", [("company", str), ("user", str), ("values", dict[str, int])], bases=(_Record,)),
+    "buckets": defstruct(
+        "Bucket", [("company", str), ("user", str), ("tokens", int), ("second", int)], bases=(_Record,)
+    ),
     "lost": _record_of(LostWorker),
     "apps": _record_of(
         App,
@@ -97,6 +101,8 @@ def lines(state: ClusterState) -> Iterator[str]:
         "companies": ((name, *_company(company)) for name, company in companies),
         "users": ((name, user, *_user(known)) for name, company in companies for user, known in company.users.items()),
         "workers": map(_worker, state.workers.values()),
+        "limits": ((*holder, values) for holder, values in sorted(state.limits.values.items())),
+        "buckets": ((*holder, *bucket) for holder, bucket in sorted(state.limits.buckets.items())),
         "lost": map(_lost, state.lost.values()),
         "apps": map(_app, state.apps.values()),
         "executors": map(_allocation, state.executors.values()),
@@ -170,6 +176,10 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
         case "holds":
             hold = state.holds[record.id] = Hold(**values)
             state.workers[hold.worker].holds[hold.id] = state.apps[hold.app].holds[hold.id] = hold
+        case "limits":
+            state.limits.restore((record.company, record.user), record.values)
+        case "buckets":
+            state.limits.buckets[record.company, record.user] = record.tokens, record.second
         case "ended":
             state.ended[record.app] = None
         case "commands":

@@ -38,6 +38,7 @@ from scheduler.model.events import (
     OnePerWorker,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.user import Contender
 from scheduler.rules.claims import Claims
@@ -105,6 +106,7 @@ class ClusterState:
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.claims = Claims(self.fleet)
+        self.limits = Limits()
         self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
@@ -173,7 +175,7 @@ class ClusterState:
 
     def wants_executors(self, app: App) -> bool:
         """Whether placement owes the app an executor (P4, A7), within its limit (P5), once its driver runs (D1)."""
-        if app.ended is not None or not app.admitted:
+        if app.ended is not None or not app.admitted or app.expired_at:
             return False
         limit = app.executor_limit
         if limit is not None and limit <= len(app.executors):
@@ -295,6 +297,8 @@ class ClusterState:
             "balance": to_builtins(self.balance),
             "companies": {name: self._company_facts(company) for name, company in self.companies.items()},
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
+            "limits": [[*holder, each] for holder, each in sorted(self.limits.values.items())],
+            "buckets": [[*holder, *bucket] for holder, bucket in sorted(self.limits.buckets.items())],
             "lost": {name: _facts(worker) for name, worker in self.lost.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
@@ -331,6 +335,7 @@ class ClusterState:
                 standing = self.claims.standings(name, user_name)[2]
                 known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
                 self.queue.add_user(name, known)
+            self.queue.set_limits(name, self.limits)
         for worker in self.workers.values():
             self._set_live(worker, was=False, now=worker.status == "alive")
             self._set_suspicion(worker)
@@ -343,6 +348,7 @@ class ClusterState:
             app.queued = structs.replace(app.queued, need=app.need)
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
         for app in sorted(pending, key=lambda app: app.queued.ready):
+            self.claims.count(app, pending=1)
             if app.ready:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
@@ -352,26 +358,29 @@ class ClusterState:
             self._set_takeable(executor)
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
-            self.waiting[app.spec.app] = app
-            self.queue.companies[app.spec.company].admitted += 1
-            if not app.next_executor and not app.next_driver:
-                self.claims.admit(app)
-            if app.target is not None:
-                self.wishes[app.spec.app] = app
-            if app.spec.driver is not None and app.driver is None:
-                self._let_driver_wait(app, waits=True)
-            if app.spec.elastic is not None:
-                self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
-                self.claims.lend(app)
-            owed_since = app.owed_since
-            self._reconsider(app)
-            app.owed_since = owed_since
-            if app.troubles:
-                self._timers.changed[app.submitted] = app
-            if app.executors:
-                self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
-            self.queue.touch(app.spec.company, app.spec.user)
+            self._index_admitted(app)
         self.queue.hold_back(held_back)
+
+    def _index_admitted(self, app: App) -> None:
+        self.waiting[app.spec.app] = app
+        self.queue.companies[app.spec.company].admitted += 1
+        self.claims.count(app, admitted=1)
+        if not app.next_executor and not app.next_driver:
+            self.claims.admit(app)
+        if app.target is not None and not app.expired_at:
+            self.wishes[app.spec.app] = app
+        if app.spec.driver is not None and app.driver is None and not app.expired_at:
+            self._let_driver_wait(app, waits=True)
+        if app.spec.elastic is not None and not app.expired_at:
+            self.elastics.setdefault(app.spec.company, {})[app.spec.app] = app
+            self.claims.lend(app)
+        owed_since = app.owed_since
+        self._reconsider(app)
+        app.owed_since = owed_since
+        if app.executors and not app.expired_at:
+            self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
+        self._set_timers(app)
+        self.queue.touch(app.spec.company, app.spec.user)
 
     def _company_facts(self, company: Company) -> dict[str, Any]:
         return {
@@ -436,14 +445,23 @@ class ClusterState:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         standing = self.claims.of(event.company)
         self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
+        if self.limits.values:
+            self.queue.set_limits(event.company, self.limits)
         self._set_quotas()
 
     def _company_changed(self, event: events.CompanyChanged) -> None:
         self.companies[event.company].spec = CompanyRegistered(**structs.asdict(event))
         self._set_quotas()
 
+    def _limit_set(self, event: events.LimitSet) -> None:
+        """Whom a limit keeps out is found anew: of one company, or of all if it is the cluster's (semantics N1)."""
+        self.limits.set(event)
+        for name in (event.company,) if event.company else self.companies:
+            self.queue.set_limits(name, self.limits)
+
     def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
+        self.limits.forget(event.company)
         self.queue.remove_company(event.company)
         self.claims.forget(event.company)
         self._set_quotas()
@@ -612,6 +630,7 @@ class ClusterState:
         """A pending app asks for something else, be it in its user's queue or not ready yet."""
         if app.ready:
             app.queued = self.queue.restate(app.queued, app.requested, app.need)
+            app.reserved_at = app.lapsed = 0
         else:
             app.queued = structs.replace(app.queued, request=app.requested, need=app.need)
 
@@ -632,6 +651,7 @@ class ClusterState:
             requested=event.requested,
             executor_limit=event.executor_limit,
             sizing=event.sizing,
+            max_runtime_s=event.max_runtime_s,
         )
         if event.elastic is not None:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
@@ -639,6 +659,9 @@ class ClusterState:
         self.apps[event.app] = app
         app.need = self.claims.need_of(app)
         app.queued = structs.replace(app.queued, need=app.need)
+        self.claims.count(app, pending=1)
+        if self.limits.rated:
+            self.limits.take(event.company, event.user, self.at)
         app.priority = event.priority
         if event.after or event.on_hold:
             app.ready, app.on_hold = False, event.on_hold
@@ -692,6 +715,7 @@ class ClusterState:
         app.asked_at = self.at
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested)
+        self.claims.count(app, pending=-1, admitted=1)
         self.claims.admit(app)
         company = self.companies[event.company]
         user = company.users[event.user]
@@ -769,25 +793,76 @@ class ClusterState:
             self._timers.changed[app.submitted] = app
         app.wanted = ()
         self.wishes.pop(event.app, None)
-        if app.spec.driver is not None and app.driver is None and app.admitted:
+        if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
             self._let_driver_wait(app, waits=False)
+        if app.max_runtime_s is not None:
+            self._count_runtime(app)
+            self._set_timers(app)
         if app.admitted:
             del self.waiting[event.app]
+            self.claims.count(app, admitted=-1)
             add_request(app.accounts, -app.requested)
             if app.unserved:
                 self.claims.serve(app)
             self._reconsider(app)
             if app.spec.elastic is not None:
                 self.claims.lend(app)
-                del self.elastics[app.spec.company][event.app]
+                self.elastics[app.spec.company].pop(event.app, None)
             self.queue.leave(app.queued, lower=app.spec.elastic is None)
-        elif app.ready:
-            self.queue.remove(app.queued)
         else:
-            self.dependents.drop(app)
+            self.claims.count(app, pending=-1)
+            if app.ready:
+                self.queue.remove(app.queued)
+            else:
+                self.dependents.drop(app)
         if event.app in self.dependents.of:
             self.dependents.tell(event.app, event.reason)
         self._forget_if_over(app)
+
+    def _app_warned(self, event: events.AppWarned) -> None:
+        """Whatever of it runs now is to pass the signal to its tasks (semantics X2)."""
+        app = self.apps[event.app]
+        app.warned = True
+        for held in app.allocations():
+            if held.status != "stopping":
+                held.warned_at = self.at
+        self._set_timers(app)
+
+    def _app_expired(self, event: events.AppExpired) -> None:
+        """The app is owed nothing more; what it holds must stop, and it stays until that is gone (semantics X2)."""
+        app = self.apps[event.app]
+        app.expired_at = self.at
+        if app.spec.driver is not None and app.driver is None:
+            self._let_driver_wait(app, waits=False)
+        for held in app.allocations():
+            self._let_leave(held)
+        app.running = 0
+        self._drop_holder(app)
+        app.wanted = ()
+        self.wishes.pop(event.app, None)
+        self.elastics.get(app.spec.company, {}).pop(event.app, None)
+        self._set_timers(app)
+        self._reconsider(app)
+        if app.spec.elastic is not None:
+            self.claims.lend(app)
+            self.queue.touch(app.spec.company, app.spec.user)
+
+    def _app_extended(self, event: events.AppExtended) -> None:
+        """It may run longer, and is warned before the new end (semantics X3)."""
+        app = self.apps[event.app]
+        app.max_runtime_s, app.warned = event.max_runtime_s, False
+        self._set_timers(app)
+
+    def _count_runtime(self, app: App) -> None:
+        """Start or stop the clock of an app that may run for so long only (semantics X1)."""
+        if app.max_runtime_s is None or app.runs == (app.running_since is not None):
+            return
+        if app.running_since is None:
+            app.running_since = self.at
+        else:
+            app.ran_ms += self.at - app.running_since
+            app.running_since = None
+        self._set_timers(app)
 
     def _executor_allocated(self, event: events.ExecutorAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
@@ -824,10 +899,13 @@ class ClusterState:
         app = self.apps[executor.app]
         if executor.status == "starting":
             executor.status, executor.running_since = event.status, self.at
+            executor.started = True
             app.running += 1
+            app.started += 1
             app.failures = 0
             if (worker := self.workers[executor.worker]).suspicion is not None:
                 self._set_suspicion(worker)
+            self._count_runtime(app)
         if event.idle != (executor.idle_since is not None):
             executor.idle_since = self.at if event.idle else None
             self._reconsider(app)
@@ -916,6 +994,8 @@ class ClusterState:
             self._count_leaving(executor, -executor.resources)
             if executor.claim in self.holds:
                 self.holds[executor.claim].leaving.pop(event.executor, None)
+        app.started -= executor.started
+        self._count_runtime(app)
         if event.reason == "failed":
             app.failures += 1
         if event.done:
@@ -956,6 +1036,7 @@ class ClusterState:
         if worker.status == "alive":
             self.driver_cores += event.resources.cores
         self._let_driver_wait(app, waits=False)
+        self._count_runtime(app)
         self._set_need(app)
         self._grant(app, worker, event.resources)
 
@@ -970,8 +1051,10 @@ class ClusterState:
         if worker.status == "alive":
             self.driver_cores -= driver.resources.cores
         if app.ended is None:
-            self._let_driver_wait(app, waits=True)
+            if not app.expired_at:
+                self._let_driver_wait(app, waits=True)
             self._set_need(app)
+        self._count_runtime(app)
         self._grant(app, worker, -driver.resources)
         self._forget_if_over(app)
 
@@ -1013,7 +1096,8 @@ class ClusterState:
         """Whether placement owes the app an executor, and the times that it waits for."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
-            owed = app.requested.cores > app.granted.cores + app.done_cores and app.ended is None and app.admitted > 0
+            left = app.requested.cores > app.granted.cores + app.done_cores
+            owed = left and app.ended is None and app.admitted > 0 and not app.expired_at
         else:
             if sizing is Fixed:
                 self._set_timers(app)
@@ -1035,7 +1119,10 @@ class ClusterState:
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        waits = app.owed or app.wanted or app.holds or app.troubles or app.spec.elastic is not None
+        waits = (
+            *(app.owed, app.wanted, app.holds, app.troubles),
+            *(app.spec.elastic is not None, app.max_runtime_s is not None),
+        )
         living = waits and app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 
@@ -1092,6 +1179,7 @@ class ClusterState:
         events.KindRegistered: _kind_registered,
         CompanyRegistered: _company_registered,
         events.CompanyChanged: _company_changed,
+        events.LimitSet: _limit_set,
         events.CompanyRemoved: _company_removed,
         events.WorkerRegistered: _worker_registered,
         events.WorkerChanged: _worker_changed,
@@ -1119,6 +1207,9 @@ class ClusterState:
         events.AppReprioritized: _app_reprioritized,
         events.AppHeld: _app_held,
         events.AppReleased: _app_released,
+        events.AppWarned: _app_warned,
+        events.AppExpired: _app_expired,
+        events.AppExtended: _app_extended,
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,

@@ -14,8 +14,10 @@ from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.rules import readiness, validate
 from scheduler.rules.entities import Company
 from scheduler.rules.kinds import amounts_named, per_task
+from scheduler.rules.limiting import check_submission
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.request import Asked, asked
+from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import check_range, shorten
 
@@ -23,10 +25,11 @@ SPARK_MEMORY_MB = 1024
 """Default memory of an executor or a driver, as in Spark."""
 
 
-def registration(state: ClusterState, company: Company, command: SubmitApp) -> AppRegistered:
-    """The event that queues the app, with its request (semantics A1, A2, S5).
+def registration(state: ClusterState, company: Company, command: SubmitApp, at: int) -> AppRegistered:
+    """The event that queues the app at `at` (ms), with its request (semantics A1, A2, S5).
 
-    Raises: InvalidCommand, DuplicateApp, or QuotaExceeded if the request alone is larger than the quota (C4).
+    Raises: InvalidCommand, DuplicateApp, RuntimeTooLong (X1), or QuotaExceeded if the request alone is larger than the
+    quota (C4).
     """
     validate.check_identifier("the app id", command.app)
     if command.app in state.apps:
@@ -45,6 +48,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     readiness.check_priority(command.priority)
     after = readiness.dependencies(state, command.company, command.after) if command.after else ()
+    max_runtime_s = runtime_of(state.settings, company.spec, command)
     request = _request(state, ask, sizing, command.executor_limit)
     if driver is not None:
         request += driver
@@ -68,8 +72,12 @@ def registration(state: ClusterState, company: Company, command: SubmitApp) -> A
         on_hold=command.hold,
         cores_per_task=ask.cores_per_task,
         retry_backoff_s=state.settings.retry_backoff_s if command.retries else 0,
+        max_runtime_s=max_runtime_s,
+        warn=warning_of(command, max_runtime_s),
     )
     if state.settings.admission == "fair":
+        if state.limits.values:
+            check_submission(state.limits, state.claims, registered, at)
         _check_purchase(company, registered)
         _check_size(state, sizing, command.cores)
         _check_fits(state, registered)

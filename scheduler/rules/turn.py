@@ -16,12 +16,15 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import (
     AppAdmitted,
     AppChanged,
+    AppExpired,
     AppReady,
     AppRemoved,
+    AppWarned,
     ClusterConfigured,
     CommandRefused,
     Computed,
     DriverAllocated,
+    DriverRemoved,
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
@@ -45,6 +48,7 @@ from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.readiness import judgements
 from scheduler.rules.reclaim import reclaim
+from scheduler.rules.runtime import expiries
 from scheduler.rules.serving import served
 from scheduler.rules.state import ClusterState
 
@@ -108,7 +112,7 @@ class Turn:
 
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
-        events = decide(self.state, command)
+        events = decide(self.state, command, self.at)
         self._taken += 1
         if type(command) is DecommissionWorker:
             self._decommissions += 1
@@ -179,12 +183,14 @@ def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
     return [RoomReserved(app=app) for app in state.to_reserve(at)]
 
 
-ENTAILING = MOVE_REQUESTS | {ClusterConfigured}
+ENTAILING = MOVE_REQUESTS | {AppExpired, ClusterConfigured, DriverRemoved}
 """The types of events that may have another one as a consequence."""
 
 
 def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Iterator[Event]:
-    """Each event, followed by its consequences: pending requests (L1, L2), reservations (C7), suspicions (W8).
+    """Each event, followed by its consequences.
+
+    These are pending requests (L1, L2), reservations (C7), suspicions (W8) and the removal of an expired app (X2).
 
     The caller folds each event before it asks for the next.
     """
@@ -195,15 +201,22 @@ def consequences(state: ClusterState, events: Iterable[Event], at: int) -> Itera
 
 
 def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # noqa: ANN401 - of a type in ENTAILING
-    """The events that follow at once from `event`, folded just now at time `at` (ms)."""
+    """The events that follow at once from `event`, folded just now at time `at` (ms).
+
+    An app whose time is over is removed when the last of what it held is gone (semantics X2).
+    """
     if type(event) is ClusterConfigured:
         return [*reservations(state, at), *switched_off(state)]
     app = state.apps.get(event.app)
-    requested = None
-    if app is not None and (app.preferred_hosts or app.wanted):  # few apps: save the call
-        requested = requests(state, event, at)
-    told = judged(state, event, at) if type(event) is ExecutorRemoved and event.reason in ("exited", "failed") else None
-    return () if requested is told is None else [each for each in (requested, told) if each is not None]
+    found: list[Event | None] = []
+    if app is not None and (app.preferred_hosts or app.wanted) and type(event) in MOVE_REQUESTS:
+        found.append(requests(state, event, at))  # few apps: save the call
+    if type(event) is ExecutorRemoved and event.reason in ("exited", "failed"):
+        found.append(judged(state, event, at))
+    if app is not None and app.expired_at and app.ended is None and not app.executors and app.driver is None:
+        detail = f"its maximum runtime of {app.max_runtime_s} s is over"
+        found.append(AppRemoved(app=event.app, reason="expired", detail=detail))
+    return [each for each in found if each is not None] if found else ()
 
 
 def _moments(state: ClusterState, at: int) -> Iterable[Event]:
@@ -211,6 +224,7 @@ def _moments(state: ClusterState, at: int) -> Iterable[Event]:
 
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
+    yield from expiries(state, at)
     yield from suspicions_due(state, at)
     if forgotten := state.to_forget(at):
         yield LostWorkersForgotten(workers=tuple(forgotten))
@@ -275,6 +289,10 @@ STAGES = (
                 "W8",
                 "{0.worker} is suspected no longer: {0.reason}",
                 {"cleared": "worker", "reason": "reason"},
+            ),
+            Decision(AppExpired, "X2", "the time of {0.app} is over", {"expired": "app"}),
+            Decision(
+                AppWarned, "X2", "{0.app} is warned that its time is almost over", {"warned": "app", "signal": "signal"}
             ),
             Decision(
                 LostWorkersForgotten,

@@ -28,6 +28,8 @@ MAX_PRIORITY = 1_000
 MAX_DEPENDENCIES = 1_000
 MAX_NAME = 128
 MAX_COMMAND_BYTES = 128 * 1024
+SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
+"""The signals that tasks may be warned with."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S{1,1000}")
@@ -62,6 +64,8 @@ _AT_LEAST = {
     "locality_wait_host_ms": 0,
     "locality_wait_rack_ms": 0,
     "remember_lost_s": 0,
+    "default_max_runtime_s": 1,
+    "max_max_runtime_s": 1,
     "archive_after_events": 0,
     "archive_retain_events": 0,
     "hold_patience_s": 0,
@@ -106,6 +110,12 @@ def check_range(what: str, value: int | None, lowest: int, highest: int) -> None
     """Raises: InvalidCommand unless `lowest` <= `value` <= `highest` or the value is None."""
     if value is not None and not lowest <= value <= highest:
         raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {value}")
+
+
+def check_signal(what: str, name: str) -> None:
+    """Raises: InvalidCommand unless `name` is a signal that tasks may be warned with, without SIG."""
+    if name not in SIGNALS:
+        raise InvalidCommand(f"{what} must be one of {', '.join(SIGNALS)}, not {shorten(name)}")
 
 
 def check_private(private: Private) -> None:
@@ -161,6 +171,12 @@ def check_archive_url(url: str) -> None:
         )
 
 
+def check_runtimes(usual_s: int | None, most_s: int | None) -> None:
+    """Raises: InvalidSetting if apps get more time by default than they may have (semantics X1)."""
+    if usual_s is not None and most_s is not None and usual_s > most_s:
+        raise InvalidSetting(f"default_max_runtime_s must be at most max_max_runtime_s ({most_s}), not {usual_s}")
+
+
 def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> ClusterConfigured:
     """The settings after `changes` (semantics, Settings: checks).
 
@@ -184,6 +200,7 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
         if isinstance(value, int) and value > MAX_MEMORY_MB:
             raise InvalidSetting(f"{name} must be at most {MAX_MEMORY_MB}, not {value}")
     check_archive_url(settings.archive_url)
+    check_runtimes(settings.default_max_runtime_s, settings.max_max_runtime_s)
     _check_executor_sizes(settings)
     return settings
 
@@ -209,7 +226,7 @@ def _expected(name: str, current: object) -> str:
         return f"use one of {', '.join(_CHOICES[name])}"
     if isinstance(current, bool):
         return "use true or false"
-    if name in ("max_drivers", "suspect_failures"):
+    if name in ("max_drivers", "suspect_failures", "default_max_runtime_s", "max_max_runtime_s"):
         return "use a whole number or none"
     if name == "max_driver_share":
         return "use a part of the cluster, such as 1/2 or 50%"

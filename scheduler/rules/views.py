@@ -11,6 +11,7 @@ from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Addresses, Computed, Fixed, Sizing
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
+from scheduler.rules.admission.limits import EVERYBODY
 from scheduler.rules.entities import Allocation, App, AppState, Worker
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
@@ -43,6 +44,11 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "after": dict(found.awaits) or None,
         "onHold": found.on_hold,
         "timeLimit": spec.time_limit_s,
+        "maxRuntime": found.max_runtime_s,
+        "ranMs": _ran_ms(found, state.at),
+        "warn": None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
+        "expiresAt": _expires_at(found),
+        "expiredAt": found.expired_at or None,
         "doneCores": found.done_cores,
         "sizing": spec.sizing.name(),
         "executorCores": sizing.each.cores if isinstance(sizing, Fixed) else None,
@@ -147,6 +153,8 @@ def companies(state: ClusterState) -> list[dict[str, Any]]:
             "quota": "amounts" if company.spec.amounts is not None else company.spec.part or "default",
             **_quota(state.quota(name)),
             "borrow": company.spec.may_borrow,
+            "defaultMaxRuntime": company.spec.default_max_runtime_s,
+            "maxMaxRuntime": company.spec.max_max_runtime_s,
             "usedCoreMs": (used := state.usage(company)).cores,
             "usedMemoryMs": used.memory_mb,
             **_others(used=used),
@@ -168,6 +176,22 @@ def shares(state: ClusterState) -> dict[str, Any]:
         for user_name, user in sorted(company.users.items()):
             users.append({"company": name, "user": user_name, **_balance(user.balance)})
     return {"waitingApps": _balance(state.balance), "companies": companies, "users": users}
+
+
+def limits(state: ClusterState) -> list[dict[str, Any]]:
+    """Every limit by its holder (semantics N1), and what counts against it now where that is one number (N2)."""
+    return [
+        {
+            "scope": "user" if user else "company" if company else "cluster",
+            "company": company or None,
+            "user": user or None,
+            "limit": name,
+            "value": value,
+            "present": None if user == EVERYBODY or not company else _present(state, company, user, name),
+        }
+        for (company, user), values in sorted(state.limits.values.items())
+        for name, value in sorted(values.items())
+    ]
 
 
 def settings(state: ClusterState) -> dict[str, Any]:
@@ -199,7 +223,7 @@ def cluster(state: ClusterState) -> dict[str, Any]:
     }
 
 
-_VIEWS: tuple[Callable[..., Any], ...] = (apps, app, workers, resources, companies, shares, settings, cluster)
+_VIEWS: tuple[Callable[..., Any], ...] = (apps, app, workers, resources, companies, shares, limits, settings, cluster)
 VIEWS = {view.__name__: view for view in _VIEWS}
 
 
@@ -235,6 +259,28 @@ def _app(app: App) -> dict[str, Any]:
         "endedAt": app.ended_at or None,
         "detail": app.detail,
     }
+
+
+def _ran_ms(app: App, at: int) -> int | None:
+    """How long the app has run at `at` (ms); None without a limit (semantics X1)."""
+    if app.max_runtime_s is None:
+        return None
+    return app.ran_ms + (0 if app.running_since is None else at - app.running_since)
+
+
+def _expires_at(app: App) -> int | None:
+    """When (ms) the time of the app is over if it goes on running; None while it does not (semantics X2)."""
+    if app.max_runtime_s is None or app.running_since is None or app.expired_at:
+        return None
+    return app.running_since + app.max_runtime_s * 1000 - app.ran_ms
+
+
+def _present(state: ClusterState, company: str, user: str, name: str) -> int | None:
+    """What counts against the limit now; None where a single app is judged, or a rate (semantics N2)."""
+    standing = state.claims.standing(company, user)
+    counted = {"max_pending_apps": standing.pending, "max_running_apps": standing.apps}
+    counted |= {"max_cores": standing.claimed.cores, "max_memory_mb": standing.claimed.memory_mb}
+    return counted.get(name)
 
 
 def _allocation(what: str, held: Allocation) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from scheduler.model.commands import (
     EndApp,
     EndedDriver,
     EndedExecutor,
+    ExtendApp,
     HoldApp,
     KillApp,
     KillExecutors,
@@ -35,6 +36,7 @@ from scheduler.model.commands import (
     ReportBacklog,
     ReprioritizeApp,
     ScaleApp,
+    SetLimit,
     StartedExecutor,
     SubmitApp,
     UndrainWorker,
@@ -108,6 +110,8 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"exclude_after": 2, "exclude_s": 3600},
     {"suspect_failures": 2, "suspect_s": 3, "suspect_window_s": 60},
     {"suspect_failures": None, "suspect_s": 60},
+    {"default_max_runtime_s": 9, "max_max_runtime_s": 12},
+    {"default_max_runtime_s": None, "max_max_runtime_s": None},
 )
 QUOTAS: tuple[dict[str, int | str], ...] = (
     {},
@@ -119,6 +123,8 @@ QUOTAS: tuple[dict[str, int | str], ...] = (
     {"borrow": True},
     {"cores": 16, "memory_mb": 16384, "borrow": True},
     {"part": "1/4", "borrow": False},
+    {"default_max_runtime_s": 7},
+    {"max_max_runtime_s": 5},
 )
 
 
@@ -168,6 +174,48 @@ DRIVERS: tuple[dict[str, object], ...] = (
     {"driver": True, "driver_cores": 20, "cores": 4},
     {"driver": True, "cores": 6, "executor_cores": 2, "driver_memory_mb": 3000, "supervise": True},
 )
+
+
+TIMED: tuple[dict[str, object], ...] = (
+    {"max_runtime_s": 3},
+    {"max_runtime_s": 5, "warn": ("USR1", 2)},
+    {"max_runtime_s": 8, "warn": ("TERM", 7), "driver": True, "supervise": True},
+    {"max_runtime_s": 4, "cores": None, "elastic": (1, 4), "tasks": 40},
+    {"max_runtime_s": 6, "executor_cores": 2, "executor_memory_mb": 700},
+    {"warn": ("USR1", 2)},
+)
+LIMITS: tuple[tuple[str, int | None], ...] = (
+    ("max_cores", 24),
+    ("max_running_apps", 2),
+    ("max_pending_apps", 3),
+    ("max_memory_mb", 12288),
+    ("max_cores", None),
+    ("max_app_cores", 16),
+    ("max_running_apps", None),
+    ("submit_per_minute", 20),
+    ("max_memory_mb", None),
+    ("max_cores", 8),
+    ("max_tasks", 30),
+    ("max_pending_apps", None),
+    ("max_app_cores", None),
+    ("submit_per_minute", None),
+    ("max_cores", 0),
+)
+
+
+def _limited(_: ClusterState, whom: int, how: int) -> Command:
+    """A limit of the cluster, of a company, or of one or each of its users; more often one than none."""
+    name, value = LIMITS[how % len(LIMITS)]
+    scopes = ("cluster", "company", "user", "user")
+    scope = scopes[whom % 4]
+    company = None if scope == "cluster" else f"c{whom // 4 % 4}"
+    user = (None, None, "*", f"u{whom // 16 % 3}")[whom % 4]
+    return convert({"scope": scope, "name": name, "value": value, "company": company, "user": user}, SetLimit)
+
+
+def _extended(state: ClusterState, whom: int, how: int) -> Command:
+    timed = [name for name, app in state.apps.items() if app.max_runtime_s is not None and app.ended is None]
+    return ExtendApp(app=_one_of(timed, whom), by_s=how % 5, beyond_maximum=how % 2 > 0)
 
 
 def _as_in_spark(choices: tuple[dict[str, object], ...]) -> Make:
@@ -282,6 +330,9 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
     (1, "drain", lambda _, whom, __: DrainWorker(worker=f"w{whom % 7}")),
     (1, "undrain", lambda _, whom, __: UndrainWorker(worker=f"w{whom % 7}")),
     (2, "remove", lambda _, whom, how: RemoveWorker(worker=f"w{whom % 7}", force=how % 4 == 0)),
+    (2, "timed", _as_in_spark(TIMED)),
+    (1, "extend", _extended),
+    (1, "limit", _limited),
     (2, "settings", lambda _, __, how: ConfigureCluster(settings=SETTINGS[how % len(SETTINGS)])),
     (4, "in order", _in_order),
     (2, "order", _order),

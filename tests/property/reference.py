@@ -96,7 +96,7 @@ def hostable(state: ClusterState, app: App) -> bool:
 
 def still(state: ClusterState, app: App) -> tuple[int, int]:
     """What an admitted app can still use, at most the live cluster (semantics A8)."""
-    if not app.admitted or app.ended is not None or not hostable(state, app):
+    if not app.admitted or app.ended is not None or app.expired_at or not hostable(state, app):
         return 0, 0
     waits = app.spec.driver if app.driver is None else None
     driver = (waits.cores, waits.memory_mb) if waits is not None else (0, 0)
@@ -115,21 +115,53 @@ def still(state: ClusterState, app: App) -> tuple[int, int]:
     return more[0] + driver[0], more[1] + driver[1]
 
 
-def claimed(state: ClusterState, company: str | None = None, *, lent: bool = False) -> tuple[int, int]:
-    """What the cluster's or a company's apps claim; without what elastic ones claim beyond MIN if `lent` (A8, E7)."""
+def claimed(
+    state: ClusterState, company: str | None = None, user: str | None = None, *, lent: bool = False
+) -> tuple[int, int]:
+    """What these apps claim; without what elastic ones claim beyond MIN if `lent` (A8, E7)."""
     cores = memory_mb = 0
     for app in state.apps.values():
-        if company not in (None, app.spec.company):
+        if company not in (None, app.spec.company) or user not in (None, app.spec.user):
             continue
         more = still(state, app)
         held = [one.resources for one in app.allocations() if state.workers[one.worker].status == "alive"]
         claim = more[0] + sum(one.cores for one in held), more[1] + sum(one.memory_mb for one in held)
-        if lent and app.spec.elastic is not None and app.admitted and app.ended is None:
+        if lent and app.spec.elastic is not None and app.admitted and not app.over:
             each, driver = smallest(state, app), app.spec.driver or Resources()
             least = [each[n] * app.spec.elastic.least + [*driver][n] for n in (0, 1)]
             claim = min(claim[0], least[0]), min(claim[1], least[1])
         cores, memory_mb = cores + claim[0], memory_mb + claim[1]
     return cores, memory_mb
+
+
+def limits(state: ClusterState, app: App, name: str) -> dict[str | None, int]:
+    """The limits of that name on the app: of its company (None), and of its user (semantics N1)."""
+    values, company, user = state.limits.values, app.spec.company, app.spec.user
+    found: dict[str | None, int] = {}
+    for whose, holders in ((None, ((company, ""), ("", ""))), (user, ((company, user), (company, "*")))):
+        given = [values[holder][name] for holder in holders if name in values.get(holder, {})]
+        if given:
+            found[whose] = given[0]
+    return found
+
+
+def possible(state: ClusterState, app: App) -> bool:
+    """Whether the app would be within the limits if nothing else were claimed (semantics N2)."""
+    asked = {"max_cores": app.requested.cores, "max_memory_mb": app.requested.memory_mb}
+    return all(amount <= limit for name, amount in asked.items() for limit in limits(state, app, name).values())
+
+
+def within(state: ClusterState, app: App) -> bool:
+    """Whether the app keeps its company and its user within their limits now (semantics N2)."""
+    company = app.spec.company
+    for n, name, asked in ((0, "max_cores", app.requested.cores), (1, "max_memory_mb", app.requested.memory_mb)):
+        for user, limit in limits(state, app, name).items():
+            if asked and claimed(state, company, user)[n] + asked > limit:
+                return False
+    return all(
+        sum(one.spec.company == company and user in (None, one.spec.user) for one in state.waiting.values()) < limit
+        for user, limit in limits(state, app, "max_running_apps").items()
+    )
 
 
 def passes_cap(state: ClusterState, company: Company, app: App) -> bool:
@@ -189,11 +221,12 @@ def unserved(state: ClusterState, company: str, user: str | None = None) -> tupl
 
 
 def head(state: ClusterState, company: str, user: str, *, borrows: bool = False) -> App | None:
-    """The app that the user's queue gives next (semantics F1, F2, N3, C4); if it `borrows`, whatever its quota is."""
-    queue = [app for app in pending(state, company, user) if hostable(state, app)]
+    """The app that the user's queue gives next (F1, F2, N2, N3, C4); whatever its quota is if it `borrows`."""
+    queue = [app for app in pending(state, company, user) if hostable(state, app) and possible(state, app)]
     if not borrows:
         queue = [app for app in queue if fits_alone(state, state.companies[company], app)]
-    return min(queue, key=lambda app: rank(state, app), default=None)
+    first = min(queue, key=lambda app: rank(state, app), default=None)
+    return None if first is None or not within(state, first) else first
 
 
 def rank(state: ClusterState, app: App) -> tuple[int, ...]:
@@ -303,6 +336,7 @@ def heads(state: ClusterState, company: Company, past: Past, *, borrows: bool) -
     name = company.spec.company
     reserved = [app for app in state.apps.values() if app.spec.app in past.reserved and app.spec.company == name]
     reserved = [app for app in reserved if fits_alone(state, company, app) and hostable(state, app)]
+    reserved = [app for app in reserved if within(state, app)]
     if reserved:
         found = [min(reserved, key=lambda app: (past.reserved[app.spec.app], app.submitted))]
     else:
@@ -318,7 +352,7 @@ def borrowing(state: ClusterState, past: Past) -> dict[str, bool]:
         name
         for name in reserving
         if any(
-            fits_alone(state, state.companies[name], app) and hostable(state, app)
+            fits_alone(state, state.companies[name], app) and hostable(state, app) and within(state, app)
             for app in map(state.apps.__getitem__, past.reserved)
             if app.spec.company == name
         )
@@ -497,7 +531,7 @@ def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
 
 def _next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
     driver = app.spec.driver or NOTHING
-    if app.spec.driver and (app.driver is None or app.driver.status == "stopping"):
+    if app.expired_at or (app.spec.driver and (app.driver is None or app.driver.status == "stopping")):
         return []
     left = app.requested.cores - sum(one.resources.cores for one in app.executors.values()) - app.done_cores
     left = 2**31 if app.spec.cores is None else left - driver.cores

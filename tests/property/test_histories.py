@@ -68,6 +68,7 @@ def test_every_decision_respects_quotas_offers_and_requests(
             company = state.companies[event.company]
             passes = reference.passes_cap(state, company, state.apps[event.app])
             assert passes or company.spec.borrow, f"semantics C4, C6: {event}"
+            assert reference.within(state, state.apps[event.app]), f"semantics N2: {event}"
         elif isinstance(event, ExecutorAllocated):
             app, host = state.apps[event.app], state.workers[event.worker]
             held = [*host.executors.values(), *host.drivers.values()]
@@ -76,6 +77,7 @@ def test_every_decision_respects_quotas_offers_and_requests(
             assert host.offer.memory_mb >= event.resources.memory_mb + sum(one.resources.memory_mb for one in held)
             assert app.executor_limit is None or len(app.executors) < app.executor_limit, f"semantics P5: {event}"
             assert not app.spec.driver or app.driver is not None, f"semantics D1: {event}"
+            assert not app.expired_at, f"semantics X2: {event}"
             if state.settings.admission == "fair":
                 used = [*app.executors.values(), *([app.driver] if app.driver else [])]
                 assert app.requested.cores >= event.resources.cores + sum(one.resources.cores for one in used)
@@ -257,7 +259,8 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     assert reasons == {"exited", "failed", "lost", "killed", "idle"}
     reached = Counter(event.locality for event in log if isinstance(event, ExecutorAllocated))
     assert reached.keys() == {None, "host", "rack", "any"}
-    assert {event.reason for event in log if isinstance(event, AppRemoved)} == {"finished", "failed", "killed", "unmet"}
+    ends = {event.reason for event in log if isinstance(event, AppRemoved)}
+    assert ends == {"finished", "failed", "killed", "unmet", "expired"}
 
 
 def _folded(log: list[Logged], state: ClusterState | None = None) -> ClusterState:

@@ -67,6 +67,7 @@ class Machine:
         self.holders: dict[str, Holder] = {}
         self.notes: dict[str, ExitNote] = {}
         self.told: dict[str, Leaving] = {}
+        self.warned: dict[str, int] = {}
         self.processes: dict[str, Actor] = {}
         self.specs: dict[str, ExecutorSpec] = {}
         self.agent: Actor | None = None
@@ -119,9 +120,16 @@ class Machine:
 
     def forget(self, executor: str) -> None:
         """As the real one."""
-        self.holders.pop(executor, None)
-        self.notes.pop(executor, None)
-        self.told.pop(executor, None)
+        for kept in (self.holders, self.notes, self.told, self.warned):
+            kept.pop(executor, None)
+
+    def warned_at(self, executor: str) -> int:
+        """As the real one."""
+        return self.warned.get(executor, 0)
+
+    def note_warning(self, executor: str, at: int) -> None:
+        """As the real one."""
+        self.warned[executor] = at
 
     def launch(
         self,
@@ -293,6 +301,7 @@ def patch_machines(  # noqa: C901 - a double after the other
             "send_signal": send_signal,
             "kill_until_gone": kill_until_gone,
             "in_session": lambda pid: [pid],
+            "children": lambda _: [],
             "descendants": lambda _: [],
             "with_variable": lambda *_: [],
             "started_s": float,

@@ -83,9 +83,9 @@ def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
         for grant in agent._settled(diff(granted, {**agent._running, **agent._ended}).start):
             agent._start_executor(grant)
 
-    def hasty(state: ClusterState, command: Any) -> list[Event]:
+    def hasty(state: ClusterState, command: Any, at: int | None = None) -> list[Event]:
         decided: list[Event] = []
-        for event in decide(state, command):
+        for event in decide(state, command, at):
             told: list[tuple[str, str]] = []
             if isinstance(event, AppRemoved):
                 told = [(held.id, held.worker) for held in state.apps[event.app].executors.values()]
@@ -109,6 +109,11 @@ def a_state_remembers_no_commands(patch: pytest.MonkeyPatch) -> None:
 def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worklist_lua, "PUT_BACK", "return 0")
     patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", ""))
+
+
+def executors_outstay_the_time_of_their_app(patch: pytest.MonkeyPatch) -> None:
+    """An expired app waits for its executors, which no command can stop any more (semantics X2)."""
+    patch.setattr("workers.executor.Executor._leave", lambda *_: None)
 
 
 def every_end_meets_every_condition(patch: pytest.MonkeyPatch) -> None:
@@ -140,6 +145,7 @@ PLANTS: dict[Plant, Found] = {
     an_executor_runs_a_task_on_each_core: Found(5),
     a_state_remembers_no_commands: Found(6),
     begun_tasks_do_not_come_back: Found(6, from_seed=20),
+    executors_outstay_the_time_of_their_app: Found(6, from_seed=10),
     every_end_meets_every_condition: Found(7, from_seed=130),
     who_holds_which_address_is_not_looked_at: Found(5),
 }

@@ -32,6 +32,7 @@ from scheduler.model.commands import (
     ConfigureCluster,
     DecommissionWorker,
     DrainWorker,
+    ExtendApp,
     HoldApp,
     KillApp,
     KillExecutors,
@@ -41,6 +42,7 @@ from scheduler.model.commands import (
     RemoveWorker,
     ReprioritizeApp,
     ScaleApp,
+    SetLimit,
     SubmitApp,
     UndrainWorker,
 )
@@ -133,6 +135,7 @@ class World:
         self._tell(
             *(UndrainWorker(worker=worker) for worker in self.machines),
             *(ChangeCompany(company=company, cores=1_000, memory_mb=1_000_000) for company in COMPANIES),
+            *_no_limits(),
         )
         for identity, command in [*self.sent.items()]:
             if identity not in self.witness.told | self.refused and not self.clients[identity].alive:
@@ -428,8 +431,8 @@ class _Log:
     info = warning = error = _said
 
 
-def _decide_unless_poisoned(state: ClusterState, command: Command) -> list[Event]:
-    events = decide(state, command)
+def _decide_unless_poisoned(state: ClusterState, command: Command, at: int) -> list[Event]:
+    events = decide(state, command, at)
     if isinstance(command, SubmitApp) and command.name == POISON:
         raise RuntimeError("poison")
     return events
@@ -466,6 +469,9 @@ def _submit(world: World) -> None:
         about["after"] = {random.choice(("ok", "ok", "any", "not-ok")): (random.choice(earlier),)}
     about |= {"priority": random.choice((0, 0, 1, -5)), "hold": random.random() < 0.06}
     about["cores_per_task"] = Random(f"{world.seed} {name}").choice((None, None, 1, 1, 2, 3))
+    if random.random() < 0.15:
+        about["max_runtime_s"] = random.choice((1, 2, 5))
+        about["warn"] = random.choice((None, ("USR1", 1))) if about["max_runtime_s"] > 1 else None
     command = SubmitApp(
         app=name,
         name=POISON if random.random() < 0.04 else "",
@@ -516,6 +522,31 @@ def _scale(world: World) -> None:
     random = world.random
     prefer = random.choice(({}, {"h1": 2}, {"h1": 1, "h2": 1}))
     world._ask(ScaleApp(app=_an_app(world), executors=random.choice((0, 1, 2, 4, None)), prefer=prefer))
+
+
+def _extend(world: World) -> None:
+    timed = [name for name, app in world.witness.apps.items() if app.max_runtime_s and name not in world.witness.over]
+    if timed:
+        world._ask(ExtendApp(app=world.random.choice(timed), by_s=world.random.choice((1, 4))))
+
+
+def _set_limit(world: World) -> None:
+    """A limit that apps can wait for; the simulation removes it before its end."""
+    random = world.random
+    name, value = random.choice((("max_cores", 8), ("max_running_apps", 1), ("max_pending_apps", 4)))
+    company = random.choice((None, *COMPANIES))
+    user = random.choice((None, "*", "ann")) if company is not None else None
+    scope: Any = "cluster" if company is None else "company" if user is None else "user"
+    world._ask(SetLimit(scope=scope, name=name, value=random.choice((value, None)), company=company, user=user))
+
+
+def _no_limits() -> list[SetLimit]:
+    """What removes every limit that `_set_limit` may have set."""
+    holders: list[tuple[Any, str | None, str | None]] = [("cluster", None, None)]
+    holders += [("company", company, None) for company in COMPANIES]
+    holders += [("user", company, user) for company in COMPANIES for user in ("*", "ann")]
+    names = ("max_cores", "max_running_apps", "max_pending_apps")
+    return [SetLimit(scope=scope, name=name, company=c, user=u) for scope, c, u in holders for name in names]
 
 
 def _order(world: World) -> None:
@@ -704,6 +735,8 @@ _CHANCES: dict[Callable[[World], None], int] = {
     _kill_app: 6,
     _kill_executors: 6,
     _scale: 4,
+    _extend: 2,
+    _set_limit: 2,
     _order: 4,
     _change_company: 1,
     _change_settings: 3,

@@ -35,7 +35,7 @@ def caused(state: ClusterState, first: Fact) -> list[Event]:
         try:
             if first.private is not None:
                 check_private(first.private)
-            return decide(state, command)
+            return decide(state, command, first.at)
         except CommandRejected as error:
             if refusal is None or refusal.error != type(error).__name__:
                 refusal = CommandRefused(error=type(error).__name__, message=str(error))
@@ -44,11 +44,14 @@ def caused(state: ClusterState, first: Fact) -> list[Event]:
 
 def rule_of_input(command: commands.Command | None, done: Event | None, due: Event | None) -> str:
     """The rule by which the command causes `due`, or nothing, where the log has `done`, or nothing."""
-    kind = type(done if due is None else due)
+    event = done if due is None else due
+    kind = type(event)
     if CommandRefused in (type(done), type(due)):
         return "T3"
     if kind in _ENTAILED:
         return _ENTAILED[kind]
+    if isinstance(event, events.AppRemoved) and event.reason == "expired":
+        return "X2"
     if isinstance(command, commands.EndedExecutor):
         return "W9" if command.unstartable and kind is events.AppRemoved else _OF_AN_END.get(kind, "A5")
     return next((rule for rule, kinds in _OF_COMMANDS.items() if isinstance(command, kinds)), "T2")
@@ -72,12 +75,14 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
 
 def _rule(event: Event | None) -> str:
     """The rule that most decisions of that kind follow."""
+    if isinstance(event, events.AppRemoved):
+        return "X2"
     decision = None if event is None else decision_of(event)
     return _ENTAILED.get(type(event), "T2") if decision is None else decision.rule
 
 
 def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str:
-    """Wrong share (C3), not ready (J2), full (A3), beyond quota (C4), reserved (C7), out of turn (C3, C5, U, F, A6)."""
+    """Wrong share (C3), not ready (J2), full (A3), beyond a limit (N2) or quota (C4), out of turn (C, U, F, A6)."""
     settings, queue = state.settings, state.queue.companies.get(done.company)
     app = state.apps.get(done.app)
     if isinstance(due, AppAdmitted) and due.app == done.app and due.company == done.company:
@@ -88,8 +93,10 @@ def _admission(state: ClusterState, done: AppAdmitted, due: Event | None) -> str
         return "A3"
     if not app.ready or (due is None and is_full(state, app.requested)):
         return "A3" if app.ready else "J2"
-    if not queue.limit.admits(app.queued.request) and not queue.borrows:
-        return "C4"
+    if (over := queue.limit.broken(done.user, app.queued.request)) is not None or (
+        not queue.limit.admits(app.queued.request) and not queue.borrows
+    ):
+        return "C4" if over is None else "N2"
     return _turn_of(state, done, due) if isinstance(due, AppAdmitted) else "A3"
 
 
@@ -149,6 +156,8 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "L1": (commands.ScaleApp,),
     "L6": (commands.ReportBacklog,),
     "P6": (commands.KillExecutors,),
+    "N1": (commands.SetLimit,),
+    "X3": (commands.ExtendApp,),
     "W1": (commands.RegisterWorker,),
     "W2": (commands.LoseWorker,),
     "W3": (commands.DrainWorker, commands.UndrainWorker, commands.RemoveWorker),

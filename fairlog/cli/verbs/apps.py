@@ -33,12 +33,14 @@ from fairlog.cli.params import (
     read_pair,
     read_share,
     read_text,
+    read_warning,
     size_option,
     text_option,
 )
 from fairlog.cli.target import in_the_past
 from scheduler.model.commands import (
     Command,
+    ExtendApp,
     HoldApp,
     KillApp,
     KillExecutors,
@@ -96,6 +98,20 @@ _OVER = ("succeeded", "failed", "stopped")
 @number_option("--retries", default=0, show_default=True, help="Number of retries for a failed task.")
 @click.option(
     "--time-limit", "time_limit_s", type=read_duration, metavar="TIME", help="Time limit for each task: 90s, 10m or 2h."
+)
+@click.option(
+    "--max-runtime",
+    "max_runtime_s",
+    type=read_duration,
+    metavar="TIME",
+    help="How long the app may run in all. Then it is stopped.  [default: the company's, or the setting "
+    "default_max_runtime_s]",
+)
+@click.option(
+    "--warn",
+    type=read_warning,
+    metavar="SIGNAL@TIME",
+    help="Send the tasks a signal so long before --max-runtime is reached: USR1@60s.",
 )
 @click.option(
     "--sizing",
@@ -297,6 +313,21 @@ def release(session: Session, *, app: tuple[str, ...]) -> int:
 
 
 @click.command()
+@click.option("--by", "by_s", required=True, type=read_duration, metavar="TIME", help="How much longer: 30m or 2h.")
+@flag("--beyond-maximum", help="For operators: also beyond the company's maximum.")
+@names_argument("app")
+@on_cluster
+def extend(session: Session, *, app: tuple[str, ...], by_s: int, beyond_maximum: bool) -> int:
+    """Let apps run longer than their maximum runtime.
+
+    Without --beyond-maximum, at most as long as the setting max_max_runtime_s or the company's own maximum allows.
+    """
+    return send_each(
+        session, app, lambda name: ExtendApp(app=name, by_s=by_s, beyond_maximum=beyond_maximum), "extended"
+    )
+
+
+@click.command()
 @flag("--all", "everything", help="Include ended apps, as many as the setting retained_apps keeps.")
 @in_the_past
 @as_json
@@ -367,7 +398,9 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
 def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
     if name.endswith("At"):
         return render.moment(value)
-    return f"{value} s" if name == "timeLimit" else render.words(render.in_words(name, value))
+    if name == "ranMs":
+        return render.duration(value)
+    return f"{value} s" if name in ("timeLimit", "maxRuntime") else render.words(render.in_words(name, value))
 
 
 @click.command()

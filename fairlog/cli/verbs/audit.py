@@ -61,6 +61,8 @@ def _print_story(told: dict[str, Any]) -> None:
     for each in told["waited"]["byCause"]:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
     click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['endedAt'] or told['at'])}")
+    if told["runtime"]:
+        click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may (X1)")
     if told["detail"]:
         click.echo(f"ended     {told['detail']}")
     if admission:
@@ -69,15 +71,18 @@ def _print_story(told: dict[str, Any]) -> None:
         size = f"{driver['cores']} cores, {size_text(driver['memory'])} on {driver['worker']}"
         click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
         click.echo(f"          {driver['why']['text']} ({driver['why']['rule']})")
+    _print_executors(told)
+    _print_claims(told)
+
+
+def _print_executors(told: dict[str, Any]) -> None:
     for executor in told["executors"]:
         size, why = f"{executor['cores']} cores, {size_text(executor['memory'])}", executor["why"]
         click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size} on {executor['worker']}")
         for name in ("size", "memory", *(["resources"] if "resources" in why else []), "workers"):
             click.echo(f"          {why[name]} ({why[f'{name}Rule']})")
-
     for exclusion in told["excludedWorkers"]:
         click.echo(f"excluded  {exclusion_in_words(exclusion)} ({'W9' if exclusion['unstartable'] else 'W7'})")
-    _print_claims(told)
 
 
 def _print_claims(told: dict[str, Any]) -> None:

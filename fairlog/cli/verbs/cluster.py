@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -180,7 +180,22 @@ def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Resources of a kind, such as gpu=4; kinds that are not named are not limited. Requires --cores. "
         "Repeatable.",
     )
-    return cores(memory(part(kinds(function))))
+    usual = _runtime_option("--default-max-runtime", "default_max_runtime_s", "Maximum runtime of apps that state none")
+    most = _runtime_option("--max-max-runtime", "max_max_runtime_s", "Longest maximum runtime that an app may have")
+    return cores(memory(part(kinds(usual(most(function))))))
+
+
+def _runtime_option(name: str, field: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        *(name, field),
+        type=_read_runtime,
+        metavar="TIME",
+        help=f'{text}: 10m or 2h. With `set`, "none" is that of the setting {field}.',
+    )
+
+
+def _read_runtime(text: str) -> int:
+    return 0 if text == "none" else params.read_duration(text)
 
 
 _BORROW = "Allow the company to exceed its quota while no other company has an app that can be admitted."
@@ -206,9 +221,9 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 @click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Given alone, it leaves the quota as it is.")
 @on_cluster
 def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noqa: ANN401 (fields of the command)
-    """Replace a company's quota.
+    """Replace a company's quota, or what else is given.
 
-    Without --cores, --memory or --part, the company gets an equal part of the live cluster.
+    Without any option, the company gets an equal part of the live cluster.
     """
     session.send(commands.ChangeCompany(company=name, **quota))
     click.echo(f"company {name} changed")
@@ -232,6 +247,54 @@ def company_list(session: Session, *, as_json: bool) -> None:
         "company quota quotaCores quotaMemory quotaResources borrow users apps",
         headings=("COMPANY", "QUOTA", "CORES", "MEMORY", "RESOURCES", "BORROWS", "USERS", "APPS"),
         empty="No company is registered; `fairlog company add NAME` adds one.",
+        as_json=as_json,
+    )
+
+
+@click.group()
+@target_options()
+def limit() -> None:
+    """Set or list limits of the cluster, companies and users."""
+
+
+@limit.command("set")
+@click.argument("change", nargs=-1, required=True, type=params.read_named_limit, metavar="NAME=VALUE...")
+@params.text_option("--company", metavar="C", help="Company that the limits are for.  [default: each without its own]")
+@params.text_option("--user", metavar="U", help='User of --company, or "*" for each of its users without their own.')
+@on_cluster
+def limit_set(
+    session: Session, *, change: tuple[tuple[str, int | None], ...], company: str | None, user: str | None
+) -> int:
+    """Set limits; a VALUE of none removes one.
+
+    max_pending_apps, max_tasks (of an app), max_app_cores and submit_per_minute refuse a submission, and so do
+    max_cores and max_memory_mb where an app alone exceeds them. While max_running_apps, max_cores or max_memory_mb is
+    used up, the company or the user is passed over.
+    """
+    if user is not None and company is None:
+        raise click.UsageError("--user needs --company")
+    scope: Literal["cluster", "company", "user"] = (
+        "cluster" if company is None else "company" if user is None else "user"
+    )
+    values = dict(change)
+
+    def command(name: str) -> commands.SetLimit:
+        return commands.SetLimit(scope=scope, name=name, value=values[name], company=company, user=user)
+
+    return send_each(session, list(values), command, "set", nothing="is so already")
+
+
+@limit.command("list")
+@in_the_past
+@params.as_json
+@on_log
+def limit_list(source: Source, *, as_json: bool) -> None:
+    """List the limits, and what counts against each now."""
+    render.print_records(
+        source.ask("limits"),
+        "scope company user limit value present",
+        headings=("OF", "COMPANY", "USER", "LIMIT", "VALUE", "NOW"),
+        empty="No limit is set; `fairlog limit set NAME=VALUE` sets one.",
         as_json=as_json,
     )
 

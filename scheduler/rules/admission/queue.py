@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.app import APP_POLICIES, AppKey
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyKey, Tenant
+from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.parts import Parts
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.quota import QuotaLimit, Reservation
@@ -57,6 +58,7 @@ class Ask(NamedTuple):
         return self.need is None or self.need.hostable
 
 
+K = TypeVar("K")
 Heads = tuple[Ask | None, Ask | None]
 """The asks of a user's two heads: of the one that fits the quota by itself, and of the first one at all."""
 Test = Callable[[Ask], bool]
@@ -115,6 +117,12 @@ class CompanyQueue:
     part_version: int = -1
     timed: bool = False
     """Whether any of its apps was held back or had a reservation when that was last asked."""
+    limits: Limits | None = None
+    """The limits, if anybody has any (semantics N1)."""
+    to_recheck: dict[str, None] = field(default_factory=dict)
+    """Users whose limits are to be compared again."""
+    passed_over: dict[Ask, None] = field(default_factory=dict)
+    """What its pending apps ask that the company's limits keep out now (semantics N2)."""
     keeps: bool | None = None
     """Whether one of its heads keeps it within its part, None if that was not worked out yet."""
 
@@ -314,11 +322,12 @@ class AppQueue:
         if queue is None:
             contender = Contender(app.user, balance, standing=standing or Standing())
             queue = company.users[app.user] = UserQueue(contender)
+            self._set_ceiling(company, contender)
         ask = Ask(app.request, app.need)
         apps = queue.by_ask.get(ask)
         if apps is None:
             apps = queue.by_ask[ask] = []
-            company.asks.setdefault(ask, {})[app.user] = None
+            self._add_ask(company, ask, app.user)
         insort(apps, (self._rank(app, self._step_ms), app))
         insort(queue.by_readiness, (app.ready, app.ready_at))
         self.arrivals[app.app] = app
@@ -358,6 +367,16 @@ class AppQueue:
         del users[app.user]
         if not users:
             del company.asks[ask]
+            company.passed_over.pop(ask, None)
+
+    def _add_ask(self, company: CompanyQueue, ask: Ask, user: str) -> None:
+        users = company.asks.get(ask)
+        if users is not None:
+            users[user] = None
+            return
+        company.asks[ask] = {user: None}
+        if company.limits is not None:
+            _mark(company.passed_over, ask, marked=company.limit.passes_over(ask.request))
 
     def restate(self, app: Pending, request: Resources, need: Need | None) -> Pending:
         """The app with what it asks now, in its old place.
@@ -370,7 +389,7 @@ class AppQueue:
         self._take_out(company, queue, app)
         ask = Ask(request, need)
         insort(queue.by_ask.setdefault(ask, []), (self._rank(app, self._step_ms), restated))
-        company.asks.setdefault(ask, {})[app.user] = None
+        self._add_ask(company, ask, app.user)
         self.arrivals[app.app] = restated
         if request == app.request:
             company.limit.exchange(app, restated)
@@ -410,8 +429,9 @@ class AppQueue:
         if company.active is None:
             self._uncertain = True
         self.remove(app)
-        if company.limit.groups:
+        if company.limit.groups or company.limits is not None:
             self.to_review[app.company] = company
+            company.to_recheck[app.user] = None
 
     def leave(self, app: Pending, *, lower: bool = False) -> None:
         """An admitted app has ended; `lower` as for `touch`."""
@@ -422,7 +442,10 @@ class AppQueue:
         """Mark a user and company whose ledgers or requests have changed; `lower`: its claim can only have fallen."""
         queue = self.companies[company]
         queue.moved[user] = None
-        if queue.limit.groups and (queue.limit.holding or not lower):
+        if queue.limits is not None:
+            queue.to_recheck[user] = None
+            self.to_review[company] = queue
+        elif queue.limit.groups and (queue.limit.holding or not lower):
             self.to_review[company] = queue
         self._note(company)
 
@@ -432,6 +455,8 @@ class AppQueue:
         Not before: a claim that an event lowers and raises again lets nothing through.
         """
         for name, company in self.to_review.items():
+            if company.limits is not None:
+                self._recheck_limits(company)
             company.limit.review(self.basis.at)
             if company.limit.holding or company.timed:
                 self.changed[name] = None
@@ -625,32 +650,71 @@ class AppQueue:
             for since, app in company.limit.held():
                 yield app.app, since, False
 
+    def set_limits(self, name: str, limits: Limits) -> None:
+        """Set the limits by which apps of the company are passed over (semantics N2)."""
+        company = self.companies[name]
+        company.limits = limits if limits.values else None
+        company.limit.ceiling, company.limit.ceilings = limits.ceiling(name), {}
+        company.passed_over = {ask: None for ask in company.asks if company.limit.passes_over(ask.request)}
+        for user, queue in company.users.items():
+            self._set_ceiling(company, queue.contender)
+            self._set_heads(company, queue)
+            self.touch(name, user)
+        self._note(name)
+
+    def _set_ceiling(self, company: CompanyQueue, user: Contender) -> None:
+        if company.limits is not None:
+            ceiling = company.limits.ceiling(company.tenant.company, user.user)
+            if ceiling is not None:
+                company.limit.ceilings[user.user] = ceiling, user.standing
+
+    def _recheck_limits(self, company: CompanyQueue) -> None:
+        """Find anew the heads that a limit keeps out now, or no longer (semantics N2).
+
+        The company's limits are compared with one request of each kind, those of the user with the user's apps.
+        """
+        limit = company.limit
+        if limit.ceiling is not None:
+            for ask in company.asks:
+                if limit.passes_over(ask.request) != (ask in company.passed_over):
+                    _mark(company.passed_over, ask, marked=ask not in company.passed_over)
+                    self._rejudge(company, ask)
+        for user in company.to_recheck:
+            if user in limit.ceilings:
+                self._set_heads(company, company.users[user])
+        company.to_recheck.clear()
+
     def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:
         limit = company.limit
         if not queue.by_ask:
-            if queue.head is not None:
-                limit.leave(queue.head)
-            queue.head, queue.first, queue.heads = None, None, (None, None)
+            queue.first, queue.heads = None, (None, None)
+            self._set_head(limit, queue, None)
             return
         head: tuple[AppKey, Pending] | None = None
         first: tuple[AppKey, Pending] | None = None
+        user = queue.contender.user
         of_head: Ask | None = None
         of_first: Ask | None = None
         for ask, apps in queue.by_ask.items():
-            if ask.need is None or ask.need.hostable:
+            if (ask.need is None or ask.need.hostable) and (not limit.limited or limit.possible(user, ask.request)):
                 if first is None or apps[0][0] < first[0]:
                     first, of_first = apps[0], ask
                 if (head is None or apps[0][0] < head[0]) and limit.fits_alone(ask.request):
                     head, of_head = apps[0], ask
+        if limit.limited:
+            first, of_first = _unless_broken(limit, user, first, of_first)
+            head, of_head = _unless_broken(limit, user, head, of_head)
         queue.first, queue.heads = None if first is None else first[1], (of_head, of_first)
-        capped = None if head is None else head[1]
-        if capped is queue.head:
+        self._set_head(limit, queue, None if head is None else head[1])
+
+    def _set_head(self, limit: QuotaLimit, queue: UserQueue, head: Pending | None) -> None:
+        if head is queue.head:
             return
         if queue.head is not None:
             limit.leave(queue.head)
-        if capped is not None:
-            limit.enter(capped, self.basis.at)
-        queue.head = capped
+        if head is not None:
+            limit.enter(head, self.basis.at)
+        queue.head = head
 
     def _note(self, company: str) -> None:
         """Mark the company: its place in the order or its next reservation may have changed."""
@@ -721,8 +785,8 @@ class AppQueue:
 
     def _settle_user(self, company: CompanyQueue, queue: UserQueue) -> None:
         placed: tuple[Heads, UserKey] | None = None
-        if queue.first is not None:
-            contender, contender.request = queue.contender, (queue.head or queue.first).request
+        if (head := queue.head or queue.first) is not None:
+            contender, contender.request = queue.contender, head.request
             contender.oldest, contender.oldest_at = queue.by_readiness[0]
             placed = queue.heads, self._user_key(contender, company.tenant.quota, self.basis)
         if placed == queue.placed:
@@ -760,7 +824,14 @@ def reached(held: Resources, part: Resources) -> bool:
     return any(held.amount(kind) >= assured for kind, assured in part.others)
 
 
-def _mark(marks: dict[str, None], name: str, *, marked: bool) -> None:
+def _unless_broken(
+    limit: QuotaLimit, user: str, head: tuple[AppKey, Pending] | None, ask: Ask | None
+) -> tuple[tuple[AppKey, Pending] | None, Ask | None]:
+    """The user's head and what it asks; none if a limit keeps it out now (semantics N2)."""
+    return (head, ask) if ask is None or limit.broken(user, ask.request) is None else (None, None)
+
+
+def _mark(marks: dict[K, None], name: K, *, marked: bool) -> None:
     if marked:
         marks[name] = None
     else:

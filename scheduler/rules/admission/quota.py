@@ -15,12 +15,18 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.company import Tenant
 from scheduler.rules.entities import Pending
+
+if TYPE_CHECKING:
+    from scheduler.rules.admission.limits import Broken, Ceiling
+    from scheduler.rules.ledger import Standing
+
 
 Reservation = tuple[int, int, Pending]
 """(held back since in ms, position of its submission, app)."""
@@ -51,6 +57,38 @@ class QuotaLimit:
     """The same by app."""
     holding: int = 0
     """How many groups are held back."""
+    ceiling: Ceiling | None = None
+    """The limits of the company by which its apps are passed over (semantics N2)."""
+    ceilings: dict[str, tuple[Ceiling, Standing]] = field(default_factory=dict)
+    """Those of its users that have any, and what these users claim."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is any limit by which apps are passed over."""
+        return self.ceiling is not None or bool(self.ceilings)
+
+    def broken(self, user: str, request: Resources, apps: int = 1) -> tuple[str, Broken] | None:
+        """The limit that keeps an app of the user with that request out now, after its holder (semantics N2).
+
+        The holder is the user, or "" for the company. With 0 `apps`, the limit against more for an admitted app.
+        """
+        own = self.ceilings.get(user)
+        if own is not None and (broken := own[0].broken(own[1], request, apps)) is not None:
+            return user, broken
+        if self.ceiling is None or (broken := self.ceiling.broken(self.tenant.standing, request, apps)) is None:
+            return None
+        return "", broken
+
+    def passes_over(self, request: Resources) -> bool:
+        """Whether the company's limits keep every app of that request out now (semantics N2)."""
+        return self.ceiling is not None and self.ceiling.broken(self.tenant.standing, request) is not None
+
+    def possible(self, user: str, request: Resources) -> bool:
+        """Whether an app of the user with that request is within the limits if nothing is claimed (semantics N2)."""
+        own = self.ceilings.get(user)
+        if own is not None and not own[0].fits_alone(request):
+            return False
+        return self.ceiling is None or self.ceiling.fits_alone(request)
 
     def admits(self, request: Resources, *, lent: bool = True) -> bool:
         """Whether a request passes now (semantics C4); elastic apps count with their least number if `lent` (E7)."""
@@ -186,7 +224,7 @@ class QuotaLimit:
     def reserver(self) -> Pending | None:
         """The app whose reservation counts; None without reservations (semantics C7)."""
         for _, _, app in self.reservations:
-            if self.fits_alone(app.request) and app.hostable:
+            if self.fits_alone(app.request) and app.hostable and self.broken(app.user, app.request) is None:
                 return app
         return None
 

@@ -62,23 +62,44 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
 
 
 def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
-    """Times (ms) at which a wait, elastic step, idle timeout, hold or exclusion of the app ends (L5, L6, P8, W7)."""
+    """Times (ms) at which a wait, elastic step, idle timeout, hold, exclusion or runtime ends (L5, L6, P8, W7, X2)."""
+    if app.expired_at:
+        return []
     due: dict[tuple[int, What], None] = {}
+    if app.max_runtime_s is not None:
+        due.update(dict.fromkeys(_runtime_moments(app, app.max_runtime_s * 1000)))
     for wanted in app.wanted:
         if wanted.locations.hosts is not None:
             for_host, for_rack = settings.locality_wait_host_ms, settings.locality_wait_rack_ms
             for wait_ms in (for_host, for_rack, for_host + for_rack):
                 due[wanted.since + wait_ms, "delay"] = None
     if app.elastic:
-        if (app.executor_limit or 0) < (app.backlog_executors or 0):
-            due[app.asked_at + settings.elastic_step_ms, "growth"] = None
-        for executor in app.executors.values():
-            if executor.idle_since is not None and executor.status != "stopping":
-                due[executor.idle_since + settings.executor_idle_timeout_s * 1000, "idle"] = None
+        due.update(dict.fromkeys(_elastic_moments(app, settings)))
     for trouble in app.troubles.values():
         if until := kept_until(trouble, settings):
             due[until, "excluded"] = None
     return [*due, *_hold_timers(app, settings)]
+
+
+def _elastic_moments(app: App, settings: ClusterConfigured) -> Iterator[tuple[int, What]]:
+    """When the app may grow, and when its idle executors are returned (semantics L6)."""
+    if (app.executor_limit or 0) < (app.backlog_executors or 0):
+        yield app.asked_at + settings.elastic_step_ms, "growth"
+    for executor in app.executors.values():
+        if executor.idle_since is not None and executor.status != "stopping":
+            yield executor.idle_since + settings.executor_idle_timeout_s * 1000, "idle"
+
+
+def _runtime_moments(app: App, limit_ms: int) -> Iterator[tuple[int, What]]:
+    """When the app is warned and when its time is over, if it goes on running (semantics X2)."""
+    if app.running_since is None:
+        if app.ran_ms >= limit_ms:
+            yield 0, "expiry"
+        return
+    over = app.running_since + limit_ms - app.ran_ms
+    yield over, "expiry"
+    if app.spec.warn is not None and not app.warned:
+        yield max(over - app.spec.warn.before_s * 1000, app.running_since), "warning"
 
 
 def _hold_timers(app: App, settings: ClusterConfigured) -> Iterator[tuple[int, What]]:

@@ -382,11 +382,11 @@ def test_a_master_that_folded_a_tail_that_is_gone_folds_again(scheduler: Schedul
 def test_a_command_that_breaks_a_turn_is_put_aside_and_the_others_are_executed(
     scheduler: Scheduler, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide_or_break(state: Any, command: Command) -> list[Event]:
+    def decide_or_break(state: Any, command: Command, at: int) -> list[Event]:
         if isinstance(command, RegisterCompany) and command.company == "poison":
             state.companies.clear()
             raise ZeroDivisionError("planted")
-        return decide(state, command)
+        return decide(state, command, at)
 
     monkeypatch.setattr(turn_module, "decide", decide_or_break)
     first, poison, last = ask(client, ACME, RegisterCompany(company="poison"), RegisterCompany(company="other"))
@@ -404,10 +404,10 @@ def test_a_command_that_breaks_a_turn_is_put_aside_and_the_others_are_executed(
 def test_a_deposed_master_that_meets_a_poisoned_command_appends_nothing(
     scheduler: Scheduler, client: Client, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide_or_break(state: Any, command: Command) -> list[Event]:
+    def decide_or_break(state: Any, command: Command, at: int) -> list[Event]:
         if isinstance(command, RegisterCompany) and command.company == "poison":
             raise ZeroDivisionError("planted")
-        return decide(state, command)
+        return decide(state, command, at)
 
     master(scheduler.store, keys, "second")
     monkeypatch.setattr(turn_module, "decide", decide_or_break)

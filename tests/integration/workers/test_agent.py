@@ -110,13 +110,10 @@ class Cluster:
         about: Any = self.connection.hget(self.keys.agents, worker)
         return int(json.loads(about)["pid"]) if about else None
 
-    def submit(self, command: Sequence[str], *, tasks: int = 4, cores: int = 4, retries: int = 0) -> str:
+    def submit(self, command: Sequence[str], *, tasks: int = 4, cores: int = 4, **about: Any) -> str:
         app = f"app-{uuid4().hex[:8]}"
-        self.client.send(
-            SubmitApp(
-                app=app, company="acme", user="ann", cores=cores, tasks=tasks, command=tuple(command), retries=retries
-            )
-        )
+        who: dict[str, Any] = {"company": "acme", "user": "ann"}
+        self.client.send(SubmitApp(app=app, cores=cores, tasks=tasks, command=tuple(command), **who, **about))
         return app
 
     def app(self, app: str) -> dict[str, Any]:
@@ -124,7 +121,8 @@ class Cluster:
         return found
 
     def end_of(self, app: str) -> dict[str, Any]:
-        wait_until(lambda: self.app(app)["state"] in {"finished", "failed", "killed"}, f"the end of {app}")
+        ends = {"finished", "failed", "killed", "expired"}
+        wait_until(lambda: self.app(app)["state"] in ends, f"the end of {app}")
         return self.app(app)
 
     def granted_cores(self) -> int:
@@ -213,6 +211,47 @@ def test_an_app_killed_before_its_worker_sees_the_grant_holds_no_core(cluster: C
     cluster.client.send(KillApp(app=app))
     os.kill(agent.pid, signal.SIGCONT)
     wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
+
+
+@pytest.mark.parametrize("driver", [False, True])
+def test_an_app_whose_time_is_over_is_stopped_with_the_grace(cluster: Cluster, tmp_path: Path, driver: bool) -> None:  # noqa: FBT001 - pytest's
+    """Semantics X2: SIGTERM, and SIGKILL for what ignores it; then its cores are free."""
+    cluster.client.send(ConfigureCluster(settings={"kill_grace_s": 1}))
+    cluster.agent()
+    told = tmp_path / "told"
+    command = ("/bin/sh", "-c", f"trap 'echo term >> {told}' TERM; while :; do sleep 0.05; done")
+    amounts = {"tasks": 0, "cores": 0, "driver": True} if driver else {"tasks": 2, "cores": 4}
+    app = cluster.submit(command, max_runtime_s=2, **amounts)
+    wait_until(lambda: processes_of(app), "what runs")
+    end = cluster.end_of(app)
+    assert (end["state"], end["detail"]) == ("expired", "its maximum runtime of 2 s is over")
+    assert not processes_of(app)
+    assert told.read_text().split() == ["term"] * (1 if driver else 2)
+    assert cluster.granted_cores() == 0
+
+
+@pytest.mark.parametrize("driver", [False, True])
+def test_tasks_are_warned_once_before_the_time_of_their_app_is_over(
+    cluster: Cluster,
+    tmp_path: Path,
+    driver: bool,  # noqa: FBT001 - pytest's
+) -> None:
+    """Semantics X2: an agent that is restarted does not repeat the warning."""
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
+    warned, go = tmp_path / "warned", tmp_path / "go"
+    command = ("/bin/sh", "-c", f"trap 'echo usr1 >> {warned}' USR1; until [ -e {go} ]; do sleep 0.05; done")
+    amounts = {"tasks": 0, "cores": 0, "driver": True} if driver else {"tasks": 2, "cores": 4}
+    app = cluster.submit(command, max_runtime_s=600, warn=("USR1", 598), **amounts)
+    number = 1 if driver else 2
+    wait_until(lambda: warned.exists() and len(warned.read_text().split()) == number, "the warnings")
+    agent.terminate()
+    agent.wait(HOPELESS_S)
+    cluster.agent(offer)
+    ring(cluster)
+    go.touch()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert warned.read_text().split() == ["usr1"] * number
 
 
 def test_a_killed_executor_is_replaced_and_costs_its_tasks_no_retry(cluster: Cluster, tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import (
     EVENT_TYPES,
     AppChanged,
+    AppExpired,
+    AppExtended,
     AppHeld,
     AppReady,
     AppReleased,
     AppRemoved,
     AppReprioritized,
+    AppWarned,
     ClusterConfigured,
     CommandRefused,
     CompanyChanged,
@@ -36,6 +39,7 @@ from scheduler.model.events import (
     Fixed,
     HoldEnded,
     KindRegistered,
+    LimitSet,
     Locations,
     LostWorkersForgotten,
     MasterElected,
@@ -47,6 +51,7 @@ from scheduler.model.events import (
     RoomReserved,
     Shares,
     Wanted,
+    Warn,
     WorkerChanged,
     WorkerCleared,
     WorkerProbed,
@@ -128,6 +133,15 @@ RECLAIMED = ExecutorRevoked(
     shares=Shares("0/1", "1/4", "2/1", "7/4"),
 )
 WITHDRAWN = RevocationWithdrawn(app="a1", executor="a1.0", worker="w1")
+
+TIMED: list[Event] = [
+    replace(queued("t1", 8), max_runtime_s=60, warn=Warn("USR1", 5)),
+    entered("t1"),
+    granted("t1.0"),
+    ExecutorChanged(executor="t1.0"),
+]
+"""An app that runs, for a minute at most."""
+WARNED, EXPIRED = AppWarned(app="t1", signal="USR1"), AppExpired(app="t1")
 
 SMALL = CompanyRegistered(company="small", amounts=Resources(8, 8192))
 BEFORE: list[Event] = [
@@ -360,6 +374,34 @@ CASES = [
     Case([CLAIM], replace(RECLAIMED, shares=None), "E5", "the receipt of executor 'a1.0' is not complete"),
     Case([REVOKED], WITHDRAWN, "E5", "executor 'a1.0' does not leave for a claim"),
     Case([CLAIM, RECLAIMED], WITHDRAWN, "E5", "the claim for which executor 'a1.0' leaves is not void"),
+    Case([], LimitSet(name="max_core", value=1), "N1", "limit 'max_core' cannot be 1"),
+    Case([], LimitSet(name="max_cores", value=-1), "N1", "limit 'max_cores' cannot be -1"),
+    Case([], LimitSet(name="submit_per_minute", value=0), "N1", "limit 'submit_per_minute' cannot be 0"),
+    Case([], LimitSet(name="max_cores", value=1, company="nobody"), "N1", "company 'nobody' is not registered"),
+    Case([], LimitSet(name="max_cores", value=1, user="ann"), "N1", "company '' is not registered"),
+    Case([], CompanyRegistered(company="new", max_max_runtime_s=0), "X1", "apps of company 'new' cannot run for less"),
+    Case([], replace(queued("new"), max_runtime_s=0), "X1", "app 'new' may run for 0 s"),
+    Case([], replace(queued("new"), warn=Warn("USR1", 5)), "X2", "app 'new' cannot be warned 5 s before its end"),
+    Case(
+        [],
+        replace(queued("new"), max_runtime_s=5, warn=Warn("USR1", 5)),
+        "X2",
+        "app 'new' cannot be warned 5 s before its end",
+    ),
+    Case([], AppWarned(app="a1", signal="USR1"), "X2", "app 'a1' does not run for a limited time"),
+    Case(TIMED, AppWarned(app="t1", signal="TERM"), "X2", "app 't1' asked for another warning"),
+    Case([*TIMED, WARNED], WARNED, "X2", "app 't1' asked for another warning, or was warned already"),
+    Case([], AppExpired(app="a2"), "X2", "app 'a2' is not in waitingApps"),
+    Case([], AppExpired(app="a1"), "X2", "app 'a1' may run for any time"),
+    Case([*TIMED, EXPIRED], EXPIRED, "X2", "app 't1' is not in waitingApps, or its time was over before"),
+    Case([*TIMED, EXPIRED], granted("t1.1"), "X2", "the time of app 't1' is over"),
+    Case([*TIMED, EXPIRED], demanded("t1"), "O4", "app 't1' is not known or has ended"),
+    Case([*TIMED, EXPIRED], AppRemoved(app="t1", reason="expired"), "X2", "app 't1' still holds 4 cores"),
+    Case([*TIMED, EXPIRED], AppRemoved(app="t1", reason="killed"), "X2", "app 't1' is removed as killed"),
+    Case(TIMED, AppRemoved(app="t1", reason="expired"), "X2", "app 't1' is removed as expired"),
+    Case([], AppExtended(app="over", max_runtime_s=9), "X3", "app 'over' is not known, has ended"),
+    Case([], AppExtended(app="a1", max_runtime_s=9), "X3", "app 'a1' may run for None s"),
+    Case(TIMED, AppExtended(app="t1", max_runtime_s=60), "X3", "app 't1' may run for 60 s, which 60 s do not extend"),
     Case([], AppRemoved(app="nobody", reason="killed"), "A5", "app 'nobody' is not known or has ended"),
     Case([], AppRemoved(app="over", reason="killed"), "A5", "app 'over' is not known or has ended"),
     Case([], AppRemoved(app="a2", reason="unmet"), "J2", "app 'a2' waits for nothing in vain"),

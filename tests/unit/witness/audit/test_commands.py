@@ -15,6 +15,7 @@ from scheduler.model.commands import (
     DecommissionWorker,
     EndedDriver,
     EndedExecutor,
+    ExtendApp,
     HoldApp,
     LoseWorker,
     Private,
@@ -25,6 +26,7 @@ from scheduler.model.commands import (
     RemoveWorker,
     ReprioritizeApp,
     ScaleApp,
+    SetLimit,
     StartedExecutor,
     SubmitApp,
 )
@@ -99,6 +101,24 @@ def patient() -> list[Fact]:
 LOG = lively()
 
 
+def timed() -> list[Fact]:
+    """A cluster with a limit, in which an app is warned, extended and stopped at the end of its time."""
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 8)
+    cluster.turn(SetLimit(scope="company", name="max_cores", company="acme", value=8))
+    cluster.turn(
+        SubmitApp(app="t1", company="acme", user="ann", cores=4, max_runtime_s=20, warn=("USR1", 5), command=("true",))
+    )
+    cluster.turn(StartedExecutor(executor="t1.0"))
+    cluster.turn(after_s=15)
+    cluster.turn(ExtendApp(app="t1", by_s=10))
+    cluster.turn(after_s=20)
+    cluster.turn(after_s=20)
+    cluster.ended("t1.0")
+    return facts(cluster)
+
+
 def position(kind: str, said: dict[str, object]) -> int:
     """Where the log has an entry of that type that says so."""
     places = [r.seq for r in LOG if r.type == kind and said.items() <= stated(r).items()]
@@ -106,7 +126,7 @@ def position(kind: str, said: dict[str, object]) -> int:
 
 
 PATIENT = patient()
-LOGS = {record.type: log for log in (LOG, PATIENT) for record in log} | golden()
+LOGS = {record.type: log for log in (timed(), LOG, PATIENT) for record in log} | golden()
 
 
 def test_a_lively_log_has_no_deviation() -> None:

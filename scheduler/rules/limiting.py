@@ -1,0 +1,71 @@
+"""Setting limits, and what a submission must not exceed (semantics N1, N2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.model.errors import InvalidCommand, LimitExceeded, UnknownCompany
+from scheduler.model.events import Event, LimitSet
+from scheduler.rules.admission.limits import EVERYBODY, HIGHEST, NAMES, RATE, Holder, Limits, holder_text
+from scheduler.rules.validate import check_name, check_range, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from scheduler.model.commands import SetLimit
+    from scheduler.model.events import AppRegistered
+    from scheduler.rules.claims import Claims
+    from scheduler.rules.ledger import Standing
+
+
+def limit_set(limits: Limits, companies: Container[str], command: SetLimit) -> list[Event]:
+    """The limit as the command sets it; nothing if it is so already (semantics N1).
+
+    Raises: InvalidCommand, UnknownCompany.
+    """
+    name, value, company, user = command.name, command.value, command.company or "", command.user or ""
+    if name not in NAMES:
+        raise InvalidCommand(f"no limit is named {shorten(name)}; the limits are {', '.join(NAMES)}")
+    check_range(f"limit {name}", value, int(name == RATE), HIGHEST)
+    if (company != "", user != "") != {"cluster": (False, False), "company": (True, False)}.get(
+        command.scope, (True, True)
+    ):
+        raise InvalidCommand(
+            "a limit of the cluster names nobody, one of a company the company, one of a user the company and the user"
+        )
+    if company and company not in companies:
+        raise UnknownCompany(company[:80])
+    if user not in ("", EVERYBODY):
+        check_name("the user", user)
+    if limits.values.get((company, user), {}).get(name) == value:
+        return []
+    return [LimitSet(name=name, value=value, company=company, user=user)]
+
+
+def check_submission(limits: Limits, claims: Claims, app: AppRegistered, at: int) -> None:
+    """Raises: LimitExceeded if a limit of the app's user or company refuses it at `at` (ms) (semantics N2)."""
+    for user in (app.user, ""):
+        _check(limits, (app.company, user), claims.standing(app.company, user), app, at)
+
+
+def _check(limits: Limits, holder: Holder, standing: Standing, app: AppRegistered, at: int) -> None:
+    request = app.requested
+    for name, asked, text in (
+        ("max_tasks", app.tasks, "the app has {} tasks; split it"),
+        ("max_app_cores", request.cores, "the app requests {} cores; request less"),
+        ("max_cores", request.cores, "the app alone requests {} cores; request less"),
+        ("max_memory_mb", request.memory_mb, "the app alone requests {} MiB; request less"),
+    ):
+        limit = limits.of(holder, name)
+        if limit is not None and asked > limit:
+            raise LimitExceeded(name, holder_text(*holder), limit, text.format(asked))
+    limit = limits.of(holder, "max_pending_apps")
+    if limit is not None and standing.pending >= limit:
+        text = f"{standing.pending} apps are pending; submit this one when one of them has been admitted"
+        raise LimitExceeded("max_pending_apps", holder_text(*holder), limit, text)
+    rate = limits.of(holder, RATE)
+    if rate is not None and not limits.tokens(holder, rate, at):
+        now = at // 1000
+        next_s = -((now * rate // 60 + 1) * -60 // rate) - now
+        text = f"no submission is left in this minute; the next is possible in {next_s} s"
+        raise LimitExceeded(RATE, holder_text(*holder), rate, text)

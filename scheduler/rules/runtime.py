@@ -1,0 +1,89 @@
+"""How long apps may run: their limits, the moments when these are reached, and longer ones (semantics X).
+
+What counts is the time during which at least one executor of the app, or its driver, was running. The state keeps it
+for apps with a limit only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.model.errors import InvalidCommand, RuntimeTooLong
+from scheduler.model.events import AppExpired, AppExtended, AppWarned, CompanyRegistered, Event, Warn
+from scheduler.rules.validate import check_range, check_signal
+
+if TYPE_CHECKING:
+    from scheduler.model.commands import ExtendApp, SubmitApp
+    from scheduler.model.events import ClusterConfigured
+    from scheduler.rules.entities import App
+    from scheduler.rules.state import ClusterState
+
+LONGEST_S = 10**9
+
+
+def most_s(settings: ClusterConfigured, company: CompanyRegistered) -> int | None:
+    """How long the company's apps may run at most: its own maximum, else the cluster's; None = any time (X1)."""
+    own = company.max_max_runtime_s
+    return settings.max_max_runtime_s if own is None else own
+
+
+def runtime_of(settings: ClusterConfigured, company: CompanyRegistered, command: SubmitApp) -> int | None:
+    """How long the submitted app may run; None = any time (semantics X1).
+
+    An app that does not say gets the default, at most the maximum, and without a default the maximum.
+
+    Raises: InvalidCommand, RuntimeTooLong.
+    """
+    most, asked = most_s(settings, company), command.max_runtime_s
+    check_range("the maximum runtime, in seconds,", asked, 1, LONGEST_S)
+    if asked is None:
+        own = company.default_max_runtime_s
+        usual = settings.default_max_runtime_s if own is None else own
+        return most if usual is None else min(usual, usual if most is None else most)
+    if most is not None and asked > most:
+        raise RuntimeTooLong(asked, most, company.company)
+    return asked
+
+
+def warning_of(command: SubmitApp, runtime_s: int | None) -> Warn | None:
+    """The warning that the submission asks for (semantics X2). Raises: InvalidCommand."""
+    if command.warn is None:
+        return None
+    name, before_s = command.warn
+    check_signal("the signal of --warn", name)
+    check_range("the seconds of --warn", before_s, 1, LONGEST_S)
+    if runtime_s is None:
+        raise InvalidCommand("--warn needs a maximum runtime; add --max-runtime TIME")
+    if before_s >= runtime_s:
+        raise InvalidCommand(
+            f"--warn must come after the app has begun: {before_s} s before its end is too early for an app that may "
+            f"run for {runtime_s} s"
+        )
+    return Warn(name, before_s)
+
+
+def expiries(state: ClusterState, at: int) -> Iterator[Event]:
+    """The apps whose time is over at time `at` (ms), and those that are warned, in the order of admission (X2)."""
+    for name in state.timers.due(at, "expiry"):
+        yield AppExpired(app=name)
+    for name in state.timers.due(at, "warning"):
+        warn = state.apps[name].spec.warn
+        if warn is not None:
+            yield AppWarned(app=name, signal=warn.signal)
+
+
+def extended(state: ClusterState, app: App, command: ExtendApp) -> list[Event]:
+    """The app may run longer: up to the maximum of its company, or beyond where the command says so (semantics X3).
+
+    Raises: InvalidCommand, RuntimeTooLong.
+    """
+    check_range("the time of an extension, in seconds,", command.by_s, 1, LONGEST_S)
+    if app.max_runtime_s is None:
+        raise InvalidCommand(f"app {command.app!r} has no maximum runtime; it may run on without an extension")
+    runtime_s, company = app.max_runtime_s + command.by_s, app.spec.company
+    check_range("the maximum runtime, in seconds,", runtime_s, 1, LONGEST_S)
+    most = most_s(state.settings, state.companies[company].spec)
+    if most is not None and runtime_s > most and not command.beyond_maximum:
+        raise RuntimeTooLong(runtime_s, most, company)
+    return [AppExtended(app=command.app, max_runtime_s=runtime_s)]
