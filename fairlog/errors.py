@@ -23,6 +23,7 @@ from scheduler.model.errors import (
     UnknownCompany,
     UnknownDependency,
     UnknownExecutor,
+    UnknownKind,
     UnknownWorker,
     UnsuitableStore,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "UnknownCompany",
     "UnknownDependency",
     "UnknownExecutor",
+    "UnknownKind",
     "UnknownWorker",
     "UnsuitableStore",
 ]

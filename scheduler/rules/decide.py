@@ -542,7 +542,7 @@ def _change_company(state: ClusterState, command: commands.ChangeCompany) -> lis
     known = asdict(_company(state, command.company).spec)
     others = {name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s")}
     given = {name: value for name, value in others.items() if value is not None}
-    quota = ("amounts", "part") if command.cores is not None or command.part is not None or not given else ()
+    quota = ("amounts", "part", "kinds") if command.cores is not None or command.part is not None or not given else ()
     changed = {**known, **{name: stated[name] for name in quota}, **given}
     for name in ("default_max_runtime_s", "max_max_runtime_s"):
         changed[name] = changed[name] or None

@@ -288,7 +288,7 @@ def _growing(state: ClusterState) -> Iterator[str]:
     wishes = {name for name, app in state.apps.items() if app.target is not None and app.ended is None}
     if state.wishes.keys() != wishes:
         yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
-    elastic = {name for name, app in state.waiting.items() if app.elastic}
+    elastic = {name for name, app in state.waiting.items() if app.elastic and not app.expired_at}
     if {name for apps in state.elastics.values() for name in apps} != elastic:
         yield f"the admitted elastic apps are not {sorted(elastic)}"
     followers: defaultdict[int, set[str]] = defaultdict(set)

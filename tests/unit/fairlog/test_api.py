@@ -19,7 +19,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_every_refusal_that_a_user_command_can_meet_is_a_public_error() -> None:
-    agents_only = {"OfferTooSmall", "DuplicateWorker", "UnknownDriver"}
+    agents_only = {"AddressGranted", "DuplicateWorker", "OfferTooSmall", "UnknownDriver"}
     refusals = {each.__name__ for each in errors.CommandRejected.__subclasses__()}
     assert refusals - agents_only == refusals & set(fairlog.errors.__all__)
 

@@ -66,6 +66,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "leaving",
         "addresses",
         "per_task",
+        "warning",
     ]
 
 

@@ -84,7 +84,7 @@ def test_only_time_in_which_an_executor_runs_counts() -> None:
 def test_a_driver_runs_from_its_grant_to_its_end() -> None:
     """Semantics X1, X2: an expired app ends as expired, whatever its driver makes of it."""
     cluster = shared(w1=8)
-    cluster.turn(timed("d1", driver=True, cores=None, tasks=None, supervise=True))
+    cluster.turn(timed("d1", driver=True, cores=None, tasks=None, supervise=True, executor_limit=0))
     assert cluster.turn(after_s=60) == [AppExpired(app="d1")]
     ended = cluster.turn(EndedDriver(driver="d1.driver-0", reason="exited", exit_code=0))
     assert kinds(ended) == ["DriverRemoved", "AppRemoved"]

@@ -155,7 +155,7 @@ def test_every_setting_is_shown() -> None:
 def test_the_cluster_is_shown_in_a_few_numbers() -> None:
     cluster = seen(busy(), "cluster")
     assert (cluster["cores"], cluster["memory"]) == (16, 7168)
-    none = dict.fromkeys(("finished", "failed", "killed", "unmet"), 0)
+    none = dict.fromkeys(("finished", "failed", "killed", "expired", "unmet"), 0)
     assert cluster["apps"] == {"pending": 1, "waiting": 1, "running": 1, **none}
     assert cluster["workers"] == [{"worker": "w1", "status": "alive", "suspicion": None}]
 
