@@ -39,6 +39,8 @@ _OF_THE_LOG = (
 
 So are the refused ones of all kinds but submissions, which other rules may accept.
 """
+_DECIDED = events.ExecutorsRequested | events.RoomReserved | events.WorkerSuspected | events.WorkerCleared
+"""Events that follow from others by the rules (semantics L1, L2, C7, W8); so does the removal of an expired app (X2)."""
 
 
 class Input(NamedTuple):
@@ -72,7 +74,7 @@ def _inputs(turn: Sequence[Fact]) -> Iterator[Input]:
             for event in (caused.event for caused in turn[number : number + fact.caused]):
                 if isinstance(event, events.WorkerRemoved):
                     yield Input(commands.RemoveWorker(worker=event.worker), fact.cause)
-                elif not isinstance(event, events.ExecutorsRequested | events.RoomReserved):
+                elif not isinstance(event, _DECIDED) and getattr(event, "reason", "") != "expired":
                     yield Input(event, fact.cause)
         elif fact.command is not None:
             yield Input(fact.command, fact.cause)

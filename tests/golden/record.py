@@ -25,16 +25,16 @@ def _played(seed: int, **settings: object) -> Callable[[], list[Record]]:
 
 def _failover() -> list[Record]:
     """Masters are killed and take over from each other, answers get lost, workers restart."""
-    with running(12) as world:
+    with running(14) as world:
         world.found()
-        for _ in range(60):
+        for _ in range(90):
             world.happen()
         world.settle()
         return world.witness.records
 
 
 HISTORIES: dict[str, Callable[[], list[Record]]] = {
-    "fair-spread": _played(1),
+    "fair-spread": _played(8),
     "fair-pack-by-usage": _played(2, placement="pack", company_policy="pay-as-you-go", user_policy="balanced"),
     "open-as-spark": _played(3, admission="open", worker_selection="memory-free-desc"),
     "classic-granted": _played(4, placement="classic-spread", occupancy="granted", user_policy="least-occupied"),

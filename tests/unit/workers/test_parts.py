@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -328,7 +329,9 @@ def test_a_task_takes_the_first_slot_in_which_none_runs(tmp_path: Path) -> None:
     for task in range(3):
         started = starter.start(Begun(task, 1))
         assert isinstance(started, tasks.Task)
-        visible.append(environment_value(started.process.pid, "CUDA_VISIBLE_DEVICES"))
+        pid = started.process.pid
+        wait_until(partial(environment_value, pid, "CUDA_VISIBLE_DEVICES"), "the task's environment")
+        visible.append(environment_value(pid, "CUDA_VISIBLE_DEVICES"))
         if task != 1:
             started.process.kill()
             started.end(os.waitpid(started.process.pid, 0)[1])

@@ -69,7 +69,7 @@ def lively() -> list[Fact]:
     cluster.turn(DecommissionWorker(worker="w2"))
     cluster.turn(LoseWorker(worker="w3", last_seen=5))
     cluster.turn(EndedDriver(driver="d1.driver-0", reason="failed", exit_code=3, detail="it was stopped by signal 9"))
-    cluster.ended("a2.1", failed=True)
+    cluster.ended("a2.0", failed=True)
     cluster.turn(RemoveWorker(worker="w4"))
     *done, last = cluster.state.workers["w4"].executors
     for executor in done:
@@ -119,6 +119,21 @@ def timed() -> list[Fact]:
     return facts(cluster)
 
 
+def doubtful() -> list[Fact]:
+    """A cluster with a worker on which executors of two apps fail quickly, and which ends its probe well."""
+    cluster = Cluster({"suspect_failures": 2})
+    cluster.company("acme")
+    for number in range(4):
+        cluster.worker(f"w{number}", 4 if number else 16)
+    for app in ("a1", "a2"):
+        cluster.submit(app, 4)
+        cluster.ended(f"{app}.0", failed=True)
+    cluster.turn(after_s=61)
+    cluster.submit("a3", 4)
+    cluster.ended("a3.0", done=True)
+    return facts(cluster)
+
+
 def position(kind: str, said: dict[str, object]) -> int:
     """Where the log has an entry of that type that says so."""
     places = [r.seq for r in LOG if r.type == kind and said.items() <= stated(r).items()]
@@ -126,7 +141,7 @@ def position(kind: str, said: dict[str, object]) -> int:
 
 
 PATIENT = patient()
-LOGS = {record.type: log for log in (timed(), LOG, PATIENT) for record in log} | golden()
+LOGS = {record.type: log for log in (timed(), doubtful(), LOG, PATIENT) for record in log} | golden()
 
 
 def test_a_lively_log_has_no_deviation() -> None:
