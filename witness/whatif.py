@@ -40,7 +40,7 @@ _OF_THE_LOG = (
 So are the refused ones of all kinds but submissions, which other rules may accept.
 """
 _DECIDED = events.ExecutorsRequested | events.RoomReserved | events.WorkerSuspected | events.WorkerCleared
-"""Events that follow from others by the rules (semantics L1, L2, C7, W8); so does the removal of an expired app (X2)."""
+"""Events that follow from others by the rules (semantics L1, L2, C7, W8), like the removal of an expired app (X2)."""
 
 
 class Input(NamedTuple):
