@@ -126,7 +126,7 @@ def _live(
 
     Nothing of the parent's is unwound or collected: it would close descriptors by their numbers.
     """
-    code = 1
+    code = -1
     try:
         gc.freeze()
         os.setsid()
@@ -153,11 +153,13 @@ def _live(
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - as an interpreter does
-        traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        os._exit(code)
+        try:
+            if code < 0:
+                traceback.print_exc()
+            sys.stdout.flush()
+        finally:
+            os._exit(code if code >= 0 else 1)
 
 
 @dataclass(eq=False)
