@@ -26,7 +26,6 @@ from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.service.client import Client
 from scheduler.store.task_queue import Worklist
-from workers.agent import STORE_VARIABLE
 from workers.offer import make_offers
 
 PROGRAM = "/bin/true"
@@ -53,8 +52,9 @@ def fairlog_tasks(folder: Path, tasks: int) -> dict[str, Any]:
     offer = make_offers(worker="w1", cores=cores, memory_mb=cores * 1024, run_dir=folder / "run", outlive_agent=False)
     with EmbeddedStore(folder / "fairlog") as store:
         master = ("-c", f"from recovery.failover.master import run_master; run_master({store.url!r}, {CLUSTER!r})")
-        os.environ[STORE_VARIABLE] = store.url
-        agent = ("-m", "workers.agent", CLUSTER, offer[0].model_dump_json())
+        offered = f"[Offer.model_validate_json({offer[0].model_dump_json()!r})]"
+        run = f"run_agent({store.url!r}, {CLUSTER!r}, {offered})"
+        agent = ("-c", f"from workers.agent import run_agent; from workers.offer import Offer; {run}")
         with process(folder / "log", *master), process(folder / "log", *agent):
             client = Client(store.url, CLUSTER, timeout_s=60)
             client.send(RegisterCompany(company="acme"))

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import structlog
@@ -25,9 +26,9 @@ from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, Unkn
 from scheduler.model.events import WorkerRemoved
 from scheduler.model.grants import Grant, Leaving, diff
 from scheduler.model.ids import app_of, is_driver
-from scheduler.service.child import die_with_parent, run_module
+from scheduler.service.child import die_with_parent
 from scheduler.service.client import Client
-from scheduler.service.notify import ALIVE, READY, STOPPING, notify
+from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.program_log import log_to_stderr, masked
 from scheduler.store.codec import told
@@ -64,7 +65,6 @@ return 1
 """
 """KEYS: heartbeats; ARGV: the worker. Returns whether the worker is registered."""
 
-STORE_VARIABLE = "FAIRLOG_STORE"
 _REPEAT_S = 5
 """Interval between repetitions of a report."""
 _SILENCE_S = 2
@@ -468,25 +468,16 @@ def run_agent(store: str, cluster: str, offers: Sequence[Offer]) -> None:
             signal.signal(number, lambda *_: agent.stop())
         agent.serve()
         return
-    os.environ[STORE_VARIABLE] = store
-    parent = str(os.getpid())
-    Supervisor([[*run_module("workers.agent"), cluster, offer.model_dump_json(), parent] for offer in offers]).run()
+    Supervisor([partial(_run_child, store, cluster, offer, os.getpid()) for offer in offers]).run()
 
 
-def main() -> None:
-    """Run one agent. Arguments: the cluster; the offer as JSON; optionally the parent process to end with.
-
-    The store's URL is in the environment, because it may contain a password and other users can read arguments.
-    """
+def _run_child(store: str, cluster: str, offer: Offer, parent: int) -> None:
+    """Run one agent until process `parent` ends. The service manager sees only that process."""
+    die_with_parent(parent)
+    os.environ.pop(SOCKET_VARIABLE, None)
     log_to_stderr()
-    for parent in sys.argv[3:]:
-        die_with_parent(int(parent))
     try:
-        run_agent(os.environ[STORE_VARIABLE], sys.argv[1], [Offer.model_validate_json(sys.argv[2])])
+        run_agent(store, cluster, [offer])
     except FairlogError as error:
         sys.stderr.write(f"{masked(str(error))}\n")
         sys.exit(REFUSED)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,12 @@
 """The forkserver: a small process that forks a worker's executors and cleans up after those that died.
 
-It has all modules loaded and holds no store connection and no thread, so an executor costs one fork. As a subreaper it
-finds all processes that a killed executor had started. When its agent dies it ends the executors, or, if they outlive
-the agent, continues until they have ended.
+It is forked from its agent with all modules loaded, and holds no store connection and no thread, so an executor costs
+one fork. As a subreaper it finds all processes that a killed executor had started. When its agent dies it ends the
+executors, or, if they outlive the agent, continues until they have ended.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import subprocess
@@ -16,10 +15,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 import structlog
 
-from scheduler.service.child import die_with_parent, run_module
+from scheduler.service.child import Forked, die_with_parent
 from scheduler.service.program_log import log_to_stderr
 from workers.executor import ExecutorSpec
 from workers.launchers import LAUNCHERS
@@ -42,30 +42,24 @@ class Forkserver:
     def __init__(self, files: RunDir, *, outlive_agent: bool) -> None:
         self._files = files
         self._outlive_agent = outlive_agent
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
         self._line: socket.socket | None = None
 
     def start(self) -> None:
-        """Start the process unless it is running; it loads in the background."""
+        """Start the process unless it is running."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
         ours, theirs = socket.socketpair()
-        with theirs, self._files.program_log().open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [*run_module("workers.forkserver"), str(theirs.fileno()), str(int(self._outlive_agent))],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        with theirs:
+            program = partial(serve, theirs, outlive_agent=self._outlive_agent)
+            self._process = Forked(program, log=self._files.program_log(), keep=theirs.fileno())
         self._line = ours
 
     def launch(self, spec: ExecutorSpec, *, meanwhile: Callable[[], object] = lambda: None) -> int | None:
         """Start an executor. Returns its process id, None if it could not be started or is running already.
 
-        Calls `meanwhile` twice a second while it waits for a forkserver that is still loading.
+        Calls `meanwhile` twice a second while it waits for a forkserver that is slow.
 
         Raises: ForkserverLost if the forkserver does not answer.
         """
@@ -104,8 +98,6 @@ class Forkserver:
             if not self._outlive_agent:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_REPLY_S)
-            if self._process.poll() is None:
-                self._process.returncode = 0  # it continues on purpose: avoid Popen's ResourceWarning
             self._process = None
 
 
@@ -213,14 +205,8 @@ class _Server:
         return found if session is None else [*found, *in_session(session)]
 
 
-def main() -> None:
-    """Run the forkserver. Arguments: the descriptor of the socket to the agent; 1 if executors outlive the agent."""
-    line = socket.socket(fileno=int(sys.argv[1]))
+def serve(line: socket.socket, *, outlive_agent: bool) -> None:
+    """Run the forkserver of the agent at the other end of `line`."""
     log_to_stderr()
     become_subreaper()
-    gc.freeze()
-    _Server(line, outlive_agent=bool(int(sys.argv[2]))).work()
-
-
-if __name__ == "__main__":
-    main()
+    _Server(line, outlive_agent=outlive_agent).work()

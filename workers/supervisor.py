@@ -6,12 +6,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from scheduler.service.child import Child
-from scheduler.service.notify import ALIVE, READY, SOCKET_VARIABLE, STOPPING, notify
+from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 
 REFUSED = os.EX_CONFIG
 """Exit code of an agent that was refused: a restart would be refused again."""
@@ -20,14 +20,10 @@ _log = structlog.get_logger()
 
 
 class Supervisor:
-    """Runs one process for each of `commands`. The service manager sees only this process."""
+    """Runs each of `programs` in a fork of this process."""
 
-    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != SOCKET_VARIABLE}
-        self._children = [
-            Child(f"agent {number}", command, cwd=None, environment=environment)
-            for number, command in enumerate(commands, 1)
-        ]
+    def __init__(self, programs: Sequence[Callable[[], object]]) -> None:
+        self._children = [Child(f"agent {number}", program, cwd=None) for number, program in enumerate(programs, 1)]
         self._asked: list[int | None] = []
         self._stopped = False
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, Self, cast
 
@@ -24,7 +27,7 @@ from fairlog.local.store import EmbeddedStore
 from recovery.failover.lease import members
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
-from scheduler.service.child import Child
+from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import Client
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys
@@ -83,6 +86,8 @@ class Tree:
             self._logs.mkdir(mode=0o700, exist_ok=True)
             self.store.start()
             self._announce()
+            for module in ("recovery.failover.master", "workers.agent"):
+                import_module(module)  # once, for all children
             for child in self._children:
                 child.start()
             undo.pop_all()
@@ -159,8 +164,16 @@ class Tree:
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]
-        command = [sys.executable, "-m", "fairlog", *arguments, *where, "--end-with", str(os.getpid())]
-        return Child(name, command, self._logs / f"{name}.log")
+        program = partial(as_fairlog, [*arguments, *where], os.getpid())
+        return Child(name, program, self._logs / f"{name}.log")
+
+
+def as_fairlog(arguments: Sequence[str], parent: int | None = None) -> None:
+    """Be `fairlog` with these arguments, as long as the process `parent` lives."""
+    if parent is not None:
+        die_with_parent(parent)
+    sys.argv[1:] = arguments
+    runpy.run_module("fairlog", run_name="__main__")
 
 
 def run_up(plan: Plan, say: Callable[[str], None]) -> None:
@@ -212,7 +225,7 @@ def start_detached(plan: Plan) -> Running:
         *("--data", str(data), "--cluster", plan.cluster, "--masters", str(plan.masters)),
         *("--workers", str(plan.workers), "--cores", str(plan.cores), "--memory", str(plan.memory_mb)),
     ]
-    up = Child("up", [sys.executable, "-m", "fairlog", "up", *options], logs / "up.log")
+    up = Child("up", partial(as_fairlog, ["up", *options]), logs / "up.log")
     up.start()
     while True:
         found = running.find_running(data)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 SHORT_LIFE_S = 5.0
 """A process that ended sooner is restarted after a growing pause."""
 PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 KEPT_FAILURES = 10
 _LOOK_S = 0.5
+_POLL_S = 0.005
 _PR_SET_PDEATHSIG = 1
 _LINUX = sys.platform == "linux"
 _OURS = Path(__file__).parents[2]
@@ -61,23 +65,121 @@ def run_module(module: str) -> list[str]:
     return [sys.executable, "-P", "-c", f"import runpy, sys; sys.path.insert(0, {str(_OURS)!r}); {run}"]
 
 
+class Forked:
+    """`program` as a process forked from this one, in its own session; used like a `subprocess.Popen`.
+
+    It has the modules that this process has loaded, so it starts in milliseconds. It shares the environment, but no
+    signal handler, and no descriptor except `keep`. Its output is appended to `log`, or inherited without one. Fork
+    only from a process with one thread.
+
+    Raises: OSError.
+    """
+
+    def __init__(
+        self, program: Callable[[], object], *, log: Path | None = None, keep: int = 2, cwd: Path | None = None
+    ) -> None:
+        self.returncode: int | None = None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        output = None if log is None else log.open("ab")
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self.pid = os.fork()
+            if not self.pid:
+                _live(program, mask, None if output is None else output.fileno(), keep, cwd)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if output is not None:
+                output.close()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended. Raises: subprocess.TimeoutExpired."""
+        began_s = time.monotonic()
+        while (code := self.poll()) is None:
+            if timeout is not None and time.monotonic() > began_s + timeout:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(_POLL_S)
+        return code
+
+    def terminate(self) -> None:
+        """Send SIGTERM unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _live(
+    program: Callable[[], object], mask: Collection[int], output: int | None, keep: int, cwd: Path | None
+) -> NoReturn:
+    """Turn the forked child into `program`.
+
+    Nothing of the parent's is unwound or collected: it would close descriptors by their numbers.
+    """
+    code = -1
+    try:
+        gc.freeze()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if output is not None:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+        os.closerange(3, keep)
+        os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as the process lives
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - likewise
+        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+        if cwd is not None:
+            os.chdir(cwd)
+        program()
+        code = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        try:
+            if code < 0:
+                traceback.print_exc()
+            sys.stdout.flush()
+        finally:
+            os._exit(code if code >= 0 else 1)
+
+
 @dataclass(eq=False)
 class Child:
     """A process that `tend` restarts whenever it has ended, after a growing pause if it keeps ending soon.
 
-    Its output is appended to `log`, or inherited without one. `failures` holds the last line of output of its last
-    ends with a positive exit code. It runs in its own session, so a terminal's Ctrl-C does not reach it.
+    `command` is a command line, or a function to run in a fork of this process, with its environment. Its output is
+    appended to `log`, or inherited without one. `failures` holds the last line of output of its last ends with a
+    positive exit code. It runs in its own session, so a terminal's Ctrl-C does not reach it.
     """
 
     name: str
-    command: Sequence[str]
+    command: Sequence[str] | Callable[[], object]
     log: Path | None = None
     _: KW_ONLY
     cwd: Path | None = _OURS
     environment: Mapping[str, str] | None = None
     pass_fds: Sequence[int] = ()
     failures: list[str] = field(default_factory=list, init=False)
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _process: subprocess.Popen[bytes] | Forked | None = field(default=None, init=False)
     _started_s: float = field(default=0.0, init=False)
     _short_lives: int = field(default=0, init=False)
     _start_at_s: float = field(default=0.0, init=False)
@@ -94,6 +196,10 @@ class Child:
 
     def start(self) -> None:
         """Start it."""
+        self._started_s = time.monotonic()
+        if callable(self.command):
+            self._process = Forked(self.command, log=self.log, cwd=self.cwd)
+            return
         output = None if self.log is None else self.log.open("ab")
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own programs
@@ -109,7 +215,6 @@ class Child:
         finally:
             if output is not None:
                 output.close()
-        self._started_s = time.monotonic()
 
     def tend(self) -> str | None:
         """Restart it if it has ended and its pause is over. Returns a sentence when it has ended."""

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from uuid import uuid4
 
 import psutil
 from redis.exceptions import RedisError
 
+import recovery.failover.master  # noqa: F401 - loaded once, for all forks
+import workers.agent  # noqa: F401 - likewise
+from fairlog.local.up import as_fairlog
 from recovery.archive.archive import open_log
 from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
@@ -35,9 +36,9 @@ from tests.chaos.checker import Evidence
 from tests.chaos.faults import Fault
 from tests.chaos.history import read_history, read_traces
 from tests.chaos.stores import Replicated, Single, Store
-from tests.chaos.tenant import Tenancy
+from tests.chaos.tenant import Tenancy, run_tenant
 from tests.waiting import HOPELESS_S
-from workers.processes import kill_until_gone, send_signal, with_variable
+from workers.processes import kill_until_gone, send_signal
 from workers.rundir import RunDir
 
 CLUSTER = "chaos"
@@ -60,7 +61,6 @@ STUCK_S = HOPELESS_S
 """After so long without an entry in the log, what has not ended never will."""
 STOP_S = 60.0
 SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "stop": signal.SIGTERM}
-_MARK = "FAIRLOG_CHAOS"
 
 
 class Rig:
@@ -76,8 +76,6 @@ class Rig:
         for made in (self._traces, self._histories, self._logs):
             made.mkdir(parents=True)
         self._store: Store = Replicated(folder / "store") if replicated else Single(folder / "store")
-        self._mark = uuid4().hex
-        os.environ[_MARK] = self._mark
         self._masters = [self._fairlog(f"master-{n}", ["master", *self._master_options()]) for n in range(MASTERS)]
         self._agents = [self._fairlog(f"worker-{n}", ["worker", *self._worker_options(n)]) for n in range(AGENTS)]
         self._clients = [self._client(number, seed) for number in range(CLIENTS)]
@@ -265,7 +263,7 @@ class Rig:
         for child in children:
             child.wait(deadline)
         self._store.stop()
-        kill_until_gone(lambda: with_variable(_MARK, self._mark))
+        kill_until_gone(lambda: self._executors().values())
         kill_until_gone(lambda: [pid for _, pid in _task_processes(self._traces)])
 
     def _master_options(self) -> list[str]:
@@ -275,8 +273,8 @@ class Rig:
         return ["--id", f"worker-{number}", *OFFER, "--run-dir", str(self._folder / "run")]
 
     def _fairlog(self, name: str, arguments: Sequence[str]) -> Child:
-        where = ["--store", self._store.url, "--cluster", CLUSTER, "--end-with", str(os.getpid())]
-        return self._child(name, ["-m", "fairlog", *arguments, *where])
+        where = ["--store", self._store.url, "--cluster", CLUSTER]
+        return self._child(name, partial(as_fairlog, [*arguments, *where], os.getpid()))
 
     def _client(self, number: int, seed: int) -> Child:
         name = f"client-{number}"
@@ -290,10 +288,10 @@ class Rig:
             traces=str(self._traces),
             parent=os.getpid(),
         )
-        return self._child(name, ["-m", "tests.chaos.tenant", json.dumps(tenancy._asdict())])
+        return self._child(name, partial(run_tenant, tenancy))
 
-    def _child(self, name: str, arguments: Sequence[str]) -> Child:
-        return Child(name, [sys.executable, *arguments], self._logs / f"{name}.log")
+    def _child(self, name: str, program: Callable[[], None]) -> Child:
+        return Child(name, program, self._logs / f"{name}.log")
 
 
 def _pids(children: Sequence[Child]) -> dict[str, int]:

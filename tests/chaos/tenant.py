@@ -1,14 +1,9 @@
-"""A client process: it submits and kills apps, sends commands that must be refused, and records everything.
-
-Run as `python -m tests.chaos.tenant`, with a `Tenancy` as JSON.
-"""
+"""A client process: it submits and kills apps, sends commands that must be refused, and records everything."""
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,14 +154,9 @@ class Tenant:
                     self._open.remove(app)
 
 
-def main() -> None:
-    """Run the client given on the command line."""
-    tenancy = Tenancy(**json.loads(sys.argv[1]))
+def run_tenant(tenancy: Tenancy) -> None:
+    """Be this client, until SIGTERM."""
     die_with_parent(tenancy.parent)
     tenant = Tenant(tenancy)
     signal.signal(signal.SIGTERM, tenant.stop)
     tenant.run()
-
-
-if __name__ == "__main__":
-    main()

@@ -124,25 +124,26 @@ def _checked(answer: Answer) -> Answer:
 
 
 class Service:
-    """A `fairlog` process that is started as systemd would: what it says is heard, what it logs is kept.
+    """A `fairlog` process that is told where systemd listens: what it says is heard, what it logs is kept.
 
     A context manager that leaves nothing of it.
     """
 
-    def __init__(self, shell: Shell, *arguments: str, name: str = "") -> None:
+    def __init__(self, shell: Shell, *arguments: str, name: str = "", forked: bool = True) -> None:
         name = name or arguments[0]
         self.log = shell.home / f"{name}.log"
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._line.bind(str(shell.home / f"{name}.socket"))
         self._line.settimeout(HOPELESS_S)
+        told = {"NOTIFY_SOCKET": str(shell.home / f"{name}.socket"), "FAIRLOG_LOG_FORMAT": "json"}
+        env = {**shell.env, **told}
+        self.process: subprocess.Popen[bytes] | Forked
+        if forked:
+            self.process = Forked(main, *arguments, environment=env, log=self.log)
+            return
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "fairlog", *arguments],
-                env={**shell.env, "NOTIFY_SOCKET": str(shell.home / f"{name}.socket"), "FAIRLOG_LOG_FORMAT": "json"},
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-            )
+            command = [sys.executable, "-m", "fairlog", *arguments]
+            self.process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log)
 
     def __enter__(self) -> Self:
         return self

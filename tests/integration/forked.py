@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from subprocess import TimeoutExpired
 
@@ -60,6 +61,20 @@ class Forked:
         if code is None:
             raise TimeoutExpired(self._process.name, timeout or 0)
         return code
+
+
+def forked_elsewhere(program: Callable[[], object], *, log: Path, keep: int) -> Forked:
+    """In place of `scheduler.service.child.Forked`, for a test's own process: it is large and may have threads.
+
+    The socket `keep` is an argument of `program`, which takes it along.
+    """
+    assert keep > 2
+    return Forked(partial(_lead, program), environment=os.environ, log=log)
+
+
+def _lead(program: Callable[[], object]) -> None:
+    os.setsid()
+    program()
 
 
 def _live(

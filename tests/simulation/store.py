@@ -69,30 +69,38 @@ class _Engine(FakeSocket):
     def obey(self, fields: list[bytes], now_ms: int) -> Any:
         """The answer to one command."""
         self._db.time = now_ms / 1000
-        name, arguments = extract_command(fields)
         try:
-            if name in ("eval", "evalsha"):
-                run = self.eval if name == "eval" else self.evalsha
-                return self._decode_result(run(arguments[0], int(arguments[1]), *arguments[2:]))
-            function, signature = self._name_to_func(name)
+            if fields[0] in _SCRIPTS:
+                run = self.eval if fields[0] == b"EVAL" else self.evalsha
+                return self._decode_result(run(fields[1], int(fields[2]), *fields[3:]))
+            known = _commands.get(fields[0])
+            if known is not None:
+                arguments = fields[1:]
+            else:
+                name, arguments = extract_command(fields)
+                _, known = self._name_to_func(name)
+                if len(arguments) == len(fields) - 1:
+                    _commands[fields[0]] = known
         except SimpleError as error:
             return self._decode_result(error)
-        return self._decode_result(self._run_command(function, signature, arguments, False))  # noqa: FBT003
+        done = self._run(known, arguments)
+        return done if type(done) in _PLAIN else self._decode_result(done)
 
-    def _run_command(self, function: Any, signature: Any, arguments: list[Any], _from_script: bool) -> Any:  # noqa: FBT001
-        """As fakeredis does, without what only other kinds of servers and other clients need."""
+    def _run(self, signature: Any, arguments: list[Any]) -> Any:
+        """`_run_command` of fakeredis, without what only other kinds of servers and other clients need."""
         items: list[Any] | None = []
         try:
             items = self._apply(signature, arguments)
             if items is None:
                 return signature.apply(arguments, self._db, self.version)[0]
-            result = function(*arguments)
+            result = getattr(self, signature.func_name)(*arguments)
             if type(result) not in _PLAIN and FLAG_SKIP_CONVERT_TO_RESP2 not in signature.flags:
                 result = convert_to_resp2(result)
         except SimpleError as error:
             result = error
         for item in items or ():
-            item.writeback(remove_empty_val=FLAG_LEAVE_EMPTY_VAL not in signature.flags)
+            if item._modified or item._expireat_modified:
+                item.writeback(remove_empty_val=FLAG_LEAVE_EMPTY_VAL not in signature.flags)
         return result
 
     def _apply(self, signature: Any, arguments: list[Any]) -> list[CommandItem] | None:
@@ -101,13 +109,13 @@ class _Engine(FakeSocket):
         db = self._db
         items = []
         for index, kind in keys:
-            if kind.missing_return is not Key.UNSPECIFIED and arguments[index] not in db:
+            if kind.missing_return is not Key.UNSPECIFIED and self._found(arguments[index]) is None:
                 return None
         for index, kind in others:
             arguments[index] = kind.decode(arguments[index])
         for index, kind in keys:
             name = arguments[index]
-            found = db.get(name)
+            found = self._found(name)
             type_ = kind.type_
             default = None
             if type_ is not None and type_ is not bytes:
@@ -118,6 +126,14 @@ class _Engine(FakeSocket):
             arguments[index] = CommandItem(name, db, found, default=default)
             items.append(arguments[index])
         return items
+
+    def _found(self, name: bytes) -> Any:
+        """What is at the key and has not expired."""
+        item = self._db._dict.get(name)
+        if item is None or item.expireat is None or not self._db.expired(item):
+            return item
+        del self._db._dict[name]
+        return None
 
     def eval(self, script: bytes, numkeys: int, *rest: bytes) -> Any:
         """Run a script, as fakeredis does but for what it does anew each time."""
@@ -140,10 +156,15 @@ class _Engine(FakeSocket):
         found = ask(True)  # noqa: FBT003 - likewise
         return found if shape is None else shape(found)
 
-    def _lua_redis_call(self, runtime: Any, _: Any, op: bytes, *arguments: Any) -> Any:
-        name = op.decode().lower()
-        function, signature = self._name_to_func(name)
-        done = self._run_command(function, signature, [_text(argument) for argument in arguments], True)  # noqa: FBT003
+    def call(self, runtime: Any, op: bytes, arguments: tuple[Any, ...]) -> Any:
+        """What `redis.call` answers to a script."""
+        known = _commands.get(op)
+        if known is None:
+            _, known = self._name_to_func(op.decode().lower())
+            _commands[op] = known
+        done = self._run(known, [value if type(value) is bytes else _text(value) for value in arguments])
+        if type(done) in _PLAIN:
+            return False if done is None else done
         return self._convert_redis_result(runtime, done)
 
 
@@ -171,6 +192,9 @@ def _lua() -> dict[str, Any]:
     """One Lua runtime for all runs of this process."""
     server: Any = fakeredis.FakeServer()
     runtime = _Engine(server, 0, client_class=fakeredis.FakeRedis)._get_server_runtime(server)
+    engine = server._lua_current_socket
+    redis_call = runtime.eval("function(call) redis.call = call end")
+    redis_call(lambda op, *arguments: engine[0].call(runtime, op, arguments))
     loaded = runtime.eval("function(text) return assert(loadstring(text)) end")
     found = {name: value for name, value in vars(server).items() if name.startswith("_lua")}
     return {**found, "compiled": cache(loaded)}
@@ -448,7 +472,7 @@ class Store:
         return plan.fault
 
     def _is_commit(self, fields: list[bytes]) -> bool:
-        return fields[0].lower() in _SCRIPTS and fields[1] in self._commits
+        return fields[0] in _SCRIPTS and fields[1] in self._commits
 
     def fly(self, link: Link) -> None:
         """Have a request arrive later."""
@@ -465,7 +489,7 @@ class Store:
         answer = self._engine.obey(fields, self.ms)
         if name not in _READ_BYTES and not isinstance(answer, NoScriptError):  # else it would do something later
             self.history.append((self.ms, fields))
-        if self._is_commit(fields) and isinstance(answer, list) and answer[0] == 1:
+        if name in _SCRIPTS and self._is_commit(fields) and isinstance(answer, list) and answer[0] == 1:
             self.on_commit(actor.name)
         return answer
 
@@ -536,4 +560,6 @@ class Store:
 
 _PLAIN = (bytes, int, type(None))
 _READ_BYTES = {name.encode() for name in _READS}
-_SCRIPTS = {b"eval", b"evalsha"}
+_SCRIPTS = {b"eval", b"evalsha", b"EVAL", b"EVALSHA"}
+_commands: dict[bytes, Any] = {}
+"""The signatures of commands by their names, as they were sent."""

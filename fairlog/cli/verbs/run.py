@@ -126,19 +126,7 @@ def demo() -> int:
     return run_demo()
 
 
-def _until_the_parent_ends(ctx: click.Context, _param: click.Parameter, parent: int | None) -> None:
-    if parent is not None and not ctx.resilient_parsing:
-        from scheduler.service.child import die_with_parent  # noqa: PLC0415 (only `up` asks for it)
-
-        die_with_parent(parent)
-
-
-_is_child = click.option("--end-with", type=int, hidden=True, expose_value=False, callback=_until_the_parent_ends)
-"""The pid of the `up` that starts the process, which ends with it."""
-
-
 @click.command()
-@_is_child
 @range_option(
     "--replicas",
     *(0, 9),
@@ -204,7 +192,6 @@ def master(target: Target, replicas: int, lease_s: float) -> None:
 )
 @flag("--drain", help="On SIGTERM, let running executors end, then leave the cluster.")
 @flag("--no-outlive", hidden=True)
-@_is_child
 @_logs
 @target_options()
 @click.pass_obj

@@ -97,9 +97,9 @@ def test_the_stores_password_is_in_no_log_and_on_no_command_line(servers: Server
         store.config_set("requirepass", "hush-hush")
     shell = Shell(tmp_path / "home")
     shell.env |= {"FAIRLOG_STORE": f"redis://:hush-hush@127.0.0.1:{port}/0"}
-    master = Service(shell, "master")
+    master = Service(shell, "master", forked=False)
     offer = ("--cores", "4", "--memory", "4G", "--run-dir", str(tmp_path / "run"), "--instances", "2")
-    worker = Service(shell, "worker", *offer, "--no-outlive")
+    worker = Service(shell, "worker", *offer, "--no-outlive", forked=False)
     try:
         shell.ok("company", "add", "acme")
         script = 'ps -o args= -p $PPID; tr "\\0" "\\n" < /proc/$PPID/cmdline'

@@ -18,7 +18,6 @@ import psutil
 import pytest
 from redis import Redis
 
-import workers.agent
 from fairlog.local.store import EmbeddedStore
 from recovery.failover.master import run_master
 from scheduler.model.commands import (
@@ -40,7 +39,7 @@ from tests.integration.cli_rig import is_gone
 from tests.integration.forked import Forked
 from tests.integration.workers.worker_rig import processes_of, tasks_of
 from tests.waiting import HOPELESS_S, wait_until
-from workers.agent import Agent
+from workers.agent import Agent, run_agent
 from workers.offer import Offer, WorkerBusy, make_offers
 from workers.rundir import ExitNote, RunDir
 from workers.supervisor import REFUSED
@@ -77,14 +76,12 @@ class Cluster:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.folder / "log").open("ab") as log:
-            environment = {**os.environ, "FAIRLOG_STORE": self.store.url}
-            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, env=environment)
+            process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
-    def fork(self, program: Callable[[], None], *arguments: str) -> Forked:
-        environment = {**os.environ, "FAIRLOG_STORE": self.store.url}
-        forked = Forked(program, *arguments, log=self.folder / "log", environment=environment)
+    def fork(self, program: Callable[[], None]) -> Forked:
+        forked = Forked(program, log=self.folder / "log", environment=os.environ)
         self.processes.append(forked)
         return forked
 
@@ -102,7 +99,7 @@ class Cluster:
 
     def agent(self, offer: Offer | None = None) -> Forked:
         offer = offer or self.offer()
-        process = self.fork(workers.agent.main, self.name, offer.model_dump_json())
+        process = self.fork(partial(run_agent, self.store.url, self.name, [offer]))
         wait_until(lambda: self.pid_of(offer.worker) == process.pid, f"the agent of {offer.worker}")
         return process
 

@@ -288,7 +288,11 @@ def test_a_supervisor_restarts_an_agent_that_fails_but_not_one_that_is_refused(t
     """An uncaught exception exits with 1, so a refusal needs another code."""
     runs = tmp_path / "runs"
     script = f"echo x >> {runs}; test $(wc -l < {runs}) = 2 && exit {REFUSED}; exit 1"
-    run = f"from workers.supervisor import Supervisor; Supervisor([['/bin/sh', '-c', {script!r}]]).run()"
+    run = f"""
+import os
+from workers.supervisor import Supervisor
+Supervisor([lambda: os.execv("/bin/sh", ["sh", "-c", {script!r}])]).run()
+"""
     ended = subprocess.run([sys.executable, "-c", run], check=False, cwd=Path(__file__).parents[3], capture_output=True)
     assert (ended.returncode, runs.read_text()) == (1, "x\nx\n")
 

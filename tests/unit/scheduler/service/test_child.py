@@ -16,6 +16,7 @@ from scheduler.service.child import Child, die_with_parent, dies_with_us, run_mo
 from tests.waiting import wait_until
 
 SLEEP = ["/bin/sleep", "60"]
+ROOT = Path(__file__).parents[4]
 
 
 def ended(child: Child) -> str:
@@ -69,6 +70,63 @@ def test_a_child_that_does_not_stop_is_killed_at_the_deadline(tmp_path: Path) ->
     child.wait(0.0)
     assert child.exit_code == -signal.SIGKILL
     assert child.pid is None
+
+
+_FORKS = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from scheduler.service.child import Forked
+
+def about_itself():
+    fork = [sys.stdin.read(), os.getsid(0) == os.getpid(), *map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))]
+    print(fork == ["", True, signal.SIG_DFL, signal.default_int_handler], sorted(map(int, os.listdir("/dev/fd"))))
+    os.read(kept, 1)
+
+def raises():
+    raise ValueError("not so")
+
+log = Path(sys.argv[1])
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: print("the parent's handler"))
+print("written once")
+others = [os.pipe() for _ in range(3)]
+kept, ours = os.pipe()
+itself = Forked(about_itself, log=log, keep=kept)
+try:
+    itself.wait(0)
+except subprocess.TimeoutExpired:
+    print("runs", itself.poll())
+os.write(ours, b"x")
+print(itself.wait(), *(Forked(program, log=log).wait() for program in (raises, sys.exit, lambda: sys.exit("a reason"))))
+for stop in (Forked.terminate, Forked.kill):
+    waits = Forked(signal.pause)
+    stop(waits)
+    print(waits.wait(), signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
+"""
+
+
+def test_a_fork_has_nothing_of_its_parent_but_modules_and_what_it_is_given(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", _FORKS, str(log)]
+    told = subprocess.run(command, check=False, cwd=ROOT, input="not the fork's", capture_output=True, text=True)
+    assert (told.stderr, told.returncode) == ("", 0)
+    assert told.stdout.splitlines() == ["written once", "runs None", "0 1 0 1", "-15 True", "-9 True"]
+    first, *_, last, reason = log.read_text().splitlines()
+    assert first.startswith("True [0, 1, 2, ")
+    assert first.count(",") == 4  # what is kept, and the descriptor that lists them
+    assert (last, reason) == ("ValueError: not so", "a reason")
+
+
+def test_a_child_that_is_a_function_is_forked_again_when_it_ends(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from scheduler.service.child import Child; "
+        "child = Child('it', lambda: sys.exit('no room'), Path(sys.argv[1]))\n"
+        "while len(child.failures) < 2: child.tend()\n"
+        "print(child.failures)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "log")]
+    told = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+    assert told.stdout == "['no room', 'no room']\n"
 
 
 def test_a_process_ends_at_once_if_its_parent_is_gone_already() -> None:
