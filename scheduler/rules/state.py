@@ -348,7 +348,6 @@ class ClusterState:
             app.queued = structs.replace(app.queued, need=app.need)
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
         for app in sorted(pending, key=lambda app: app.queued.ready):
-            self.claims.count(app, pending=1)
             if app.ready:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
@@ -359,12 +358,13 @@ class ClusterState:
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self._index_admitted(app)
+        if self.limits.values:
+            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
         self.queue.hold_back(held_back)
 
     def _index_admitted(self, app: App) -> None:
         self.waiting[app.spec.app] = app
         self.queue.companies[app.spec.company].admitted += 1
-        self.claims.count(app, admitted=1)
         if not app.next_executor and not app.next_driver:
             self.claims.admit(app)
         if app.target is not None and not app.expired_at:
@@ -456,6 +456,8 @@ class ClusterState:
     def _limit_set(self, event: events.LimitSet) -> None:
         """Whom a limit keeps out is found anew: of one company, or of all if it is the cluster's (semantics N1)."""
         self.limits.set(event)
+        if not self.claims.counts_apps:
+            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
         for name in (event.company,) if event.company else self.companies:
             self.queue.set_limits(name, self.limits)
 
@@ -639,10 +641,11 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
+        need = self.claims.need(event, event.sizing, event.requested, event.executor_limit, event.driver or NOTHING)
         ready = self.head, self.head, self.at, event.priority
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready, need),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
@@ -652,17 +655,17 @@ class ClusterState:
             executor_limit=event.executor_limit,
             sizing=event.sizing,
             max_runtime_s=event.max_runtime_s,
+            need=need,
+            priority=event.priority,
         )
         if event.elastic is not None:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
         company.apps += 1
         self.apps[event.app] = app
-        app.need = self.claims.need_of(app)
-        app.queued = structs.replace(app.queued, need=app.need)
-        self.claims.count(app, pending=1)
+        if self.claims.counts_apps:
+            self.claims.count(app, pending=1)
         if self.limits.rated:
             self.limits.take(event.company, event.user, self.at)
-        app.priority = event.priority
         if event.after or event.on_hold:
             app.ready, app.on_hold = False, event.on_hold
             self.dependents.begin(app, self.apps)
@@ -715,8 +718,10 @@ class ClusterState:
         app.asked_at = self.at
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested)
-        self.claims.count(app, pending=-1, admitted=1)
+        if self.claims.counts_apps:
+            self.claims.count(app, pending=-1, admitted=1)
         self.claims.admit(app)
+        self.claims.update(app)
         company = self.companies[event.company]
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
@@ -800,7 +805,8 @@ class ClusterState:
             self._set_timers(app)
         if app.admitted:
             del self.waiting[event.app]
-            self.claims.count(app, admitted=-1)
+            if self.claims.counts_apps:
+                self.claims.count(app, admitted=-1)
             add_request(app.accounts, -app.requested)
             if app.unserved:
                 self.claims.serve(app)
@@ -810,7 +816,8 @@ class ClusterState:
                 self.elastics[app.spec.company].pop(event.app, None)
             self.queue.leave(app.queued, lower=app.spec.elastic is None)
         else:
-            self.claims.count(app, pending=-1)
+            if self.claims.counts_apps:
+                self.claims.count(app, pending=-1)
             if app.ready:
                 self.queue.remove(app.queued)
             else:
@@ -1076,8 +1083,7 @@ class ClusterState:
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
         if app.unserved:
             self.claims.serve(app)
-            if self.claims.counts_unserved:
-                self.queue.touch(app.spec.company, app.spec.user)
+            self.queue.touch(app.spec.company, app.spec.user)
         elif self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
         claimed = app.standings[1].claimed
@@ -1119,10 +1125,7 @@ class ClusterState:
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        waits = (
-            *(app.owed, app.wanted, app.holds, app.troubles),
-            *(app.spec.elastic is not None, app.max_runtime_s is not None),
-        )
+        waits = app.owed or app.wanted or app.holds or app.troubles or app.elastic or app.max_runtime_s is not None
         living = waits and app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 

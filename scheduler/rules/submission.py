@@ -108,12 +108,13 @@ def _check_fits(state: ClusterState, app: AppRegistered) -> None:
     """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
     if not state.offers or state.settings.never_fits == "wait":
         return
-    executor, driver = state.claims.smallest(app.sizing, app.cores_per_task)[1], app.driver
-    beside = app.requested.cores - (driver.cores if driver is not None else 0)
-    if app.executor_limit != 0 and beside >= executor.cores:
-        _check_fit(state, "an executor", executor)
-    if driver is not None:
-        _check_fit(state, "the driver", driver)
+    need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
+    if need.hostable:
+        return
+    if need.least.cores:
+        _check_fit(state, "an executor", need.least)
+    if need.driver.cores:
+        _check_fit(state, "the driver", need.driver)
 
 
 def _check_fit(state: ClusterState, what: str, size: Resources) -> None:
