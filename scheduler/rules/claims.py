@@ -193,8 +193,8 @@ class Claims:
             for standing in app.standings[1:]:
                 standing.unserved += app.requested - before
 
-    def update(self, app: App, held: Resources | None = None, *, moved: bool = False) -> bool:
-        """Count the app's claim anew; `held` is what more it is granted on live workers. Whether the claim is another.
+    def update(self, app: App, held: Resources | None = None, *, moved: bool = False) -> Resources:
+        """Count the app's claim anew; `held` is what more it is granted on live workers. How much more it claims.
 
         `moved`: it needs something else of a worker than before.
         """
@@ -206,18 +206,18 @@ class Claims:
                 # most grants: what it is granted it could use before
                 self._set_usable(app, app.usable - given)
                 app.more = more - held if app.usable else NOTHING
-                return False
+                return NOTHING
         usable = usable_executors(app)
         if usable != app.usable or moved or not need.simple:
             self._set_usable(app, usable)
             app.more = need.more(app, self._fleet)
-        change = NOTHING if more is app.more else app.more - more
+        change = app.more if more is NOTHING else NOTHING if more is app.more else app.more - more
         if held is not None:
             change = held if change is NOTHING else held + change
         if change == NOTHING:
-            return False
+            return NOTHING
         self._count(app, change)
-        return True
+        return change
 
     def rise(self, app: App, memory_mb: int) -> Resources:
         """How much more an app of growing executors would claim if it requested that much more memory (A8, S5)."""
@@ -245,8 +245,8 @@ class Claims:
                 standing.lent += lent - app.lent
             app.lent = lent
 
-    def move(self, app: App, need: Need) -> bool:
-        """The app needs something else of a worker from now on. Whether its claim is another."""
+    def move(self, app: App, need: Need) -> Resources:
+        """The app needs something else of a worker from now on. How much more it claims."""
         self._set_usable(app, 0)
         app.need.owed.pop(app.admitted, None)
         app.need = need

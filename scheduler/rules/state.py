@@ -620,7 +620,7 @@ class ClusterState:
         if app.admitted:
             if app.owed:
                 self.owed.remove(app)
-            if self.claims.move(app, need):
+            if self.claims.move(app, need) is not NOTHING:
                 self.queue.touch(app.spec.company, app.spec.user)
             if app.owed:
                 self.owed.add(app)
@@ -883,7 +883,6 @@ class ClusterState:
             addresses=event.addresses,
         )
         app.owed_since = self.at
-        self._timers.changed[app.submitted] = app
         if not app.executors:
             self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
@@ -899,6 +898,8 @@ class ClusterState:
         if worker.suspicion is not None:
             self._probe(worker, worker.suspicion, event.executor)
         self._grant(app, worker, event.resources)
+        if app.owed:
+            self._timers.changed[app.submitted] = app
 
     def _executor_changed(self, event: events.ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
@@ -1074,11 +1075,12 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        plain, live = not worker.holds and worker.suspicion is None, worker.status == "alive"
+        plain = worker.suspicion is None and not worker.holds
         before = worker.free if plain else worker.open_to(None)
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         move_grant(app, worker, grant)
+        live = worker.status == "alive"
         if live:
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
         if app.unserved:
@@ -1086,15 +1088,15 @@ class ClusterState:
             self.queue.touch(app.spec.company, app.spec.user)
         elif self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
-        claimed = app.standings[1].claimed
-        if self.claims.update(app, grant if live else None):
-            lower = app.spec.elastic is None and claimed.covers(app.standings[1].claimed)
+        change = self.claims.update(app, grant if live else None)
+        if change is not NOTHING:
+            lower = app.spec.elastic is None and NOTHING.covers(change)
             self.queue.touch(app.spec.company, app.spec.user, lower=lower)
         self._set_owed(app)
 
     def _reconsider(self, app: App) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
-        if self.claims.update(app):
+        if self.claims.update(app) is not NOTHING:
             self.queue.touch(app.spec.company, app.spec.user)
         self._set_owed(app)
 
@@ -1102,8 +1104,8 @@ class ClusterState:
         """Whether placement owes the app an executor, and the times that it waits for."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
-            left = app.requested.cores > app.granted.cores + app.done_cores
-            owed = left and app.ended is None and app.admitted > 0 and not app.expired_at
+            left = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores
+            owed = left and app.admitted > 0 and not app.expired_at
         else:
             if sizing is Fixed:
                 self._set_timers(app)
