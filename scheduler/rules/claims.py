@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, PerTask, Sizing
+from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Need
-from scheduler.rules.ledger import Standing, Standings
+from scheduler.rules.ledger import Standing, Standings, sums
 from scheduler.rules.placement.sizing import for_tasks, memory_for, smallest_cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from scheduler.model.events import AppRegistered
     from scheduler.rules.entities import Allocation, App
     from scheduler.rules.fleet import Fleet
 
@@ -29,20 +30,20 @@ LEAST_MB_PER_CORE = 256
 def usable_executors(app: App) -> int:
     """How many smallest executors the app can still use, its bounds regarded; of growing ones, how many cores."""
     need, size, spec = app.need, app.need.executor, app.spec
-    if not app.admitted or app.ended is not None or app.expired_at or not size.cores:
+    if app.ended is not None or not app.admitted or app.expired_at or not size.cores:
         return 0
     if spec.driver is None and spec.cores is not None:  # most apps: save the calls
         requested, granted = app.requested, app.granted
         cores, memory_mb = requested.cores - granted.cores - app.done_cores, requested.memory_mb - granted.memory_mb
     else:
         cores, memory_mb = app.left_cores, app.left_executor_memory_mb
-    if cores < size.cores or memory_mb < size.memory_mb:
-        return 0
-    if size.others and not app.affords(size):
+    number, by_memory = cores // size.cores, memory_mb // size.memory_mb
+    if number <= 0 or by_memory <= 0 or (size.others and not app.affords(size)):
         return 0
     if need.growing:
-        return cores // size.cores * size.cores if app.left_executors > 0 else 0
-    number = min(cores // size.cores, memory_mb // size.memory_mb)
+        return number * size.cores if app.left_executors > 0 else 0
+    if by_memory < number:
+        number = by_memory
     if size.others:
         number = min(number, app.affords(size))
     return number if app.executor_limit is None else max(0, min(number, app.left_executors))
@@ -60,14 +61,16 @@ class Claims:
         self._settings = ClusterConfigured()
         self.counts_unserved = False
         """Whether what is unserved is counted, because the order of companies or of users regards it."""
-        self._computed: dict[tuple[int | None, int, PerTask], tuple[Resources, Resources]] = {}
-        """Memory, cores and further kinds per task -> the smallest computed executor, and the least room for it."""
+        self.counts_apps = False
+        """Whether apps are counted, because somebody has limits."""
+        self._alone: dict[tuple[Sizing, int], Need] = {}
+        """Sizing and cores per task -> the need of an app that needs its smallest executor and nothing else."""
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
         self._settings = settings
         self.counts_unserved = settings.occupancy == "granted" or settings.company_policy == "pay-as-you-go"
-        self._computed.clear()
+        self._alone.clear()
 
     def standings(self, company: str, user: str) -> Standings:
         """Those that an app of that user counts for."""
@@ -96,36 +99,45 @@ class Claims:
 
     def need_of(self, app: App) -> Need:
         """What the app needs of a worker now (semantics A8, N3)."""
-        sizing, spec = app.sizing, app.spec
-        executor, least = self.smallest(sizing, spec.cores_per_task)
-        beside = spec.driver is not None and spec.cores is not None and app.requested.cores - spec.driver.cores
-        if app.executor_limit == 0 or (beside is not False and beside < executor.cores):
-            executor = least = NOTHING
-        return self.intern(executor, app.unplaced_driver, least, growing=isinstance(sizing, OnePerWorker))
+        spec, driver = app.spec, app.unplaced_driver
+        return self.need(spec, app.sizing, app.requested, app.executor_limit, driver)
 
-    def smallest(self, sizing: Sizing, cores_per_task: int) -> tuple[Resources, Resources]:
+    def need(
+        self, spec: AppRegistered, sizing: Sizing, requested: Resources, limit: int | None, driver: Resources
+    ) -> Need:
+        """The need of an app of that sizing, request and limit, whose driver needs that much now (A8, N3)."""
+        alone = self._alone.get((sizing, spec.cores_per_task))
+        if alone is None:
+            alone = self._alone[sizing, spec.cores_per_task] = self._need_alone(sizing, spec.cores_per_task)
+        if spec.driver is None and limit != 0:
+            return alone
+        executor, least = alone.executor, alone.least
+        beside = None if spec.driver is None or spec.cores is None else requested.cores - spec.driver.cores
+        if limit == 0 or (beside is not None and beside < executor.cores):
+            executor = least = NOTHING
+        return self._intern(executor, driver, least, growing=alone.growing)
+
+    def _need_alone(self, sizing: Sizing, cores_per_task: int) -> Need:
+        executor, least = self._smallest(sizing, cores_per_task)
+        return self._intern(executor, NOTHING, least, growing=isinstance(sizing, OnePerWorker))
+
+    def _smallest(self, sizing: Sizing, cores_per_task: int) -> tuple[Resources, Resources]:
         """The smallest executor that can run a task, and the least room for it (semantics A7, S2, S3, S5)."""
         if isinstance(sizing, Fixed):
             return sizing.each, sizing.each
         if isinstance(sizing, OnePerWorker):
             each = Resources(cores_per_task, sizing.memory_mb, sizing.others)
             return each, each
-        per_task = sizing.memory_per_task_mb
-        known = self._computed.get((per_task, cores_per_task, sizing.per_task))
-        if known is None:
-            settings, cores = self._settings, smallest_cores(self._settings, cores_per_task)
-            if per_task is None:
-                amounts = [
-                    memory_for(settings, cores, each_mb) for each_mb in (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE)
-                ]
-            else:
-                amounts = [memory_for(settings, cores // cores_per_task, per_task)] * 2
-            others = for_tasks(sizing.per_task, cores // cores_per_task)
-            known = Resources(cores, amounts[0], others), Resources(cores, amounts[1], others)
-            self._computed[per_task, cores_per_task, sizing.per_task] = known
-        return known
+        per_task, settings = sizing.memory_per_task_mb, self._settings
+        cores = smallest_cores(settings, cores_per_task)
+        if per_task is None:
+            amounts = [memory_for(settings, cores, each_mb) for each_mb in (COMPUTED_MB_PER_CORE, LEAST_MB_PER_CORE)]
+        else:
+            amounts = [memory_for(settings, cores // cores_per_task, per_task)] * 2
+        others = for_tasks(sizing.per_task, cores // cores_per_task)
+        return Resources(cores, amounts[0], others), Resources(cores, amounts[1], others)
 
-    def intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
+    def _intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
         """The one `Need` of these amounts."""
         key = executor, driver, least, growing
         need = self.needs.get(key)
@@ -139,7 +151,13 @@ class Claims:
         need.hostable = (not need.least.cores or fleet.could_host(need.least)) and (
             not need.driver.cores or fleet.could_host(need.driver)
         )
-        need.most = fleet.total.holds(need.executor) if need.executor.cores else 0
+        need.most = fleet.total.holds(need.executor) if need.executor.cores and need.hostable else 0
+
+    def count_apps(self, apps: Iterable[App]) -> None:
+        """Count apps from now on; these are all that have not ended (semantics N1)."""
+        self.counts_apps = True
+        for app in apps:
+            self.count(app, pending=not app.admitted, admitted=app.admitted > 0)
 
     def count(self, app: App, *, pending: int = 0, admitted: int = 0) -> None:
         """Count so many apps of the company and the user of `app` more (semantics N1)."""
@@ -148,68 +166,58 @@ class Claims:
             standing.apps += admitted
 
     def admit(self, app: App) -> None:
-        """Count an app that was admitted and granted nothing yet."""
-        app.unserved = True
+        """Count an app that was admitted and granted nothing yet (semantics O3)."""
         if self.counts_unserved:
+            app.unserved = True
             for standing in app.standings[1:]:
                 standing.unserved += app.requested
-        self.update(app)
 
     def serve(self, app: App) -> None:
         """The app is granted something for the first time, or ended before (semantics O3)."""
         app.unserved = False
-        if self.counts_unserved:
-            for standing in app.standings[1:]:
-                standing.unserved -= app.requested
+        for standing in app.standings[1:]:
+            standing.unserved -= app.requested
 
     def recount_unserved(self, apps: Iterable[App]) -> None:
         """Count what is unserved anew under other settings; these are all admitted apps."""
         for standing in (*self.companies.values(), *self.users.values()):
             standing.unserved = NOTHING
-        for app in apps if self.counts_unserved else ():
-            if app.unserved:
-                for standing in app.standings[1:]:
-                    standing.unserved += app.requested
+        for app in apps:
+            app.unserved = False
+            if not app.next_executor and not app.next_driver:
+                self.admit(app)
 
     def restate(self, app: App, before: Resources) -> None:
         """The app, which requested `before`, requests something else."""
-        if app.unserved and self.counts_unserved and before != app.requested:
+        if app.unserved and before != app.requested:
             for standing in app.standings[1:]:
                 standing.unserved += app.requested - before
 
-    def update(self, app: App, held: Resources | None = None, *, moved: bool = False) -> bool:
-        """Count the app's claim anew; `held` is what more it is granted on live workers. Whether the claim is another.
+    def update(self, app: App, held: Resources | None = None, *, moved: bool = False) -> Resources:
+        """Count the app's claim anew; `held` is what more it is granted on live workers. How much more it claims.
 
         `moved`: it needs something else of a worker than before.
         """
-        need, before, more = app.need, app.usable, app.more
-        if held is not None and before and need.simple and app.executor_limit is None and not moved:
-            each, cores, memory_mb = need.executor, held.cores, held.memory_mb
-            given = cores // each.cores
-            if (
-                0 < given <= before <= need.most
-                and memory_mb == given * each.memory_mb
-                and cores == given * each.cores
-                and need.hostable
-                and not held.others
-            ):  # most grants: what it is granted it could use before
-                self._replace(app, before - given)
-                app.more = Resources(more.cores - cores, more.memory_mb - memory_mb)
-                app.standings[1].held += held
-                return False
-        usable = usable_executors(app)
-        if usable != before or moved or not need.simple:
-            self._replace(app, usable)
-            more = need.more(app, self._fleet)
-        change = NOTHING if more is app.more else more - app.more
+        need, more = app.need, app.more
         if held is not None:
             app.standings[1].held += held
+            given = need.multiples.get(held, 0)
+            if 0 < given <= app.usable <= need.most and app.executor_limit is None:
+                # most grants: what it is granted it could use before
+                self._set_usable(app, app.usable - given)
+                app.more = more - held if app.usable else NOTHING
+                return NOTHING
+        usable = usable_executors(app)
+        if usable != app.usable or moved or not need.simple:
+            self._set_usable(app, usable)
+            app.more = need.more(app, self._fleet)
+        change = app.more if more is NOTHING else NOTHING if more is app.more else app.more - more
+        if held is not None:
             change = held if change is NOTHING else held + change
-        app.more = more
         if change == NOTHING:
-            return False
+            return NOTHING
         self._count(app, change)
-        return True
+        return change
 
     def rise(self, app: App, memory_mb: int) -> Resources:
         """How much more an app of growing executors would claim if it requested that much more memory (A8, S5)."""
@@ -223,13 +231,8 @@ class Claims:
 
     def _count(self, app: App, change: Resources) -> None:
         """The app claims that much more."""
-        cores, memory_mb, others = change.cores, change.memory_mb, change.others
-        for standing in app.standings:
-            claimed = standing.claimed
-            if others or claimed.others:
-                standing.claimed = claimed + change
-            else:
-                standing.claimed = Resources(claimed.cores + cores, claimed.memory_mb + memory_mb)
+        cluster, company, user = app.standings
+        cluster.claimed, company.claimed, user.claimed = sums(cluster.claimed, company.claimed, user.claimed, change)
         if app.spec.elastic is not None:
             app.claim += change
             self.lend(app)
@@ -242,9 +245,10 @@ class Claims:
                 standing.lent += lent - app.lent
             app.lent = lent
 
-    def move(self, app: App, need: Need) -> bool:
-        """The app needs something else of a worker from now on. Whether its claim is another."""
-        self._replace(app, 0)
+    def move(self, app: App, need: Need) -> Resources:
+        """The app needs something else of a worker from now on. How much more it claims."""
+        self._set_usable(app, 0)
+        app.need.owed.pop(app.admitted, None)
         app.need = need
         return self.update(app, moved=True)
 
@@ -267,11 +271,9 @@ class Claims:
             flipped = hostable != need.hostable
             if flipped or most != need.most or need.growing:
                 bound = 0 if flipped or need.growing else min(most, need.most) + 1
-                for number, apps in need.owed.items():
-                    if number >= bound:
-                        for app in apps.values():
-                            if self._recount(app):
-                                recounted[app.spec.company, app.spec.user] = None
+                for app in need.owed.values():
+                    if app.usable >= bound and self._recount(app):
+                        recounted[app.spec.company, app.spec.user] = None
             if flipped:
                 changed.append(need)
         return changed, recounted
@@ -285,22 +287,11 @@ class Claims:
         self._count(app, change)
         return True
 
-    def _replace(self, app: App, usable: int) -> None:
-        """Keep the app among those that can use so many executors."""
-        if usable and usable == app.usable and app.admitted in app.need.owed.get(usable, ()):
-            return
-        need, position = app.need, app.admitted
-        owed = need.owed
-        peers = owed.get(app.usable)
-        if peers is not None and position in peers:
-            if len(peers) == 1:
-                del owed[app.usable]
-            else:
-                del peers[position]
+    def _set_usable(self, app: App, usable: int) -> None:
+        """The app can use so many executors more; it is kept with those of its need that can use any."""
         app.usable = usable
+        need, position = app.need, app.admitted
         if usable or (need.driver.cores and position and app.ended is None):
-            peers = owed.get(usable)
-            if peers is None:
-                owed[usable] = {position: app}
-            else:
-                peers[position] = app
+            need.owed[position] = app
+        elif position in need.owed:
+            del need.owed[position]

@@ -193,11 +193,15 @@ class Need:
     """How many of the smallest executors the live cluster offers room for."""
     simple: bool = attribute(init=False)
     """Whether all that counts are executors of one size, of cores and memory alone."""
-    owed: dict[int, dict[int, App]] = attribute(default_factory=dict)
-    """How many smallest executors an app can still use -> position of admission -> app."""
+    owed: dict[int, App] = attribute(default_factory=dict)
+    """The apps that can still use any executor, or whose driver waits, by position of admission."""
+    multiples: dict[Resources, int] = attribute(default_factory=dict)
+    """The sizes of one to eight of the executors, if it is simple."""
 
     def __post_init__(self) -> None:
         self.simple = not (self.growing or self.driver.cores or self.executor.others)
+        if self.simple and self.executor.cores:
+            self.multiples = {self.executor * number: number for number in range(1, 9)}
 
     def more(self, app: App, fleet: Fleet) -> Resources:
         """What the app can still use, at most the live cluster (semantics A8)."""

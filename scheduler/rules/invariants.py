@@ -91,7 +91,7 @@ def _claims(state: ClusterState) -> Iterator[str]:
         levels: tuple[tuple[str, ...], ...] = ((), (company,), (company, user))
         for level in levels:
             claimed[level] += live + app.more
-            unserved[level] += app.requested if app.unserved and level and claims.counts_unserved else NOTHING
+            unserved[level] += app.requested if app.unserved and level else NOTHING
     known: list[tuple[tuple[str, ...], Standing]] = [((), claims.total)]
     known += [((name,), each) for name, each in claims.companies.items()]
     known += [(user, each) for user, each in claims.users.items()]
@@ -109,7 +109,9 @@ def _claims(state: ClusterState) -> Iterator[str]:
 
 
 def _numbers(state: ClusterState) -> Iterator[str]:
-    """How many pending and admitted apps companies and users count (semantics N1)."""
+    """How many pending and admitted apps companies and users count where there are limits (semantics N1)."""
+    if not state.claims.counts_apps:
+        return
     counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for app in state.apps.values():
         if app.ended is None:
@@ -128,10 +130,10 @@ def _claim(app: App, state: ClusterState) -> Iterator[str]:
         yield f"app {name!r} needs something else of a worker than its demand says"
     if (app.usable, app.more) != (usable_executors(app), need.more(app, state.fleet)):
         yield f"app {name!r} counts {app.usable} executors and {app.more} that it can still use"
-    if app.usable and app.admitted not in need.owed.get(app.usable, ()):
-        yield f"app {name!r} is not kept among those that can use {app.usable} executors"
+    if app.usable and app.admitted not in need.owed:
+        yield f"app {name!r} is not kept among those that can use executors of its need"
     never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.next_driver
-    if app.unserved != never:
+    if app.unserved != (never and state.claims.counts_unserved):
         yield f"app {name!r} was granted something or not, against its facts"
 
 

@@ -68,7 +68,7 @@ Accounts = tuple[Balance, Balance, Balance]
 def add_request(accounts: Accounts, request: Resources) -> None:
     """Add an app's request (negative to subtract it) at all three levels at once (semantics O1, A3, A5, O4)."""
     cluster, company, user = accounts
-    cluster.requested, company.requested, user.requested = _sums(
+    cluster.requested, company.requested, user.requested = sums(
         cluster.requested, company.requested, user.requested, request
     )
 
@@ -76,10 +76,10 @@ def add_request(accounts: Accounts, request: Resources) -> None:
 def add_grant(accounts: Accounts, grant: Resources) -> None:
     """Add an executor's grant (negative to return it) at all three levels at once (semantics O1)."""
     cluster, company, user = accounts
-    cluster.granted, company.granted, user.granted = _sums(cluster.granted, company.granted, user.granted, grant)
+    cluster.granted, company.granted, user.granted = sums(cluster.granted, company.granted, user.granted, grant)
 
 
-def _sums(
+def sums(
     cluster: Resources, company: Resources, user: Resources, more: Resources
 ) -> tuple[Resources, Resources, Resources]:
     """The sums of the three levels with `more`. A kind that one of them has, the cluster has too."""

@@ -237,6 +237,8 @@ def _timed(event: events.AppRegistered) -> Broken:
 
 
 def _ordered(state: Facts, event: events.AppRegistered) -> Broken:
+    if not event.after and -MAX_PRIORITY <= event.priority <= MAX_PRIORITY:
+        return None
     for name, _ in event.after:
         if name not in state.apps or state.apps[name].spec.company != event.company:
             return "J1", f"company {event.company!r} has no app {name!r} that app {event.app!r} could wait for"

@@ -33,7 +33,8 @@ def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> As
     """
     least = 0 if command.driver else 1
     tasks, cores, each = command.tasks, command.cores, command.cores_per_task
-    check_range("cores per task", each, 1, MAX_CORES)
+    if each is not None:
+        check_range("cores per task", each, 1, MAX_CORES)
     if cores == "unlimited":
         _check_unlimited(settings, command, sizing)
         check_range("tasks", tasks, least, MAX_TASKS)
@@ -44,7 +45,8 @@ def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> As
     as_spark = settings.admission == "open" and not isinstance(sizing, Computed)
     if each is None:
         each = cores if tasks == 1 and cores and command.elastic is None and not as_spark else 1
-    _check_task(settings, sizing, each)
+    if each > 1:
+        _check_task(settings, sizing, each)
     if not as_spark and command.elastic is None:
         cores = _at_once(settings, sizing, cores, tasks, each)
     elif cores is None:
@@ -61,6 +63,8 @@ def _at_once(settings: ClusterConfigured, sizing: Sizing, cores: int | None, tas
     Whole executors, if the app states its tasks or what each needs: as many as these need to run at once. Example: two
     tasks of 6 cores in executors of 8 hold 16.
     """
+    if cores is not None and tasks is None and each == 1:
+        return cores
     size = executor_cores(settings, sizing, each)
     if cores is None:
         cores = settings.default_cores if tasks is None else min(tasks * each, settings.default_cores)

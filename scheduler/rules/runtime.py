@@ -36,21 +36,18 @@ def runtime_of(settings: ClusterConfigured, company: CompanyRegistered, command:
     Raises: InvalidCommand, RuntimeTooLong.
     """
     most, asked = most_s(settings, company), command.max_runtime_s
-    check_range("the maximum runtime, in seconds,", asked, 1, LONGEST_S)
     if asked is None:
         own = company.default_max_runtime_s
         usual = settings.default_max_runtime_s if own is None else own
         return most if usual is None else min(usual, usual if most is None else most)
+    check_range("the maximum runtime, in seconds,", asked, 1, LONGEST_S)
     if most is not None and asked > most:
         raise RuntimeTooLong(asked, most, company.company)
     return asked
 
 
-def warning_of(command: SubmitApp, runtime_s: int | None) -> Warn | None:
-    """The warning that the submission asks for (semantics X2). Raises: InvalidCommand."""
-    if command.warn is None:
-        return None
-    name, before_s = command.warn
+def warning_of(name: str, before_s: int, runtime_s: int | None) -> Warn:
+    """The warning, that signal so many seconds before the end (semantics X2). Raises: InvalidCommand."""
     check_signal("the signal of --warn", name)
     check_range("the seconds of --warn", before_s, 1, LONGEST_S)
     if runtime_s is None:

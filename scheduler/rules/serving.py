@@ -43,7 +43,7 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
         if filled is not None:
             yield filled
             yield from place_drivers(state, at)
-        elif len(state.holds) == ended and not any(void(state, at)):
+        elif len(state.holds) == ended and not (state.holds and any(void(state, at))):
             return
 
 
@@ -75,11 +75,10 @@ def _within_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> 
         return bool(stays) and has_room(state, app)
 
     for app in state.owed.serve(wanted):
-        while wanted(app):
-            granted = _placed(state, app, at, parts[app.spec.company] - app.standings[1].held)
-            if not granted:
-                break
+        while granted := _placed(state, app, at, parts[app.spec.company] - app.standings[1].held):
             yield granted
+            if not (app.owed and wanted(app)):
+                break
 
 
 def _to_parts(state: ClusterState, at: int, parts: dict[str, Resources]) -> Grants:
@@ -106,7 +105,7 @@ def _the_rest(state: ClusterState, at: int) -> Grants:
             yield granted
         return
     for app in state.owed.serve(wanted):
-        while granted := _placed(state, app, at):
+        while app.owed and (granted := _placed(state, app, at)):
             yield granted
 
 
@@ -119,7 +118,7 @@ def _placed(state: ClusterState, app: App, at: int, most: Resources | None = Non
 
 def has_room(state: ClusterState, app: App) -> bool:
     """Whether a live worker has room for an executor of the app, be it held for it (semantics P8)."""
-    return state.fleet.has_room(app.need.least) or state.fits_where_held(app)
+    return state.fleet.has_room(app.need.least) or (bool(app.holds) and state.fits_where_held(app))
 
 
 def fill(state: ClusterState) -> Event | None:

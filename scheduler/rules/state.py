@@ -348,7 +348,6 @@ class ClusterState:
             app.queued = structs.replace(app.queued, need=app.need)
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
         for app in sorted(pending, key=lambda app: app.queued.ready):
-            self.claims.count(app, pending=1)
             if app.ready:
                 self.queue.push(app.queued, app.accounts[2], app.standings[2])
                 self.queue.recall(app.queued, app.reserved_at, app.lapsed)
@@ -359,12 +358,13 @@ class ClusterState:
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self._index_admitted(app)
+        if self.limits.values:
+            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
         self.queue.hold_back(held_back)
 
     def _index_admitted(self, app: App) -> None:
         self.waiting[app.spec.app] = app
         self.queue.companies[app.spec.company].admitted += 1
-        self.claims.count(app, admitted=1)
         if not app.next_executor and not app.next_driver:
             self.claims.admit(app)
         if app.target is not None and not app.expired_at:
@@ -456,6 +456,8 @@ class ClusterState:
     def _limit_set(self, event: events.LimitSet) -> None:
         """Whom a limit keeps out is found anew: of one company, or of all if it is the cluster's (semantics N1)."""
         self.limits.set(event)
+        if not self.claims.counts_apps:
+            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
         for name in (event.company,) if event.company else self.companies:
             self.queue.set_limits(name, self.limits)
 
@@ -618,7 +620,7 @@ class ClusterState:
         if app.admitted:
             if app.owed:
                 self.owed.remove(app)
-            if self.claims.move(app, need):
+            if self.claims.move(app, need) is not NOTHING:
                 self.queue.touch(app.spec.company, app.spec.user)
             if app.owed:
                 self.owed.add(app)
@@ -639,10 +641,11 @@ class ClusterState:
         user = company.users.get(event.user)
         if user is None:
             user = company.users[event.user] = User()
+        need = self.claims.need(event, event.sizing, event.requested, event.executor_limit, event.driver or NOTHING)
         ready = self.head, self.head, self.at, event.priority
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready),
+            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready, need),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
@@ -652,17 +655,17 @@ class ClusterState:
             executor_limit=event.executor_limit,
             sizing=event.sizing,
             max_runtime_s=event.max_runtime_s,
+            need=need,
+            priority=event.priority,
         )
         if event.elastic is not None:
             app.backlog_executors, app.next_step = event.elastic.backlog, event.elastic.step
         company.apps += 1
         self.apps[event.app] = app
-        app.need = self.claims.need_of(app)
-        app.queued = structs.replace(app.queued, need=app.need)
-        self.claims.count(app, pending=1)
+        if self.claims.counts_apps:
+            self.claims.count(app, pending=1)
         if self.limits.rated:
             self.limits.take(event.company, event.user, self.at)
-        app.priority = event.priority
         if event.after or event.on_hold:
             app.ready, app.on_hold = False, event.on_hold
             self.dependents.begin(app, self.apps)
@@ -715,8 +718,10 @@ class ClusterState:
         app.asked_at = self.at
         self.waiting[event.app] = app
         add_request(app.accounts, app.requested)
-        self.claims.count(app, pending=-1, admitted=1)
+        if self.claims.counts_apps:
+            self.claims.count(app, pending=-1, admitted=1)
         self.claims.admit(app)
+        self.claims.update(app)
         company = self.companies[event.company]
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
@@ -800,7 +805,8 @@ class ClusterState:
             self._set_timers(app)
         if app.admitted:
             del self.waiting[event.app]
-            self.claims.count(app, admitted=-1)
+            if self.claims.counts_apps:
+                self.claims.count(app, admitted=-1)
             add_request(app.accounts, -app.requested)
             if app.unserved:
                 self.claims.serve(app)
@@ -810,7 +816,8 @@ class ClusterState:
                 self.elastics[app.spec.company].pop(event.app, None)
             self.queue.leave(app.queued, lower=app.spec.elastic is None)
         else:
-            self.claims.count(app, pending=-1)
+            if self.claims.counts_apps:
+                self.claims.count(app, pending=-1)
             if app.ready:
                 self.queue.remove(app.queued)
             else:
@@ -876,7 +883,6 @@ class ClusterState:
             addresses=event.addresses,
         )
         app.owed_since = self.at
-        self._timers.changed[app.submitted] = app
         if not app.executors:
             self.holders.setdefault(app.spec.company, {})[event.app] = app
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
@@ -892,6 +898,8 @@ class ClusterState:
         if worker.suspicion is not None:
             self._probe(worker, worker.suspicion, event.executor)
         self._grant(app, worker, event.resources)
+        if app.owed:
+            self._timers.changed[app.submitted] = app
 
     def _executor_changed(self, event: events.ExecutorChanged) -> None:
         """It is running, which ends its app's row of failures (semantics W5), or has become idle or busy (L6)."""
@@ -1067,28 +1075,28 @@ class ClusterState:
             del self._by_submission[app.submitted]
 
     def _grant(self, app: App, worker: Worker, grant: Resources) -> None:
-        plain, live = not worker.holds and worker.suspicion is None, worker.status == "alive"
+        plain = worker.suspicion is None and not worker.holds
         before = worker.free if plain else worker.open_to(None)
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         move_grant(app, worker, grant)
+        live = worker.status == "alive"
         if live:
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
         if app.unserved:
             self.claims.serve(app)
-            if self.claims.counts_unserved:
-                self.queue.touch(app.spec.company, app.spec.user)
+            self.queue.touch(app.spec.company, app.spec.user)
         elif self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
-        claimed = app.standings[1].claimed
-        if self.claims.update(app, grant if live else None):
-            lower = app.spec.elastic is None and claimed.covers(app.standings[1].claimed)
+        change = self.claims.update(app, grant if live else None)
+        if change is not NOTHING:
+            lower = app.spec.elastic is None and NOTHING.covers(change)
             self.queue.touch(app.spec.company, app.spec.user, lower=lower)
         self._set_owed(app)
 
     def _reconsider(self, app: App) -> None:
         """Bring what follows from the app's demand and its executors up to date."""
-        if self.claims.update(app):
+        if self.claims.update(app) is not NOTHING:
             self.queue.touch(app.spec.company, app.spec.user)
         self._set_owed(app)
 
@@ -1096,8 +1104,8 @@ class ClusterState:
         """Whether placement owes the app an executor, and the times that it waits for."""
         sizing = type(app.sizing)
         if sizing is Computed and app.executor_limit is None and app.spec.driver is None:  # most apps: save the calls
-            left = app.requested.cores > app.granted.cores + app.done_cores
-            owed = left and app.ended is None and app.admitted > 0 and not app.expired_at
+            left = app.ended is None and app.requested.cores > app.granted.cores + app.done_cores
+            owed = left and app.admitted > 0 and not app.expired_at
         else:
             if sizing is Fixed:
                 self._set_timers(app)
@@ -1119,10 +1127,7 @@ class ClusterState:
         self._timers.set(executor.id, -2, takeable_at(executor, self.settings))
 
     def _set_timers(self, app: App) -> None:
-        waits = (
-            *(app.owed, app.wanted, app.holds, app.troubles),
-            *(app.spec.elastic is not None, app.max_runtime_s is not None),
-        )
+        waits = app.owed or app.wanted or app.holds or app.troubles or app.elastic or app.max_runtime_s is not None
         living = waits and app.admitted and app.ended is None
         self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
 

@@ -40,13 +40,15 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     if command.elastic is not None:
         command = _elastic(state, command, *command.elastic)
-    check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
+    if command.executor_limit is not None:
+        check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
     sizing, driver = _sizing(command, state.kinds), _driver(command, state.kinds)
     ask = asked(state.settings, command, sizing)
-    check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
-    check_range("retries", command.retries, 0, 1000)
-    check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
-    readiness.check_priority(command.priority)
+    if (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority) != (None, 0, None, 0):
+        check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
+        check_range("retries", command.retries, 0, 1000)
+        check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+        readiness.check_priority(command.priority)
     after = readiness.dependencies(state, command.company, command.after) if command.after else ()
     max_runtime_s = runtime_of(state.settings, company.spec, command)
     request = _request(state, ask, sizing, command.executor_limit)
@@ -66,14 +68,14 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         executor_limit=command.executor_limit,
         driver=driver,
         supervise=command.supervise,
-        elastic=_bounds(command, ask),
+        elastic=None if command.elastic is None else _bounds(command, ask, *command.elastic),
         priority=command.priority,
         after=after,
         on_hold=command.hold,
         cores_per_task=ask.cores_per_task,
         retry_backoff_s=state.settings.retry_backoff_s if command.retries else 0,
         max_runtime_s=max_runtime_s,
-        warn=warning_of(command, max_runtime_s),
+        warn=None if command.warn is None else warning_of(*command.warn, max_runtime_s),
     )
     if state.settings.admission == "fair":
         if state.limits.values:
@@ -108,12 +110,13 @@ def _check_fits(state: ClusterState, app: AppRegistered) -> None:
     """Raises: NeverFits if no worker, be it busy, draining or lost and still remembered, is large enough (N3)."""
     if not state.offers or state.settings.never_fits == "wait":
         return
-    executor, driver = state.claims.smallest(app.sizing, app.cores_per_task)[1], app.driver
-    beside = app.requested.cores - (driver.cores if driver is not None else 0)
-    if app.executor_limit != 0 and beside >= executor.cores:
-        _check_fit(state, "an executor", executor)
-    if driver is not None:
-        _check_fit(state, "the driver", driver)
+    need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
+    if need.hostable:
+        return
+    if need.least.cores:
+        _check_fit(state, "an executor", need.least)
+    if need.driver.cores:
+        _check_fit(state, "the driver", need.driver)
 
 
 def _check_fit(state: ClusterState, what: str, size: Resources) -> None:
@@ -216,11 +219,8 @@ def _elastic(state: ClusterState, command: SubmitApp, least: int, most: int) -> 
     return replace(command, **fixed, cores=start * each, tasks=tasks, executor_limit=start, elastic=(least, most))
 
 
-def _bounds(command: SubmitApp, ask: Asked) -> Elastic | None:
+def _bounds(command: SubmitApp, ask: Asked, least: int, most: int) -> Elastic:
     """The bounds, the number of executors that the tasks need within them, and the next step (semantics L6)."""
-    if command.elastic is None:
-        return None
-    least, most = command.elastic
     at_once = (command.executor_cores or 1) // ask.cores_per_task
     backlog = max(least, min(most, -(-ask.tasks // at_once)))
     return Elastic(least, most, backlog, 1)

@@ -211,7 +211,7 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
     found: list[Event | None] = []
     if app is not None and (app.preferred_hosts or app.wanted) and type(event) in MOVE_REQUESTS:
         found.append(requests(state, event, at))  # few apps: save the call
-    if type(event) is ExecutorRemoved and event.reason in ("exited", "failed"):
+    if type(event) is ExecutorRemoved and (event.reason == "failed" or (state.suspects and event.reason == "exited")):
         found.append(judged(state, event, at))
     if app is not None and app.expired_at and app.ended is None and not app.executors and app.driver is None:
         detail = f"its maximum runtime of {app.max_runtime_s} s is over"

@@ -123,8 +123,8 @@ class CompanyQueue:
     """Users whose limits are to be compared again."""
     passed_over: dict[Ask, None] = field(default_factory=dict)
     """What its pending apps ask that the company's limits keep out now (semantics N2)."""
-    keeps: bool | None = None
-    """Whether one of its heads keeps it within its part, None if that was not worked out yet."""
+    keeps: bool = True
+    """Whether one of its apps may keep it within its part."""
 
 
 class AppQueue:
@@ -139,8 +139,8 @@ class AppQueue:
         self._moved: dict[str, None] = {}
         self._taking: dict[str, None] = {}
         """The companies with an app that passes their quota, or with a reservation where nothing is reclaimed."""
-        self._borrowers: dict[str, None] = {}
-        """The companies that may borrow and have a head."""
+        self._idle_borrowers: dict[str, None] = {}
+        """The companies that may borrow, have a head and no app in waitingApps: active while they borrow."""
         self.to_review: dict[str, CompanyQueue] = {}
         """The companies whose claims may have changed by the event that is folded now."""
         self._uncertain = False
@@ -157,6 +157,7 @@ class AppQueue:
         companies, users = COMPANY_POLICIES[settings.company_policy], USER_POLICIES[settings.user_policy]
         self._company_key, self._companies_drift = companies.rank, companies.drifts
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
+        self._users_regard_claims = users.regards_quota or users.drifts
         self._rank, self._step_ms = APP_POLICIES[settings.app_policy].rank, settings.priority_step_s * 1000
         self._delay_ms = settings.quota_patience_s * 1000
         self._reservations_count = settings.reclaim == "none"
@@ -167,6 +168,7 @@ class AppQueue:
                     queue.by_ask[ask] = sorted((self._rank(app, self._step_ms), app) for _, app in apps)
                 self._set_heads(company, queue)
                 self.touch(name, user)
+                company.moved[user] = None
             company.all_moved = True
             self._note(name)
 
@@ -273,7 +275,8 @@ class AppQueue:
             self.parts.remove(company.active)
         self._moved.pop(name, None)
         self._taking.pop(name, None)
-        self._borrowers.pop(name, None)
+        self._idle_borrowers.pop(name, None)
+        self._moved.update(self._idle_borrowers)
         self.to_review.pop(name, None)
         self.changed[name] = None
 
@@ -400,6 +403,7 @@ class AppQueue:
                 queue.head = None
             self._release(company, app)
         self._set_heads(company, queue)
+        company.moved[app.user] = None
         self.touch(app.company, app.user)
         return restated
 
@@ -441,7 +445,8 @@ class AppQueue:
     def touch(self, company: str, user: str, *, lower: bool = False) -> None:
         """Mark a user and company whose ledgers or requests have changed; `lower`: its claim can only have fallen."""
         queue = self.companies[company]
-        queue.moved[user] = None
+        if self._users_regard_claims:
+            queue.moved[user] = None
         if queue.limits is not None:
             queue.to_recheck[user] = None
             self.to_review[company] = queue
@@ -502,11 +507,11 @@ class AppQueue:
         self._settle()
         for _, _, _, name in self._order:
             company = self.companies[name]
-            part = self._part(company)
-            if company.keeps is not False:
-                found = self._first_of(name, company, self._keeps(company, part))
-                company.keeps = found is not None
-                if found is not None:
+            part = company.part if company.part_version == self.parts.version else self._part(company)
+            if company.keeps:
+                keeps = self._keeps(company, part)
+                company.keeps = any(map(keeps, company.asks))
+                if company.keeps and (found := self._first_of(name, company, keeps)) is not None:
                     return found
         return None
 
@@ -585,7 +590,7 @@ class AppQueue:
             company.part_version = self.parts.version
             part = self.parts.of(company.tenant.quota, by_default=not company.limit.stops_idle)
             if part != company.part:
-                company.part, company.keeps = part, None
+                company.part, company.keeps = part, True
         return company.part
 
     @staticmethod
@@ -659,6 +664,7 @@ class AppQueue:
         for user, queue in company.users.items():
             self._set_ceiling(company, queue.contender)
             self._set_heads(company, queue)
+            company.moved[user] = None
             self.touch(name, user)
         self._note(name)
 
@@ -692,16 +698,16 @@ class AppQueue:
             return
         head: tuple[AppKey, Pending] | None = None
         first: tuple[AppKey, Pending] | None = None
-        user = queue.contender.user
         of_head: Ask | None = None
         of_first: Ask | None = None
+        user, limited = queue.contender.user, company.limits is not None and limit.limited
         for ask, apps in queue.by_ask.items():
-            if (ask.need is None or ask.need.hostable) and (not limit.limited or limit.possible(user, ask.request)):
+            if (ask.need is None or ask.need.hostable) and (not limited or limit.possible(user, ask.request)):
                 if first is None or apps[0][0] < first[0]:
                     first, of_first = apps[0], ask
                 if (head is None or apps[0][0] < head[0]) and limit.fits_alone(ask.request):
                     head, of_head = apps[0], ask
-        if limit.limited:
+        if limited:
             first, of_first = _unless_broken(limit, user, first, of_first)
             head, of_head = _unless_broken(limit, user, head, of_head)
         queue.first, queue.heads = None if first is None else first[1], (of_head, of_first)
@@ -720,7 +726,7 @@ class AppQueue:
         """Mark the company: its place in the order or its next reservation may have changed."""
         self._moved[company] = None
         queue = self.companies[company]
-        queue.keeps = None
+        queue.keeps = True
         if not queue.admitted:
             self._uncertain = True
         if queue.timed or queue.limit.holding or queue.reserved:
@@ -744,12 +750,10 @@ class AppQueue:
         for name in concerned:
             taking |= self._settle_company(name, self.companies[name])
         if taking:
-            concerned.update(self._borrowers)
+            concerned.update(self._idle_borrowers)
         for name in concerned:
             company = self.companies[name]
-            company.keeps = None
-            quota = company.tenant.quota
-            active = quota if company.admitted or (company.order and self._takes_part(name)) else None
+            active = company.tenant.quota if company.admitted or (company.order and self._takes_part(name)) else None
             if active is not company.active and active != company.active:
                 if company.active is not None:
                     self.parts.remove(company.active)
@@ -774,10 +778,9 @@ class AppQueue:
         takes = company.passes or (
             self._reservations_count and bool(limit.reservations) and limit.reserver() is not None
         )
-        if company.borrows:
-            _mark(self._borrowers, name, marked=has_head)
-        elif self._borrowers:
-            self._borrowers.pop(name, None)
+        idle = has_head and company.borrows and not company.admitted
+        if idle != (name in self._idle_borrowers):
+            _mark(self._idle_borrowers, name, marked=idle)
         if takes == (name in self._taking):
             return False
         _mark(self._taking, name, marked=takes)

@@ -98,8 +98,10 @@ def requested_resources(
     """
     least = smallest_cores(settings, cores_per_task)
     at_once = least // cores_per_task
-    smallest = Resources(least, memory_of(settings, least, memory_per_task_mb, at_once), for_tasks(per_task, at_once))
-    return smallest * -(-cores // least)
+    executors, memory_mb = -(-cores // least), memory_of(settings, least, memory_per_task_mb, at_once)
+    if not per_task:
+        return Resources(executors * least, executors * memory_mb)
+    return Resources(least, memory_mb, for_tasks(per_task, at_once)) * executors
 
 
 def for_tasks(per_task: PerTask, tasks: int) -> Amounts:
