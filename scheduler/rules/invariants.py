@@ -285,10 +285,10 @@ def _holds(state: ClusterState) -> Iterator[str]:
 
 def _growing(state: ClusterState) -> Iterator[str]:
     """Whether the apps whose request may rise are those that the facts call for (semantics L1, L6, S5)."""
-    wishes = {name for name, app in state.apps.items() if app.target is not None and app.ended is None}
+    wishes = {name for name, app in state.apps.items() if app.target is not None and not app.over}
     if state.wishes.keys() != wishes:
         yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
-    elastic = {name for name, app in state.waiting.items() if app.elastic}
+    elastic = {name for name, app in state.waiting.items() if app.elastic and not app.expired_at}
     if {name for apps in state.elastics.values() for name in apps} != elastic:
         yield f"the admitted elastic apps are not {sorted(elastic)}"
     followers: defaultdict[int, set[str]] = defaultdict(set)
