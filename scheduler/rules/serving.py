@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.rules.admission.queue import reached
-from scheduler.rules.decide import admission, place
+from scheduler.rules.decide import admission, admit, place
+from scheduler.rules.demand import withdrawn
 from scheduler.rules.holds import ended_by_grant, void
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.drivers import place_drivers, within_driver_limits
 from scheduler.rules.placement.executors import PLACEMENTS
 
 if TYPE_CHECKING:
-    from scheduler.model.events import Event, ExecutorAllocated
+    from scheduler.model.events import AppAdmitted, Event, ExecutorAllocated
     from scheduler.model.resources import Resources
     from scheduler.rules.admission.queue import Ask
     from scheduler.rules.entities import App, Need
@@ -28,20 +29,23 @@ Grants = Iterator["list[ExecutorAllocated]"]
 def served(state: ClusterState, at: int) -> Iterator[Event]:
     """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9).
 
-    The caller folds each event before it asks for the next.
+    Where grants are smaller than what was claimed for them, admission comes again (A3). The caller folds each event before it asks for the next.
     """
     while True:
         if state.holds:
             yield from void(state, at)
-        ended = len(state.holds)
+        ended, claimed = len(state.holds), state.claims.total.claimed
         for granted in placements(state, at):
             for event in granted:
                 yield event
                 if state.holds:
                     yield from ended_by_grant(state, event)
-        filled = fill(state)
-        if filled is not None:
-            yield filled
+        entered = admit(state) if state.queue.arrivals and state.claims.total.claimed != claimed else None
+        entered = entered or fill(state)
+        if entered is not None:
+            yield entered
+            if entered.lent:
+                yield from withdrawn(state, entered)
             yield from place_drivers(state, at)
         elif len(state.holds) == ended and not (state.holds and any(void(state, at))):
             return
@@ -121,7 +125,7 @@ def has_room(state: ClusterState, app: App) -> bool:
     return state.fleet.has_room(app.need.least) or (bool(app.holds) and state.fits_where_held(app))
 
 
-def fill(state: ClusterState) -> Event | None:
+def fill(state: ClusterState) -> AppAdmitted | None:
     """The app that is admitted although claims fill the cluster, because it can use room that is left (semantics A9).
 
     A company borrows here unless an app of another one has room now (C6). An app with a driver needs room for that,

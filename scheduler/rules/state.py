@@ -794,7 +794,7 @@ class ClusterState:
             self._let_leave(held)
         app.running = 0
         self._drop_holder(app)
-        if app.troubles:
+        if app.troubles or app.holds:
             self._timers.changed[app.submitted] = app
         app.wanted = ()
         self.wishes.pop(event.app, None)

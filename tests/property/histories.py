@@ -30,6 +30,7 @@ from scheduler.model.commands import (
     KillExecutors,
     LoseWorker,
     RegisterCompany,
+    RegisterKind,
     ReleaseApp,
     RemoveCompany,
     RemoveWorker,
@@ -112,6 +113,19 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"suspect_failures": None, "suspect_s": 60},
     {"default_max_runtime_s": 9, "max_max_runtime_s": 12},
     {"default_max_runtime_s": None, "max_max_runtime_s": None},
+    {"reclaim": "firm", "min_runtime_s": 2, "reclaim_patience_s": 3},
+    {"reclaim": "gentle"},
+    {"reclaim": "none"},
+    {"max_reclaims": 1, "reclaim_window_s": 30},
+    {"hold_patience_s": 2, "hold_limit_s": 9},
+    {"hold_patience_s": 0},
+    {"remember_lost_s": 5},
+    {"never_fits": "wait"},
+    {"never_fits": "refuse"},
+    {"own_sizes": "within-bounds"},
+    {"own_sizes": "any"},
+    {"occupancy": "claimed"},
+    {"spare_resources": False},
 )
 QUOTAS: tuple[dict[str, int | str], ...] = (
     {},
@@ -301,6 +315,12 @@ def _tenant(kind: type[RegisterCompany | ChangeCompany]) -> Make:
     return lambda _, whom, how: convert({"company": f"c{whom % 4}", **QUOTAS[how % len(QUOTAS)]}, kind)
 
 
+def _dissolved(state: ClusterState, whom: int, how: int) -> Command:
+    """The removal of a company, more often than not of one without apps."""
+    idle = [name for name, company in state.companies.items() if not company.apps]
+    return RemoveCompany(company=_one_of(idle if how % 3 else list(state.companies), whom))
+
+
 def _app(state: ClusterState, whom: int, how: int) -> str:
     return _one_of(list(state.waiting if how % 4 else state.apps), whom)
 
@@ -323,7 +343,8 @@ KINDS: tuple[tuple[int, str, Make], ...] = (
     (4, "bad host", _bad_host),
     (2, "company", _tenant(RegisterCompany)),
     (1, "change", _tenant(ChangeCompany)),
-    (1, "dissolve", lambda _, whom, __: RemoveCompany(company=f"c{whom % 4}")),
+    (1, "dissolve", _dissolved),
+    (1, "kind", lambda _, __, how: RegisterKind(kind=("gpu", "fpga")[how % 2])),
     (3, "finish", lambda state, whom, how: EndApp(app=_app(state, whom, how), reason=("failed", "finished")[how % 2])),
     (1, "kill", lambda state, whom, how: KillApp(app=_app(state, whom, how))),
     (1, "lose", lambda _, whom, how: LoseWorker(worker=f"w{whom % 7}", last_seen=how)),
@@ -354,6 +375,8 @@ BUILD_UP: History = (
     [Step(WHAT.index("worker"), number, number) for number in range(4)],
 )
 """Three companies and four workers, so that even a short history contains decisions."""
+SEVEN: History = [[Step(WHAT.index("worker"), number, number)] for number in range(4, 7)]
+"""Three more workers, so that one may be suspected."""
 
 
 def seeded(seed: int, turns: int) -> History:
@@ -371,7 +394,7 @@ RULES = st.fixed_dictionaries(
         "user_policy": st.sampled_from(sorted(USER_POLICIES)),
         "app_policy": st.sampled_from(sorted(APP_POLICIES)),
         "placement": st.sampled_from(sorted(PLACEMENTS)),
-        "occupancy": st.sampled_from(["requested", "granted"]),
+        "occupancy": st.sampled_from(["requested", "granted", "claimed"]),
         "admission": st.sampled_from(["fair", "open"]),
     }
 )

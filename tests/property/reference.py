@@ -206,6 +206,8 @@ def occupied(state: ClusterState, company: str, user: str | None = None) -> tupl
     """What counts as occupied; what was never granted anything counts with its request beside grants (semantics O3)."""
     if state.settings.occupancy == "requested":
         return requested(state, company, user)
+    if state.settings.occupancy == "claimed":
+        return claimed(state, company, user)
     held, never = granted(state, company, user), unserved(state, company, user)
     return held[0] + never[0], held[1] + never[1]
 

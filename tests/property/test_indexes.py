@@ -25,7 +25,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from tests.property import reference
 from tests.property.given import Cluster, allocated, submission
-from tests.property.histories import HISTORIES, History, played, seeded
+from tests.property.histories import HISTORIES, WHAT, History, Step, played, seeded
 
 CHOICES: dict[str, st.SearchStrategy[object]] = {
     "worker_selection": st.sampled_from(sorted(WORKER_SELECTIONS)),
@@ -33,10 +33,29 @@ CHOICES: dict[str, st.SearchStrategy[object]] = {
     "company_policy": st.sampled_from(sorted(COMPANY_POLICIES)),
     "user_policy": st.sampled_from(sorted(USER_POLICIES)),
     "app_policy": st.sampled_from(sorted(APP_POLICIES)),
-    "occupancy": st.sampled_from(["requested", "granted"]),
+    "occupancy": st.sampled_from(["requested", "granted", "claimed"]),
     "half_life_s": st.sampled_from([3600, 9]),
     "quota_patience_s": st.sampled_from([600, 4, 0]),
 }
+
+
+HELD_WHILE_A_DRIVER_FAILS: History = [
+    [Step(WHAT.index(name), whom, how)]
+    for name, whom, how in (
+        ("decommission", 1389, 2351),
+        ("driver", 2842, 3478),
+        ("settings", 0, 6),
+        ("executor", 1672, 2910),
+        ("executor", 1716, 1360),
+        ("submit", 1256, 223),
+        ("lose", 2886, 1958),
+        ("executor", 621, 1271),
+        ("submit", 2921, 763),
+        ("driver", 1938, 1254),
+        ("word of a driver", 1090, 1864),
+    )
+]
+"""A company's second app is held back when the driver of its first one fails and is placed again."""
 
 
 @example(
@@ -44,6 +63,8 @@ CHOICES: dict[str, st.SearchStrategy[object]] = {
     history=seeded(781, 37),
     chosen={"worker_selection": "cores-free-asc", "placement": "classic-pack", "user_policy": "balanced"},
 )
+@example(history=seeded(59, 46), chosen={"app_policy": "sql-first", "occupancy": "granted"})
+@example(history=HELD_WHILE_A_DRIVER_FAILS, chosen={"app_policy": "sql-first", "occupancy": "granted"})
 @given(history=HISTORIES, chosen=st.fixed_dictionaries(CHOICES))
 @settings(max_examples=150)
 def test_admission_and_placement_decide_what_a_scan_over_everything_decides(

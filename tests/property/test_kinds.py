@@ -101,8 +101,9 @@ def spares_others(state: ClusterState, event: ExecutorAllocated) -> None:
         return
     wanted = {kind for kind, _ in event.resources.others}
     spare = {name: len(one.addresses.keys() - wanted) for name, one in state.workers.items() if one.status == "alive"}
-    better = [name for name, number in spare.items() if number < spare[event.worker]]
-    assert not any(state.workers[name].free.covers(event.resources) for name in better)
+    failed = state.apps[event.app].troubles  # other workers go first (W7)
+    better = [name for name, number in spare.items() if number < spare[event.worker] and name not in failed]
+    assert not any(state.workers[name].open_to(event.app).covers(event.resources) for name in better)
 
 
 def played(history: History, settings: dict[str, object]) -> Cluster:

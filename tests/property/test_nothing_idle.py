@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.commands import Command, DecommissionWorker
+from scheduler.model.commands import Command, DecommissionWorker, EndedExecutor, RegisterCompany
 from scheduler.model.errors import CommandRejected
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.entities import App
 from scheduler.rules.state import ClusterState
+from scheduler.rules.turn import Turn
 from tests.property import reference
-from tests.property.given import Cluster
+from tests.property.given import Cluster, submission, worker
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
 
 CHOICES = st.fixed_dictionaries(
@@ -31,25 +33,63 @@ CHOICES = st.fixed_dictionaries(
 @given(history=HISTORIES, chosen=CHOICES)
 @settings(max_examples=60)
 def test_no_core_is_idle_that_an_eligible_app_could_use(history: History, chosen: dict[str, object]) -> None:
-    past = reference.Past()
-    cluster = Cluster(chosen, before=lambda state, _: past.note(state), each_refusal=False)
+    watched = Watched(chosen)
     for turn in (*BUILD_UP, *history):
-        commands: list[Command] = [command_for(cluster.state, step) for step in turn]
+        watched.turn(*(command_for(watched.cluster.state, step) for step in turn))
+
+
+APPS = st.tuples(st.integers(1, 40), st.sampled_from([None, 256, 512, 1500, 4096]))
+OFFERS = st.tuples(st.sampled_from([1, 4, 7, 8, 16, 32]), st.sampled_from([2048, 4096, 8192, 65536]))
+
+
+@given(st.lists(OFFERS, max_size=5), st.lists(APPS, max_size=10), st.lists(st.integers(0, 99), max_size=12))
+@settings(max_examples=100)
+def test_with_one_user_no_core_is_idle_that_an_admissible_app_could_use(
+    offers: list[tuple[int, int]], apps: list[tuple[int, int | None]], ends: list[int]
+) -> None:
+    watched = Watched({"never_fits": "wait"})
+    watched.turn(RegisterCompany(company="acme"))
+    for number, (cores, memory_mb) in enumerate(offers):
+        watched.turn(worker(f"w{number}", cores, memory_mb))
+    for number, (cores, per_task_mb) in enumerate(apps):
+        watched.turn(submission(f"a{number}", cores, per_task_mb=per_task_mb))
+    for end in ends:
+        if executors := list(watched.cluster.state.executors):
+            done = end % 2 == 0
+            watched.turn(EndedExecutor(executor=executors[end % len(executors)], reason="exited", done=done))
+
+
+class Watched:
+    """A cluster that is looked at at the end of every turn."""
+
+    def __init__(self, chosen: dict[str, object]) -> None:
+        self.past = reference.Past()
+        self.cluster = Cluster(chosen, before=lambda state, _: self.past.note(state), each_refusal=False)
+
+    def turn(self, *commands: Command) -> None:
+        """Take the commands that are not refused; nothing is left to decide then (semantics Z1)."""
         with suppress(CommandRejected):
-            cluster.turn(*commands)
-        if not any(isinstance(command, DecommissionWorker) for command in commands):  # it starts no placement (W6)
-            cluster.turn()
-            past.note(cluster.state)
-            nothing_is_idle(cluster.state, past)
+            self.cluster.turn(*commands)
+        if any(isinstance(command, DecommissionWorker) for command in commands):
+            return  # it starts no placement (W6)
+        state = self.cluster.state
+        self.past.note(state)
+        nothing_is_idle(state, self.past)
+        again = Turn(state, state.at)
+        again.settle()
+        assert not again.entries, "semantics E6: a second turn without an input decides nothing"
 
 
 def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:
-    """Nobody admitted is owed an executor that fits, and no eligible app that waits could get one."""
+    """Nobody admitted is owed what fits, nobody may enter, and no eligible app that waits could get an executor."""
+    assert reference.next_admission(state, past) is None
     if state.settings.admission == "open":
         return
     for app in state.waiting.values():
         if app.owed and not app.wanted and reference.still(state, app)[0]:
             assert not has_room(state, reference.smallest(state, app), app), f"{app.spec.app} is owed an executor"
+        if app.spec.driver is not None and app.driver is None and not app.expired_at:
+            assert not driver_fits(state, app), f"{app.spec.app} is owed its driver"
     eligible = {name: reference.heads(state, company, past, borrows=False) for name, company in state.companies.items()}
     able = {name for name, apps in eligible.items() if any(could_use(state, app) for app in apps)}
     assert not able, f"an app of {able} passes its quota and could get an executor"
@@ -61,9 +101,23 @@ def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:
 
 def could_use(state: ClusterState, app: App) -> bool:
     """Whether each of what the app needs of a worker fits on a live one now."""
-    needs = reference.needs(state, app)
-    drivers = state.settings.max_drivers is None or len(state.drivers) < state.settings.max_drivers
-    return bool(needs) and (app.spec.driver is None or drivers) and all(has_room(state, need) for need in needs)
+    executor = reference.asks_executors(state, app) and has_room(state, reference.smallest(state, app, 256))
+    return executor and (app.spec.driver is None or driver_fits(state, app))
+
+
+def driver_fits(state: ClusterState, app: App) -> bool:
+    """Whether a live worker has room for the app's driver, and the limits of drivers let it pass (semantics D4)."""
+    driver, drivers = app.spec.driver, state.drivers.values()
+    assert driver is not None
+    if state.settings.max_drivers is not None and len(drivers) >= state.settings.max_drivers:
+        return False
+    cores = sum(one.resources.cores for one in drivers if state.workers[one.worker].status == "alive")
+    most = Fraction(state.settings.max_driver_share) * sum(one.offer.cores for one in reference.live(state))
+    if cores + driver.cores > most and drivers:
+        return False
+    own = reference.tries(state, app)[-1]
+    trusted = (one for one in reference.live(state) if one.suspicion is None and one.id not in own)
+    return any(one.open_to(app.spec.app).covers(driver) for one in trusted)
 
 
 def has_room(state: ClusterState, size: tuple[int, int], app: App | None = None) -> bool:

@@ -20,8 +20,8 @@ from tests.property.histories import HISTORIES, History, played
 
 MEETS: dict[Condition, set[str]] = {
     "ok": {"finished"},
-    "any": {"finished", "failed", "killed", "unmet"},
-    "not-ok": {"failed", "killed", "unmet"},
+    "any": {"finished", "failed", "killed", "unmet", "expired"},
+    "not-ok": {"failed", "killed", "unmet", "expired"},
 }
 
 
