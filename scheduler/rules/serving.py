@@ -26,7 +26,7 @@ Grants = Iterator["list[ExecutorAllocated]"]
 
 
 def served(state: ClusterState, at: int) -> Iterator[Event]:
-    """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9).
+    """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9, Z1).
 
     The caller folds each event before it asks for the next.
     """
