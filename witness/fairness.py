@@ -117,6 +117,8 @@ class Fairness(Accounts):
         self.course: list[tuple[int, dict[Party, Standing]]] = []
         """Time (ms) -> the standings from then on."""
         self._standings: dict[Party, Standing] | None = None
+        self._counted_to = 0
+        """The time (ms) up to which the sums count; a turn that decided nothing does not move the state's time."""
         self._counted: dict[str, _Count] = {}
         self._totals: dict[str, dict[Party, _Count]] = {}
         """Company -> its total, under the user "", and that of each user; parties without apps are left out."""
@@ -126,10 +128,11 @@ class Fairness(Accounts):
         self._user_sums: dict[Party, list[float]] = {}
 
     def advance(self, state: ClusterState, to: int) -> None:
-        """Add the time up to `to` (ms), with the state as it is."""
-        start, end = self.clip(state.at), self.clip(to)
+        """Add the time up to `to` (ms) that was not added yet, with the state as it is."""
+        start, end = max(self.clip(state.at), self._counted_to), self.clip(to)
         if end <= start:
             return
+        self._counted_to = end
         if self._standings is None:
             self._standings = self._standings_of(state)
         standings = self._standings

@@ -71,7 +71,7 @@ class Wait(NamedTuple):
 
 
 def waits_for(state: ClusterState, app: App) -> Wait | None:
-    """Why the app is not admitted (A3) or has no executor (P1); None if it does not wait for either."""
+    """Why the app is not admitted (A3) or has no executor (P1); None if it does not wait for either (semantics Z2)."""
     if app.ended is not None or app.executors:
         return None
     if app.admitted:

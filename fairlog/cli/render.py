@@ -176,17 +176,22 @@ def duration(milliseconds: int | None) -> str:
 
 
 def log_line(line: Line) -> str:
-    """One event on one line: position, time, type, data. Empty values are left out, as are 0 and false by default."""
-    from scheduler.model.events import EVENT_TYPES, named  # noqa: PLC0415 - other answers need not wait for the models
+    """One event on one line: position, time, type, data."""
+    from scheduler.model.events import named  # noqa: PLC0415 - other answers need not wait for the models
 
-    model = EVENT_TYPES[line.type]
-    usual = {field.name: field.default for field in structs.fields(model)}
-    parts = [
+    return f"{line.seq:>7}  {moment(line.at)}  {line.type:<18} {event_words(line.type, named(line.data))}".rstrip()
+
+
+def event_words(kind: str, fields: Mapping[str, Any]) -> str:
+    """The fields of an event of that type. Empty values are left out, as are 0 and false by default."""
+    from scheduler.model.events import EVENT_TYPES  # noqa: PLC0415 - as in `log_line`
+
+    usual = {field.name: field.default for field in structs.fields(EVENT_TYPES[kind])}
+    return " ".join(
         f"{name}={words(value)}"
-        for name, value in named(line.data).items()
+        for name, value in fields.items()
         if value or (isinstance(value, int) and usual.get(name) != value)
-    ]
-    return f"{line.seq:>7}  {moment(line.at)}  {line.type:<18} {' '.join(parts)}".rstrip()
+    )
 
 
 def log_json(line: Line) -> str:

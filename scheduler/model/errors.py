@@ -63,10 +63,8 @@ class UnknownKind(CommandRejected):
     """No kind of resources of that name is registered (semantics R1)."""
 
     def __init__(self, kind: str, registered: Collection[str]) -> None:
-        known = f"the registered kinds are {', '.join(registered)}" if registered else "none is registered"
-        super().__init__(
-            f"no kind of resources {kind!r} is registered; {known}; `fairlog resource add {kind}` registers it"
-        )
+        known = f"use one of {', '.join(registered)}, or register it" if registered else "register it"
+        super().__init__(f"no kind of resources {kind!r} is registered; {known} with `fairlog resource add {kind}`")
 
 
 class DuplicateApp(CommandRejected):
@@ -98,8 +96,8 @@ class CompanyInUse(CommandRejected):
 
     def __init__(self, company: str, apps: int) -> None:
         super().__init__(
-            f"company {company!r} still has {apps} apps; end them with `fairlog kill APP`, or wait until "
-            "they have ended"
+            f"company {company!r} still has {apps} {'app' if apps == 1 else 'apps'}; run `fairlog kill APP`, or wait "
+            "until nothing of them runs any more"
         )
 
 
@@ -177,10 +175,10 @@ class LimitExceeded(CommandRejected):
 class RuntimeTooLong(CommandRejected):
     """An app would run longer than its company's apps may (semantics X1, X3)."""
 
-    def __init__(self, asked_s: int, most_s: int, company: str) -> None:
+    def __init__(self, asked_s: int, most_s: int, company: str, instead: str) -> None:
         super().__init__(
-            f"the app asks to run for {asked_s} s, but apps of company {company!r} may run for at most {most_s} s; "
-            "ask for less, or let an operator run `fairlog extend APP --by TIME --beyond-maximum` later"
+            f"the app would run for {asked_s} s, but apps of company {company!r} may run for at most {most_s} s; "
+            f"{instead}"
         )
 
 

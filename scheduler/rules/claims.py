@@ -259,7 +259,7 @@ class Claims:
         self._count(app, change)
 
     def review(self) -> tuple[list[Need], dict[tuple[str, str], None]]:
-        """Compare every need with the workers that are live now.
+        """Compare every need, never every app, with the workers that are live now (semantics Z6).
 
         Returns the needs whose apps can be hosted now or no longer, and the users whose apps claim something else.
         """

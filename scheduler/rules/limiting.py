@@ -18,15 +18,20 @@ if TYPE_CHECKING:
     from scheduler.rules.ledger import Standing
 
 
+def check_limit(name: str, value: int | None) -> None:
+    """Raises: InvalidCommand unless a limit of that name may have the value (semantics N1)."""
+    if name not in NAMES:
+        raise InvalidCommand(f"no limit is named {shorten(name)}; the limits are {', '.join(NAMES)}")
+    check_range(f"limit {name}", value, int(name == RATE), HIGHEST)
+
+
 def limit_set(limits: Limits, companies: Container[str], command: SetLimit) -> list[Event]:
     """The limit as the command sets it; nothing if it is so already (semantics N1).
 
     Raises: InvalidCommand, UnknownCompany.
     """
     name, value, company, user = command.name, command.value, command.company or "", command.user or ""
-    if name not in NAMES:
-        raise InvalidCommand(f"no limit is named {shorten(name)}; the limits are {', '.join(NAMES)}")
-    check_range(f"limit {name}", value, int(name == RATE), HIGHEST)
+    check_limit(name, value)
     if (company != "", user != "") != {"cluster": (False, False), "company": (True, False)}.get(
         command.scope, (True, True)
     ):
@@ -61,7 +66,8 @@ def _check(limits: Limits, holder: Holder, standing: Standing, app: AppRegistere
             raise LimitExceeded(name, holder_text(*holder), limit, text.format(asked))
     limit = limits.of(holder, "max_pending_apps")
     if limit is not None and standing.pending >= limit:
-        text = f"{standing.pending} apps are pending; submit this one when one of them has been admitted"
+        pending = "1 app is" if standing.pending == 1 else f"{standing.pending} apps are"
+        text = f"{pending} pending; submit this one when another one has been admitted"
         raise LimitExceeded("max_pending_apps", holder_text(*holder), limit, text)
     rate = limits.of(holder, RATE)
     if rate is not None and not limits.tokens(holder, rate, at):

@@ -91,7 +91,7 @@ def _check_task(settings: ClusterConfigured, sizing: Sizing, each: int) -> None:
     if isinstance(sizing, Fixed) and each > sizing.each.cores:
         raise InvalidCommand(
             f"a task of {each} cores does not fit into the app's executors of {sizing.each.cores} cores; "
-            f"state --cores-per-task, or larger executors with --executor-cores {each}"
+            f"state fewer --cores-per-task, or larger executors with --executor-cores {each}"
         )
     if isinstance(sizing, Computed) and each > settings.max_executor_cores:
         raise InvalidCommand(

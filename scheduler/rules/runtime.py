@@ -42,7 +42,8 @@ def runtime_of(settings: ClusterConfigured, company: CompanyRegistered, command:
         return most if usual is None else min(usual, usual if most is None else most)
     check_range("the maximum runtime, in seconds,", asked, 1, LONGEST_S)
     if most is not None and asked > most:
-        raise RuntimeTooLong(asked, most, company.company)
+        instead = "ask for less; an operator can run `fairlog extend APP --by TIME --beyond-maximum` later"
+        raise RuntimeTooLong(asked, most, company.company, instead)
     return asked
 
 
@@ -54,8 +55,8 @@ def warning_of(name: str, before_s: int, runtime_s: int | None) -> Warn:
         raise InvalidCommand("--warn needs a maximum runtime; add --max-runtime TIME")
     if before_s >= runtime_s:
         raise InvalidCommand(
-            f"--warn must come after the app has begun: {before_s} s before its end is too early for an app that may "
-            f"run for {runtime_s} s"
+            f"--warn asks for a signal {before_s} s before the end, but the app may run for {runtime_s} s in all; give "
+            f"less than {runtime_s} s"
         )
     return Warn(name, before_s)
 
@@ -82,5 +83,6 @@ def extended(state: ClusterState, app: App, command: ExtendApp) -> list[Event]:
     check_range("the maximum runtime, in seconds,", runtime_s, 1, LONGEST_S)
     most = most_s(state.settings, state.companies[company].spec)
     if most is not None and runtime_s > most and not command.beyond_maximum:
-        raise RuntimeTooLong(runtime_s, most, company)
+        less = f"extend it by at most {most - app.max_runtime_s} s, or" if most > app.max_runtime_s else "only"
+        raise RuntimeTooLong(runtime_s, most, company, f"{less} an operator can extend it with --beyond-maximum")
     return [AppExtended(app=command.app, max_runtime_s=runtime_s)]

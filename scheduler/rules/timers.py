@@ -78,7 +78,7 @@ class Timers:
             del self._of[key]
 
     def next(self, after: int) -> int | None:
-        """The first time (ms), later than `after`, at which something is due; None if nothing is."""
+        """The first time (ms), later than `after`, at which something is due; None if nothing is (semantics Z4)."""
         index = bisect_left(self.table, (after + 1,))
         return self.table[index].when if index < len(self.table) else None
 

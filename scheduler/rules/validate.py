@@ -178,7 +178,7 @@ def check_runtimes(usual_s: int | None, most_s: int | None) -> None:
 
 
 def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> ClusterConfigured:
-    """The settings after `changes` (semantics, Settings: checks).
+    """The settings after `changes`; they count for what is decided next (semantics Z3; Settings: checks).
 
     Raises: InvalidSetting for an unknown name or a value that breaks a check.
     """

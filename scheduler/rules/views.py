@@ -56,6 +56,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "executorResources": dict(sized.each.others) or None if sized is not None else None,
         "taskResources": _per_task(spec.sizing),
         "executorLimit": found.executor_limit,
+        "executorTarget": found.target,
         "elastic": None if spec.elastic is None else list(spec.elastic[:2]),
         "excludedWorkers": exclusions(state, found),
         "preferredHosts": found.preferred_hosts or None,

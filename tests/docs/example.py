@@ -1,6 +1,7 @@
-"""Two small logs that the pages show: `python -m tests.docs.example FOLDER` writes log.jsonl and forged.jsonl.
+"""Small logs that the pages show: `python -m tests.docs.example FOLDER` writes them there.
 
-Two companies share two workers. In forged.jsonl the master favoured one of them once and chained the log properly.
+In log.jsonl two companies share two workers. In forged.jsonl the master favoured one of them once and chained the log
+properly. In reclaimed.jsonl one company has borrowed what the other then asks for.
 """
 
 from __future__ import annotations
@@ -44,6 +45,19 @@ def history(favoured: str = "") -> Cluster:
     return cluster
 
 
+def reclaimed() -> Cluster:
+    """globex borrows the whole cluster; acme asks for its part, and an executor leaves for it between two tasks."""
+    cluster = Cluster()
+    cluster.turn(RegisterCompany(company="acme", cores=16, memory_mb=64 * GIB), after_s=BEGIN_S)
+    cluster.company("globex", 16, 64 * GIB, borrow=True)
+    cluster.worker("w1", 16)
+    cluster.worker("w2", 16)
+    cluster.submit("model-1", 32, company="globex", user="carol")
+    cluster.submit("report-7", 16, user="bob")
+    cluster.turn(EndedExecutor(executor="model-1.1", reason="exited", exit_code=0), after_s=540)
+    return cluster
+
+
 def _favouring(app: str) -> Callable[[ClusterState], AppAdmitted | None]:
     def instead(state: ClusterState) -> AppAdmitted | None:
         due = admit(state)
@@ -56,9 +70,10 @@ def _favouring(app: str) -> Callable[[ClusterState], AppAdmitted | None]:
 
 
 def main(folder: Path) -> None:
-    """Write both logs into the folder."""
-    for name, favoured in (("log.jsonl", ""), ("forged.jsonl", "model-2")):
-        lines = [f"{log_json(line)}\n" for record in recorded(history(favoured)) for line in lines_of(record)]
+    """Write the logs into the folder."""
+    logs = {"log.jsonl": history(), "forged.jsonl": history("model-2"), "reclaimed.jsonl": reclaimed()}
+    for name, cluster in logs.items():
+        lines = [f"{log_json(line)}\n" for record in recorded(cluster) for line in lines_of(record)]
         (folder / name).write_text("".join(lines))
 
 

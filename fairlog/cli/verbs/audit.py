@@ -90,7 +90,8 @@ def _print_claims(told: dict[str, Any]) -> None:
         size = f"{claim['cores']} cores, {size_text(claim['memory'])} on {claim['worker']}"
         click.echo(f"held      {size}, since {render.moment(claim['since'])}")
         for one in claim["leaving"]:
-            click.echo(f"          {one['executor']} is to leave by {render.moment(one['deadline'])} (E5)")
+            deadline = f"with `firm` reclaiming its tasks end at {render.moment(one['deadline'])}"
+            click.echo(f"          {one['executor']} was told to leave then; {deadline} (E5)")
     for loss in told["losses"]:
         shares = loss["shares"]
         click.echo(

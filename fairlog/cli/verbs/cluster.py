@@ -15,6 +15,7 @@ from scheduler.model import commands
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.resources import size_text
+from scheduler.rules.limiting import check_limit
 from scheduler.rules.views import look
 from scheduler.service.program_log import masked
 from witness.failing import exclusion_in_words, suspicion_in_words
@@ -195,7 +196,11 @@ def _runtime_option(name: str, field: str, text: str) -> Callable[[Callable[...,
 
 
 def _read_runtime(text: str) -> int:
-    return 0 if text == "none" else params.read_duration(text)
+    """Seconds, or 0 for "none". Raises: click.BadParameter."""
+    found = 0 if text == "none" else params.read_duration(text)
+    if not found and text != "none":
+        raise click.BadParameter(f'{text!r} is no time to run; write it like 10m or 2h, or "none"')
+    return found
 
 
 _BORROW = "Allow the company to exceed its quota while no other company has an app that can be admitted."
@@ -277,11 +282,13 @@ def limit_set(
         "cluster" if company is None else "company" if user is None else "user"
     )
     values = dict(change)
+    for name, value in change:  # all of them or none
+        check_limit(name, value)
 
     def command(name: str) -> commands.SetLimit:
         return commands.SetLimit(scope=scope, name=name, value=values[name], company=company, user=user)
 
-    return send_each(session, list(values), command, "set", nothing="is so already")
+    return send_each(session, list(values), command, "set", nothing="has this value already")
 
 
 @limit.command("list")

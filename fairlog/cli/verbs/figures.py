@@ -24,6 +24,8 @@ from witness.statement import statement as stated
 from witness.usage import Accounts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlog.cli.sources import Source
 
 _MONTH = re.compile(r"(?!9999)([1-9]\d{3})-(0[1-9]|1[0-2])", re.ASCII)
@@ -94,6 +96,15 @@ def _print_fairness(report: dict[str, Any]) -> None:
         rows = [(*(row[name.lower()] for name in who), *figures(row)) for row in report["rows"]]
         click.echo()
         render.print_table((*who, *headings), rows, empty="No app existed in this span.")
+    _print_lost((" ".join(row[name.lower()] for name in who), row) for row in report["rows"])
+
+
+def _print_lost(parties: Iterable[tuple[str, dict[str, Any]]]) -> None:
+    """Print what these lost to claims, if anything (semantics E8)."""
+    lost = [(who, amounts["executorsLost"], amounts["lostCoreMs"]) for who, amounts in parties]
+    for who, number, core_ms in (each for each in lost if each[1]):
+        killed = f"; those that were killed had run {core_ms / 1000:g} core-s" if core_ms else ""
+        click.echo(f"\n{who} lost {number} {'executor' if number == 1 else 'executors'} to claims of others{killed}")
 
 
 _CORES = ("DEMAND", "ENTITLED", "OCCUPIED", "GRANTED", "SHORT", "OUT OF TURN")
@@ -193,3 +204,4 @@ def _print_statement(said: dict[str, Any]) -> None:
     ]
     columns = ("USER", "APP", "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H")
     render.print_table(columns, rows, empty="")
+    _print_lost((f"{app} of {user}", amounts) for level, user, app, amounts in _lines(said) if level == "app")

@@ -148,9 +148,10 @@ def _print(found: dict[str, Any]) -> None:
         return
     click.echo(f"Decision {differs['number']} is the first that differs:")
     for side in ("log", "other"):
-        said = differs[side]
-        parts = [] if said is None else [f"{key}={value}" for key, value in said.items() if key not in {"at", "type"}]
-        what = "nothing more" if said is None else f"{render.moment(said['at'])}  {said['type']} {' '.join(parts)}"
+        what, said = "nothing more", differs[side]
+        if said is not None:
+            fields = {name: value for name, value in said.items() if name not in {"at", "type"}}
+            what = f"{render.moment(said['at'])}  {said['type']} {render.event_words(said['type'], fields)}"
         click.echo(f"{side:<6} {what}")
 
 

@@ -70,7 +70,7 @@ def test_every_option_of_submit_reaches_the_log(shell: Shell) -> None:
 def test_kinds_of_resources_are_registered_offered_requested_and_shown(shell: Shell) -> None:
     """Semantics R1-R5; the worker discovers what it offers."""
     unknown = shell.run("submit", "--company", "acme", "--user", "ann", "--task-resource", "gpu=1", "--", "true")
-    assert "no kind of resources 'gpu' is registered; none is registered" in unknown.err
+    assert "no kind of resources 'gpu' is registered; register it with `fairlog resource add gpu`" in unknown.err
     assert shell.ok("resource", "add", "gpu") == "gpu registered\n"
     assert shell.ok("resource", "add", "gpu") == "gpu is registered already\n"
     found = """echo '{"name": "gpu", "addresses": ["5", "7"]}'"""

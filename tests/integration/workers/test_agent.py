@@ -622,4 +622,4 @@ def test_a_worker_that_offers_an_unknown_kind_is_refused(cluster: Cluster) -> No
     process = cluster.fork(workers.agent.main, cluster.name, offer.model_dump_json())
     assert process.wait(HOPELESS_S) == REFUSED
     said = (cluster.folder / "log").read_text()
-    assert "no kind of resources 'gpuu' is registered; none is registered; `fairlog resource add gpuu`" in said
+    assert "no kind of resources 'gpuu' is registered; register it with `fairlog resource add gpuu`" in said

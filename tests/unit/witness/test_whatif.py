@@ -119,6 +119,9 @@ def test_more_workers_end_a_wait_and_the_app_works_as_long_as_in_the_log() -> No
     assert rows["tiny"]["waitLongestMs"] == 0
     assert found["log"]["makespanMs"] == 32_000
     assert found["other"]["makespanMs"] == 22_000
+    whole, users = found["other"]["cluster"], found["other"]["users"]
+    used_core_ms = whole["utilisation"] * whole["cores"] * (found["other"]["toAt"] - found["other"]["fromAt"])
+    assert used_core_ms / 3_600_000 == pytest.approx(sum(user["grantedCoreH"] for user in users), rel=0.01)
 
 
 def test_the_first_decision_that_came_out_differently_is_named() -> None:

@@ -111,7 +111,7 @@ def test_a_company_is_removed_once_all_that_its_apps_held_is_back() -> None:
     with pytest.raises(CompanyInUse, match=r"^company 'acme' still has 2 apps"):
         decide(state, RemoveCompany(company="acme"))
     fold([AppRemoved(app="a1", reason="killed"), AppRemoved(app="a2", reason="killed")], state)
-    with pytest.raises(CompanyInUse, match=r"^company 'acme' still has 1 apps"):
+    with pytest.raises(CompanyInUse, match=r"^company 'acme' still has 1 app;"):
         decide(state, RemoveCompany(company="acme"))
     fold([ExecutorRemoved(app="a1", executor="a1.0", worker="w1", reason="killed")], state)
     assert decide(state, RemoveCompany(company="acme")) == [CompanyRemoved(company="acme")]

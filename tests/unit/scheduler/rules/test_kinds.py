@@ -99,8 +99,8 @@ def test_whoever_names_a_kind_that_is_not_registered_is_refused(command: Command
     """Semantics R1: a misspelt kind would wait for ever."""
     sentence = refused(cluster(gpus("w1", "0")), command, UnknownKind)
     assert sentence == (
-        "no kind of resources 'gpuu' is registered; the registered kinds are gpu, fpga; "
-        "`fairlog resource add gpuu` registers it"
+        "no kind of resources 'gpuu' is registered; use one of gpu, fpga, or register it with "
+        "`fairlog resource add gpuu`"
     )
 
 

@@ -196,7 +196,7 @@ def test_what_runs_is_warned_once_before_the_end() -> None:
     [
         ({"warn": ("KILL", 5)}, "the signal of --warn must be one of HUP, INT, QUIT, TERM, USR1, USR2, not 'KILL'"),
         ({"warn": ("USR1", 0)}, "the seconds of --warn must be between 1 and 1000000000, not 0"),
-        ({"warn": ("USR1", 60)}, "60 s before its end is too early for an app that may run for 60 s"),
+        ({"warn": ("USR1", 60)}, "60 s before the end, but the app may run for 60 s in all; give less than 60 s"),
         ({"warn": ("USR1", 5), "max_runtime_s": None}, "--warn needs a maximum runtime; add --max-runtime TIME"),
         ({"max_runtime_s": 0}, "the maximum runtime, in seconds, must be between 1 and 1000000000, not 0"),
     ],
