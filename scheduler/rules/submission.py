@@ -46,6 +46,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    if command.reclaim_signal is not None:
+        validate.check_signal("the signal of --reclaim-signal", command.reclaim_signal)
     readiness.check_priority(command.priority)
     after = readiness.dependencies(state, command.company, command.after) if command.after else ()
     max_runtime_s = runtime_of(state.settings, company.spec, command)
@@ -74,6 +76,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         retry_backoff_s=state.settings.retry_backoff_s if command.retries else 0,
         max_runtime_s=max_runtime_s,
         warn=warning_of(command, max_runtime_s),
+        reclaim_signal=command.reclaim_signal or "",
     )
     if state.settings.admission == "fair":
         if state.limits.values:
