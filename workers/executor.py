@@ -93,6 +93,8 @@ class Executor(SimpleWorker):
         self._group = TaskGroup(grant, spec.grace_s)
         self._grace_s: float = spec.grace_s
         self._starter: TaskStarter | None = None
+        self._told: Leaving | None = None
+        """What it was told about leaving, in the turn before."""
         self._filled = False
         self._verdict: EndApp | None = None
         self._verdict_sent = False
@@ -148,7 +150,10 @@ class Executor(SimpleWorker):
         self._keep_alive()
         if self._verdict is not None:
             return self._announce(self._verdict)
-        leaving = self._files.leaving(grant.executor)
+        leaving, told = self._files.leaving(grant.executor), self._told
+        self._told = leaving
+        if leaving is not None and leaving.signal and leaving != told:
+            self._group.pass_on(signal.Signals[f"SIG{leaving.signal}"])
         if leaving is not None and (ended := self._leave(leaving)):
             return ended
         if self._starter is None:

@@ -77,6 +77,10 @@ class TaskGroup:
             if found is not None:
                 self._tasks[found.task].stop(self._too_much_memory(found.used_mb))
 
+    def pass_on(self, number: signal.Signals) -> None:
+        """Send a signal to the processes of the tasks, not to their children."""
+        send_signal([task.process.pid for task in self._tasks.values()], number)
+
     def quiet_s(self) -> float:
         """Seconds until `enforce` is due."""
         due_s = [self._next_check_s]

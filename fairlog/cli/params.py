@@ -65,7 +65,12 @@ def read_warning(text: str) -> tuple[str, int]:
     name, at, before = text.partition("@")
     if not at or not name:
         raise click.BadParameter(f"{_short(text)} is not of the form SIGNAL@TIME; write it like USR1@60s")
-    return read_text(name).upper().removeprefix("SIG"), read_duration(before)
+    return read_signal(name), read_duration(before)
+
+
+def read_signal(text: str) -> str:
+    """A signal's name without SIG. Raises: click.BadParameter."""
+    return read_text(text).upper().removeprefix("SIG")
 
 
 def read_cores(text: str) -> int | Literal["unlimited"]:

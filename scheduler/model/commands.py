@@ -148,7 +148,8 @@ class SubmitApp(_Request, frozen=True):
     `after`: condition -> earlier apps of the company that must have ended so first (J1); `hold`: not before a release
     (J3). Of further kinds, an app that sizes its executors states what each executor has, another one what each task
     needs, such as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how
-    many seconds before that its tasks get it (X2).
+    many seconds before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is
+    told to leave for a claim (E5).
     """
 
     app: str
@@ -182,6 +183,7 @@ class SubmitApp(_Request, frozen=True):
     driver_resources: dict[str, int] = {}
     max_runtime_s: int | None = None
     warn: tuple[str, int] | None = None
+    reclaim_signal: str | None = None
 
 
 class ScaleApp(_Request, frozen=True):

@@ -324,7 +324,8 @@ class AppRegistered(_Fact, frozen=True):
     (L6). It is ready once the dependencies `after` are met and it is not `on_hold` (J). An executor of c cores runs
     c // `cores_per_task` tasks at once (A7). A task that failed waits `retry_backoff_s`, twice as long after each
     further failure (W10). `max_runtime_s` is the time that it may run (X1); None = no limit. `warn`: its tasks are
-    warned before (X2).
+    warned before (X2). `reclaim_signal`, without SIG: what its tasks get when their executor is to leave for a claim,
+    "" = nothing (E5).
     """
 
     app: str
@@ -348,6 +349,7 @@ class AppRegistered(_Fact, frozen=True):
     retry_backoff_s: int = 0
     max_runtime_s: int | None = None
     warn: Warn | None = None
+    reclaim_signal: str = ""
 
 
 class RoomReserved(_Fact, frozen=True):

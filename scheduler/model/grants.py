@@ -12,7 +12,8 @@ class Leaving(BaseModel):
     """The executor was told to leave for a claim: it begins no task and ends when those it runs have (semantics E5).
 
     `deadline` is in ms since the epoch, 0 = now. With `firm`, the tasks that run then get SIGTERM, and SIGKILL after
-    `grace_s`. The executors and the driver of an app whose time is over leave firmly, now (semantics X2).
+    `grace_s`. `signal`, without SIG, is what the tasks that run get at once, "" = nothing. The executors and the driver
+    of an app whose time is over leave firmly, now (semantics X2).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -20,6 +21,7 @@ class Leaving(BaseModel):
     deadline: int
     firm: bool = False
     grace_s: int = 0
+    signal: str = ""
 
 
 class RuntimeWarn(BaseModel):

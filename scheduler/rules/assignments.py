@@ -35,6 +35,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
             "deadline": 0 if over else held.deadline,
             "firm": over or settings.reclaim == "firm",
             "grace_s": settings.kill_grace_s,
+            "signal": "" if over else app.spec.reclaim_signal,
         }
     spec, private = app.spec, app.private or _WITHHELD
     grant: dict[str, Any] = {

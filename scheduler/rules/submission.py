@@ -49,6 +49,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         check_range("retries", command.retries, 0, 1000)
         check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
         readiness.check_priority(command.priority)
+    if command.reclaim_signal is not None:
+        validate.check_signal("the signal of --reclaim-signal", command.reclaim_signal)
     after = readiness.dependencies(state, command.company, command.after) if command.after else ()
     max_runtime_s = runtime_of(state.settings, company.spec, command)
     request = _request(state, ask, sizing, command.executor_limit)
@@ -76,6 +78,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         retry_backoff_s=state.settings.retry_backoff_s if command.retries else 0,
         max_runtime_s=max_runtime_s,
         warn=None if command.warn is None else warning_of(*command.warn, max_runtime_s),
+        reclaim_signal=command.reclaim_signal or "",
     )
     if state.settings.admission == "fair":
         if state.limits.values:

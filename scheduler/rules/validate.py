@@ -29,7 +29,7 @@ MAX_DEPENDENCIES = 1_000
 MAX_NAME = 128
 MAX_COMMAND_BYTES = 128 * 1024
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
-"""The signals that tasks may be warned with."""
+"""The signals that apps may ask for."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S{1,1000}")
@@ -113,7 +113,7 @@ def check_range(what: str, value: int | None, lowest: int, highest: int) -> None
 
 
 def check_signal(what: str, name: str) -> None:
-    """Raises: InvalidCommand unless `name` is a signal that tasks may be warned with, without SIG."""
+    """Raises: InvalidCommand unless `name` is a signal that apps may ask for, without SIG."""
     if name not in SIGNALS:
         raise InvalidCommand(f"{what} must be one of {', '.join(SIGNALS)}, not {shorten(name)}")
 

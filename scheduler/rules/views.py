@@ -47,6 +47,7 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "maxRuntime": found.max_runtime_s,
         "ranMs": _ran_ms(found, state.at),
         "warn": None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
+        "reclaimSignal": spec.reclaim_signal or None,
         "expiresAt": _expires_at(found),
         "expiredAt": found.expired_at or None,
         "doneCores": found.done_cores,

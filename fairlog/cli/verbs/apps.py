@@ -32,6 +32,7 @@ from fairlog.cli.params import (
     read_limit,
     read_pair,
     read_share,
+    read_signal,
     read_text,
     read_warning,
     size_option,
@@ -112,6 +113,13 @@ _OVER = ("succeeded", "failed", "stopped")
     type=read_warning,
     metavar="SIGNAL@TIME",
     help="Send the tasks a signal so long before --max-runtime is reached: USR1@60s.",
+)
+@click.option(
+    "--reclaim-signal",
+    type=read_signal,
+    metavar="SIGNAL",
+    help="Send the tasks a signal when their executor is told to leave for an app of another company: USR1. The file "
+    "named by FAIRLOG_STOP_AT_FILE then holds the deadline.",
 )
 @click.option(
     "--sizing",

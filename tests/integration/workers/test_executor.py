@@ -413,6 +413,21 @@ def test_an_executor_told_to_leave_ends_when_its_tasks_have(rig: Rig, tmp_path: 
     assert [output.splitlines()[0] for output in outputs(rig, 2)] == ["1.500"] * 2
 
 
+def test_tasks_of_an_executor_told_to_leave_get_the_signal_of_their_app(rig: Rig, tmp_path: Path) -> None:
+    """Semantics E5, gentle: each gets it once, and goes on."""
+    trapped = f"trap 'echo told; cat $FAIRLOG_STOP_AT_FILE' USR1; touch {tmp_path}/$FAIRLOG_TASK_INDEX; "
+    grant = rig.grant(shell(trapped + f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"), tasks=2, cores=2)
+    rig.launch(grant)
+    wait_until(lambda: all((tmp_path / name).exists() for name in "01"), "two tasks that trap the signal")
+    rig.files.tell_to_leave(grant.executor, Leaving(deadline=1500, signal="USR1"))
+    wait_until(lambda: all("told" in text for text in outputs(rig, 2)), "the signal")
+    (tmp_path / "go").touch()
+    rig.end_of(grant)
+    assert [state.state for state in rig.work.states(rig.app)] == ["succeeded", "succeeded"]
+    assert [output.splitlines()[:2] for output in outputs(rig, 2)] == [["told", "1.500"]] * 2
+    assert [output.count("told") for output in outputs(rig, 2)] == [1, 1]
+
+
 def test_at_a_firm_deadline_the_tasks_of_a_leaving_executor_go_back(rig: Rig) -> None:
     """Semantics E5, firm: it counts neither as a retry nor as a failure."""
     grant = rig.grant(shell("sleep 600"), tasks=3, cores=2)

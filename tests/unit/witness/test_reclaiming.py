@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from recovery.replay.rebuild import fold
 from scheduler.model.commands import Command, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import ExecutorRevoked, RevocationWithdrawn
 from scheduler.model.grants import Grant
 from scheduler.rules.assignments import all_grants, changed_grants
@@ -17,23 +19,23 @@ from witness.explain import explain
 from witness.usage import Accounts
 
 
-def submit(app: str, company: str, cores: int) -> SubmitApp:
+def submit(app: str, company: str, cores: int, signal: str | None = None) -> SubmitApp:
     submitted = SubmitApp(app=app, company=company, user="u", tasks=cores, command=("true",), cores=cores)
-    return replace(submitted, executor_cores=4, executor_memory_mb=1024)
+    return replace(submitted, executor_cores=4, executor_memory_mb=1024, reclaim_signal=signal)
 
 
 def ended(executor: str) -> EndedExecutor:
     return EndedExecutor(executor=executor, reason="killed")
 
 
-def reclaimed(*more: Command, mode: str = "gentle") -> Cluster:
+def reclaimed(*more: Command, mode: str = "gentle", signal: str | None = None) -> Cluster:
     """Company a fills w1; then b, which is assured half of it, asks for one executor."""
     cluster = Cluster({"reclaim": mode})
     for command in (
         RegisterCompany(company="a"),
         RegisterCompany(company="b"),
         RegisterWorker(worker="w1", node="n1", host="h1", cores=16, memory_mb=65536),
-        submit("x", "a", 16),
+        submit("x", "a", 16, signal),
         submit("y", "b", 4),
         *more,
     ):
@@ -100,10 +102,24 @@ def test_a_worker_is_told_that_an_executor_leaves_and_when_it_need_not() -> None
     cluster = reclaimed()
     leaving = Grant.model_validate_json(all_grants(cluster.state)["w1"]["x.3"]).leaving
     assert leaving is not None
-    assert (leaving.firm, leaving.grace_s) == (False, 30)
+    assert (leaving.firm, leaving.grace_s, leaving.signal) == (False, 30, "")
     before = len(cluster.log)
     cluster.turn(ended("x.0"))
     events = [logged.event for logged in cluster.log[before:]]
     assert any(isinstance(event, RevocationWithdrawn) for event in events)
     changed = changed_grants(events, cluster.state).by_worker["w1"]["x.3"]
     assert Grant.model_validate_json(changed or "").leaving is None
+
+
+def test_a_worker_is_told_which_signal_the_tasks_of_an_executor_that_leaves_get() -> None:
+    """Semantics E5."""
+    grants = all_grants(reclaimed(signal="USR1").state)["w1"]
+    leaving = Grant.model_validate_json(grants["x.3"]).leaving
+    assert leaving is not None
+    assert leaving.signal == "USR1"
+
+
+def test_a_signal_that_no_app_may_ask_for_is_refused() -> None:
+    why = "the signal of --reclaim-signal must be one of HUP, INT, QUIT, TERM, USR1, USR2, not 'KILL'"
+    with pytest.raises(InvalidCommand, match=why):
+        reclaimed(signal="KILL")
