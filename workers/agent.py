@@ -238,7 +238,7 @@ class Agent:
     def _tell_to_leave(self, granted: Mapping[str, Grant]) -> None:
         """Tell executors that they are to leave for a claim, or need not any more (semantics E5)."""
         for executor, grant in granted.items():
-            if self._told.get(executor) != grant.leaving:
+            if executor not in self._told or self._told[executor] != grant.leaving:
                 self._files.tell_to_leave(executor, grant.leaving)
                 self._told[executor] = grant.leaving
 

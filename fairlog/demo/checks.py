@@ -13,7 +13,8 @@ from typing import Any
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError
 from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved
-from scheduler.rules.entities import App, Company
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.entities import App
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
@@ -75,17 +76,30 @@ def check_workers(state: ClusterState, seq: int) -> None:
 
 
 def check_admission(state: ClusterState, admitted: AppAdmitted, seq: int) -> None:
-    """Raises: Broken unless its company had the lowest share of all eligible companies (semantics C1, C3, C4)."""
-    taking_part = {
-        name: _share(state, name) for name, company in state.companies.items() if _fits(state, name, company)
-    }
-    if admitted.company not in taking_part:
+    """Check that the right company was admitted from (semantics A3, A9, C1, C3, C4).
+
+    An app that its company's assured part covers goes first; among such apps, and then among those that a quota
+    covers, one of the company with the lowest share.
+    Raises: Broken.
+    """
+    within_quota = {name for name in state.companies if _has_head_within(state, name, *_quota(state, name))}
+    if admitted.company not in within_quota:
         raise Broken(f"log position {seq}: {admitted.app} was admitted beyond the quota of {admitted.company}")
-    lowest = min(taking_part, key=lambda name: taking_part[name])
-    if taking_part[lowest] < taking_part[admitted.company]:
+    parts = _parts(state)
+    within_part = {
+        name for name in within_quota if not any(_claim(state, name)) or _has_head_within(state, name, *parts[name])
+    }
+    if within_part and admitted.company not in within_part:
+        others = ", ".join(sorted(within_part))
         raise Broken(
-            f"log position {seq}: {admitted.company} was chosen with a share of {taking_part[admitted.company]}, "
-            f"but {lowest} had a lower share, {taking_part[lowest]}"
+            f"log position {seq}: {admitted.app} was admitted beyond the assured part of {admitted.company}, "
+            f"but {others} had an app within its own"
+        )
+    lowest = min(within_part or within_quota, key=lambda name: _share(state, name))
+    if _share(state, lowest) < _share(state, admitted.company):
+        raise Broken(
+            f"log position {seq}: {admitted.company} was chosen with a share of {_share(state, admitted.company)}, "
+            f"but {lowest} had a lower share, {_share(state, lowest)}"
         )
 
 
@@ -137,18 +151,54 @@ def check_end(story: Story, expected: Sequence[str], ask: Callable[..., Any]) ->
             raise Broken(f"the master's view of the {view} differs from the log's")
 
 
-def _fits(state: ClusterState, name: str, company: Company) -> bool:
-    """Whether the first pending app of any user fits into the company's remaining quota."""
+def _has_head_within(state: ClusterState, name: str, cores: int, memory_mb: int) -> bool:
+    """Whether the first pending app of any user fits into these amounts beside what the company claims."""
     first: dict[str, App] = {}
     for app in sorted(state.apps.values(), key=lambda app: app.submitted):
         if app.state == "pending" and app.spec.company == name:
             first.setdefault(app.spec.user, app)
-    quota, held = state.quota(name), company.balance
+    claim = _claim(state, name)
     return any(
-        (held.requested.cores + app.requested.cores) * quota.denominator <= quota.amount.cores
-        and (held.requested.memory_mb + app.requested.memory_mb) * quota.denominator <= quota.amount.memory_mb
+        claim.cores + app.requested.cores <= cores and claim.memory_mb + app.requested.memory_mb <= memory_mb
         for app in first.values()
     )
+
+
+def _claim(state: ClusterState, name: str) -> Resources:
+    """What the company's apps hold on live workers, and what whole smallest executors they can still use (A8)."""
+    live = {worker.id: worker.offer for worker in state.workers.values() if worker.status == "alive"}
+    cluster, claim = sum(live.values(), NOTHING), NOTHING
+    for app in state.apps.values():
+        if app.spec.company == name:
+            claim += sum((held.resources for held in app.allocations() if held.worker in live), NOTHING)
+            each = app.need.executor
+            if app.admitted and app.ended is None and any(offer.covers(each) for offer in live.values()):
+                left = Resources(app.left_cores, app.left_executor_memory_mb)
+                claim += each * max(0, min(left.holds(each), cluster.holds(each)))
+    return claim
+
+
+def _quota(state: ClusterState, name: str) -> tuple[int, int]:
+    """The company's quota, which is of whole amounts, in cores and MiB (semantics C2)."""
+    amount = state.quota(name).amount
+    return amount.cores, amount.memory_mb
+
+
+def _parts(state: ClusterState) -> dict[str, tuple[int, int]]:
+    """Company -> the part of its quota that it is assured, in cores and MiB (semantics C8)."""
+    active = {app.spec.company for app in state.apps.values() if app.ended is None}
+    bought = {name: _quota(state, name) for name in state.companies}
+    offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
+    offered = sum(offer.cores for offer in offers), sum(offer.memory_mb for offer in offers)
+    steps = state.settings.min_executor_cores, state.settings.min_executor_memory_mb
+
+    def part(name: str, kind: int) -> int:
+        quota, step = bought[name][kind], steps[kind]
+        among = sum(bought[each][kind] for each in active)
+        whole = min(quota, quota * offered[kind] // max(among, 1)) // step
+        return (whole or int(quota >= step)) * step
+
+    return {name: (part(name, 0), part(name, 1)) for name in state.companies}
 
 
 def _share(state: ClusterState, name: str) -> Fraction:

@@ -30,11 +30,11 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
     if held.status == "stopping":
         if app.ended is not None or held.revoked in ("killed", "idle"):
             return STOP
-        settings, over = state.settings, app.expired_at > 0
+        over = app.expired_at > 0
         leaving = {
             "deadline": 0 if over else held.deadline,
-            "firm": over or settings.reclaim == "firm",
-            "grace_s": settings.kill_grace_s,
+            "firm": over or held.firm,
+            "grace_s": state.settings.kill_grace_s,
             "signal": "" if over else app.spec.reclaim_signal,
         }
     spec, private = app.spec, app.private or _WITHHELD

@@ -57,7 +57,9 @@ class Allocation(Struct):
     claim: int = 0
     """The hold for whose claim it was told to leave (semantics E5), 0 = none."""
     deadline: int = 0
-    """When (ms) its tasks are ended if reclaiming is firm (semantics E5)."""
+    """When (ms) its tasks are ended if it leaves firmly (semantics E5)."""
+    firm: bool = False
+    """Whether reclaiming was firm when it was told to leave (semantics E5)."""
     was_running: bool = False
     """Whether it was running when it was told to leave for a claim."""
     addresses: Addresses = {}

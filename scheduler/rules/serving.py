@@ -29,7 +29,8 @@ Grants = Iterator["list[ExecutorAllocated]"]
 def served(state: ClusterState, at: int) -> Iterator[Event]:
     """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9, Z1).
 
-    Where grants are smaller than what was claimed for them, admission comes again (A3). The caller folds each event before it asks for the next.
+    Where grants are smaller than what was claimed for them, admission comes again (A3). The caller folds each event
+    before it asks for the next.
     """
     while True:
         if state.holds:

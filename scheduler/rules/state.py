@@ -957,6 +957,7 @@ class ClusterState:
         app.running -= executor.was_running
         self._let_leave(executor)
         executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
+        executor.firm = event.hold > 0 and self.settings.reclaim == "firm"
         if event.hold:
             self.holds[event.hold].leaving[executor.id] = executor
             if app.losses[-1:] != (self.at,):
@@ -970,6 +971,7 @@ class ClusterState:
         executor.status = "running" if executor.was_running else "starting"
         app.running += executor.was_running
         executor.revoked, executor.claim, executor.deadline, executor.was_running = None, 0, 0, False
+        executor.firm = False
         self._count_leaving(executor, -executor.resources)
         self._reconsider(app)
 

@@ -44,13 +44,9 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
     sizing, driver = _sizing(command, state.kinds), _driver(command, state.kinds)
     ask = asked(state.settings, command, sizing)
-    if (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority) != (None, 0, None, 0):
-        check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
-        check_range("retries", command.retries, 0, 1000)
-        check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
-        readiness.check_priority(command.priority)
-    if command.reclaim_signal is not None:
-        validate.check_signal("the signal of --reclaim-signal", command.reclaim_signal)
+    asks = (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority, command.reclaim_signal)
+    if asks != (None, 0, None, 0, None):
+        _check_tasks(command)
     after = readiness.dependencies(state, command.company, command.after) if command.after else ()
     max_runtime_s = runtime_of(state.settings, company.spec, command)
     request = _request(state, ask, sizing, command.executor_limit)
@@ -87,6 +83,15 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         _check_size(state, sizing, command.cores)
         _check_fits(state, registered)
     return registered
+
+
+def _check_tasks(command: SubmitApp) -> None:
+    check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
+    check_range("retries", command.retries, 0, 1000)
+    check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
+    readiness.check_priority(command.priority)
+    if command.reclaim_signal is not None:
+        validate.check_signal("the signal of --reclaim-signal", command.reclaim_signal)
 
 
 def _check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimited"] | None) -> None:

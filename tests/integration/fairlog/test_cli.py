@@ -196,7 +196,7 @@ def test_status_has_the_fields_that_programs_rely_on(shell: Shell) -> None:
     assert set(status["master"]) == {"id", "pid", "host"}
     assert [set(standby) for standby in status["standbys"]] == [{"id", "pid", "host"}]
     assert [worker["worker"] for worker in status["workers"]] == ["worker-1", "worker-2"]
-    assert all(set(worker) == {"worker", "pid", "host", "status"} for worker in status["workers"])
+    assert all(set(worker) == {"worker", "pid", "host", "status", "suspicion"} for worker in status["workers"])
     assert status["store"]["url"].startswith("unix://")
     assert Path(f"/proc/{status['store']['pid']}").exists()
     assert "master " in shell.ok("status")
@@ -246,7 +246,7 @@ def _stored(value: Any) -> Any:
     """Shown resources as the log stores them: an array instead of an object by kind."""
     match value:
         case {"cores": cores, "memory_mb": memory_mb, **others}:
-            return [cores, memory_mb, list(others.values())]
+            return [cores, memory_mb, [list(amount) for amount in others.items()]]
         case list():
             return [_stored(each) for each in value]
     return value

@@ -94,11 +94,22 @@ def test_the_story_of_a_fair_log_is_told() -> None:
 
 
 def test_an_admission_that_passes_over_a_lower_share_is_found() -> None:
-    state, _ = _cluster(_app("a", "rich"), _app("b", "rich"))
-    _submit(state, _app("c", "rich"), _app("d", "poor"))
+    state, _ = _cluster(_app("a", "rich"))
+    _submit(state, _app("c", "rich", 4), _app("d", "poor"))
     check_admission(state, _admission("d", "poor"), 9)
     with pytest.raises(
-        Broken, match="log position 9: rich was chosen with a share of 1/2, but poor had a lower share, 0"
+        Broken, match="log position 9: rich was chosen with a share of 1/4, but poor had a lower share, 0"
+    ):
+        check_admission(state, _admission("c", "rich"), 9)
+
+
+def test_an_admission_beyond_an_assured_part_before_one_within_is_found() -> None:
+    """Once poor is active, rich is assured 12 of its 32 cores."""
+    state, _ = _cluster(_app("a", "rich"), _app("b", "rich", 4))
+    _submit(state, _app("c", "rich", 4), _app("d", "poor"))
+    check_admission(state, _admission("d", "poor"), 9)
+    with pytest.raises(
+        Broken, match="log position 9: c was admitted beyond the assured part of rich, but poor had an app within"
     ):
         check_admission(state, _admission("c", "rich"), 9)
 

@@ -261,10 +261,10 @@ def test_a_turn_takes_a_thousand_commands_at_most_whatever_they_came_in(
 def test_a_command_of_a_batch_that_makes_a_turn_fail_is_put_aside_alone(
     scheduler: Scheduler, client: Client, log: EventLog, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def decide(state: ClusterState, command: Command) -> list[Event]:
+    def decide(state: ClusterState, command: Command, at: int) -> list[Event]:
         if command == KillApp(app="x"):
             raise ZeroDivisionError
-        return sound(state, command)
+        return sound(state, command, at)
 
     sound = decide_soundly
     monkeypatch.setattr(turn_module, "decide", decide)
@@ -315,7 +315,7 @@ def test_folding_again_completes_the_side_effects_of_a_lost_turn(
     scheduler: Scheduler, client: Client, keys: Keys
 ) -> None:
     """A commit that landed after it was given up: the executor is gone, what it had begun is still begun."""
-    client.notify(ACME, WORKER, submission("a"), submission("b", cores=16, env=("TOKEN",)))
+    client.notify(ACME, WORKER, submission("a"), submission("b", hold=True, env=("TOKEN",)))
     client.store.hset(keys.secrets("b"), "TOKEN", "hidden")
     scheduler.turn()
     assert scheduler.worklist.fill("a", 1, worker="w1", executor="a.0")
@@ -423,7 +423,7 @@ def test_grants_are_written_with_the_commit_and_taken_back_with_it(scheduler: Sc
     scheduler.turn()
     granted: Any = client.store.hgetall(client.keys.grants("w1"))
     (grant,) = [json.loads(text) for text in granted.values()]
-    assert (grant["executor"], grant["cores"], grant["tasks"], grant["env"]) == ("a.0", 8, 3, ["TOKEN"])
+    assert (grant["executor"], grant["cores"], grant["tasks"], grant["env"]) == ("a.0", 4, 3, ["TOKEN"])
     client.notify(LoseWorker(worker="w1"))
     scheduler.turn()
     assert not client.store.exists(client.keys.grants("w1"))

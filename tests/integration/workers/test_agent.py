@@ -29,7 +29,15 @@ from scheduler.model.commands import (
     RemoveWorker,
     SubmitApp,
 )
-from scheduler.model.events import ExecutorRemoved
+from scheduler.model.events import (
+    Event,
+    ExecutorAllocated,
+    ExecutorRemoved,
+    WorkerCleared,
+    WorkerProbed,
+    WorkerSuspected,
+)
+from scheduler.model.grants import Leaving
 from scheduler.service.client import Client
 from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import EventLog
@@ -47,6 +55,8 @@ from workers.supervisor import REFUSED
 SLEEP = ("sleep", "600")
 STUBBORN = ("/bin/sh", "-c", "trap '' TERM; exec sleep 600")
 ROOT = Path(__file__).parents[3]
+ONE_STORE = pytest.mark.parametrize("store", ["embedded"], indirect=True)
+"""For tests that no difference between the stores concerns."""
 
 
 class Cluster:
@@ -109,13 +119,16 @@ class Cluster:
 
     def submit(self, command: Sequence[str], *, tasks: int = 4, cores: int = 4, **about: Any) -> str:
         app = f"app-{uuid4().hex[:8]}"
-        who: dict[str, Any] = {"company": "acme", "user": "ann"}
-        self.client.send(SubmitApp(app=app, cores=cores, tasks=tasks, command=tuple(command), **who, **about))
+        who: dict[str, Any] = {"company": "acme", "user": "ann"} | about
+        self.client.send(SubmitApp(app=app, cores=cores, tasks=tasks, command=tuple(command), **who))
         return app
 
     def app(self, app: str) -> dict[str, Any]:
         found: dict[str, Any] = self.client.view("app", app=app)
         return found
+
+    def events(self) -> list[Event]:
+        return [fact.event for fact in EventLog(self.connection, self.keys).facts()]
 
     def end_of(self, app: str) -> dict[str, Any]:
         ends = {"finished", "failed", "killed", "expired"}
@@ -184,8 +197,7 @@ def test_an_app_whose_command_only_one_worker_can_start_finishes_there(
     app = cluster.submit(("only-here",), tasks=3)
     assert cluster.end_of(app)["state"] == "finished"
     assert [cluster.work.output(app, task) for task in range(3)] == [b"here\n"] * 3
-    events = [fact.event for fact in EventLog(cluster.connection, cluster.keys).facts()]
-    [failed] = [event for event in events if isinstance(event, ExecutorRemoved) and event.unstartable]
+    [failed] = [event for event in cluster.events() if isinstance(event, ExecutorRemoved) and event.unstartable]
     assert (failed.worker, failed.reason, failed.finished) == ("w1", "failed", False)
     excluded = cluster.app(app)["excludedWorkers"]
     assert [(one["worker"], one["ends"], one["unstartable"]) for one in excluded] == [("w1", 1, True)]
@@ -249,6 +261,113 @@ def test_tasks_are_warned_once_before_the_time_of_their_app_is_over(
     go.touch()
     assert cluster.end_of(app)["state"] == "finished"
     assert warned.read_text().split() == ["usr1"] * number
+
+
+def claimed_from(cluster: Cluster, script: str, **settings: Any) -> tuple[str, str, int]:
+    """An app of acme with six tasks that fills w1, one of beta that claims half of it, and the deadline (ms)."""
+    sizes = {"min_executor_cores": 2, "max_executor_cores": 2}
+    cluster.client.send(ConfigureCluster(settings={**sizes, **settings}))
+    cluster.client.send(RegisterCompany(company="beta"))
+    cluster.agent(cluster.offer(cores=4))
+    loser = cluster.submit(("/bin/sh", "-c", script), tasks=6)
+    wait_until(lambda: len(tasks_of(loser)) == 4, "four tasks")
+    claimant = cluster.submit(("true",), tasks=1, cores=2, company="beta", user="bea")
+    files = RunDir(cluster.folder / "run", "w1")
+    wait_until(lambda: any(files.leaving(holder.executor) for holder in files.known()), "an executor to be told")
+    [told] = [leaving for holder in files.known() if (leaving := files.leaving(holder.executor))]
+    return loser, claimant, told.deadline
+
+
+@ONE_STORE
+def test_a_running_task_is_never_cut_short_where_reclaiming_is_gentle(cluster: Cluster, tmp_path: Path) -> None:
+    """Semantics E5: not at the deadline, nor by a later change of the setting and another master."""
+    go = tmp_path / "go"
+    script = f"until [ -e {go} ]; do sleep 0.05; done"
+    loser, claimant, deadline = claimed_from(cluster, script, reclaim="gentle", reclaim_patience_s=1)
+    cluster.client.send(ConfigureCluster(settings={"reclaim": "firm", "kill_grace_s": 0}))
+    master = cluster.processes[0]
+    master.terminate()
+    master.wait(HOPELESS_S)
+    cluster.fork(partial(run_master, cluster.store.url, cluster.name))
+    wait_until(lambda: cluster.connection.time()[0] * 1000 > deadline, "the time after the deadline")
+    for _ in range(2):
+        cluster.client.send(ConfigureCluster(settings={"kill_grace_s": 0}))
+        ring(cluster)
+    assert len(tasks_of(loser)) == 4
+    assert cluster.app(claimant)["executors"] == []
+    go.touch()
+    assert [cluster.end_of(app)["state"] for app in (claimant, loser)] == ["finished", "finished"]
+    assert [state.attempts for state in cluster.work.states(loser)] == [1] * 6
+
+
+@ONE_STORE
+def test_firm_reclaiming_ends_tasks_at_the_deadline_which_run_again_later(cluster: Cluster) -> None:
+    """Semantics E5: it counts neither as a retry nor as a failure; what ignores SIGTERM is killed."""
+    patience = {"min_runtime_s": 0, "reclaim_patience_s": 1, "kill_grace_s": 1}
+    go = cluster.folder / "go"
+    script = f"trap '' TERM; until [ -e {go} ]; do sleep 0.05; done"
+    loser, claimant, _ = claimed_from(cluster, script, reclaim="firm", **patience)
+    assert cluster.end_of(claimant)["state"] == "finished"
+    go.touch()
+    assert cluster.end_of(loser)["state"] == "finished"
+    assert sorted(state.attempts for state in cluster.work.states(loser)) == [1, 1, 1, 1, 2, 2]
+    assert removals(cluster, loser)[0].reason == "reclaimed"
+    assert cluster.app(loser)["excludedWorkers"] == []
+
+
+def removals(cluster: Cluster, app: str) -> list[ExecutorRemoved]:
+    """How the executors of the app ended, in order."""
+    return [event for event in cluster.events() if isinstance(event, ExecutorRemoved) and event.app == app]
+
+
+@ONE_STORE
+def test_an_executor_goes_on_if_its_claim_became_void_while_no_agent_ran(cluster: Cluster, tmp_path: Path) -> None:
+    """Semantics E5: the next agent takes back what the one before has told."""
+    offer = cluster.offer(outlive_agent=True)
+    agent = cluster.agent(offer)
+    go = tmp_path / "go"
+    app = cluster.submit(("/bin/sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done"), tasks=6)
+    wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
+    agent.kill()
+    agent.wait()
+    files = RunDir(tmp_path / "run", "w1")
+    files.tell_to_leave(f"{app}.0", Leaving(deadline=1))
+    cluster.agent(offer)
+    wait_until(lambda: files.leaving(f"{app}.0") is None, "the agent to take it back")
+    go.touch()
+    assert cluster.end_of(app)["state"] == "finished"
+    assert {state.executor for state in cluster.work.states(app)} == {f"{app}.0"}
+
+
+@ONE_STORE
+def test_a_suspect_worker_gets_one_executor_as_a_probe(cluster: Cluster, tmp_path: Path) -> None:
+    """Semantics W8: executors of 4 cores fit w1 only; its four live workers may have one suspect."""
+    cluster.client.send(ConfigureCluster(settings={"suspect_failures": 2, "suspect_s": 1}))
+    cluster.agent(cluster.offer("w1", cores=8))
+    for worker in ("w2", "w3", "w4"):
+        cluster.agent(cluster.offer(worker, cores=2))
+    go = tmp_path / "go"
+    command = ("/bin/sh", "-c", f"until [ -e {go} ]; do sleep 0.05; done")
+    size = {"cores": 4, "executor_cores": 4, "executor_memory_mb": 1024}
+    apps = [cluster.submit(command, tasks=1, **size) for _ in range(2)]
+    wait_until(lambda: all(tasks_of(app) for app in apps), "a task of each app")
+    master = cluster.processes[0]
+    os.kill(master.pid, signal.SIGSTOP)
+    for holder in RunDir(tmp_path / "run", "w1").known():
+        os.kill(holder.pid, signal.SIGKILL)
+    wait_until(lambda: str(cluster.connection.xrange(cluster.keys.inbox)).count('"EndedExecutor"') == 2, "both reports")
+    os.kill(master.pid, signal.SIGCONT)
+    wait_until(lambda: any(isinstance(event, WorkerProbed) for event in cluster.events()), "the probe")
+    wait_until(lambda: any(tasks_of(app) for app in apps), "the task of the probe")
+    assert sorted(len(cluster.app(app)["executors"]) for app in apps) == [0, 1]
+    go.touch()
+    assert [cluster.end_of(app)["state"] for app in apps] == ["finished", "finished"]
+    told = [event for event in cluster.events() if getattr(event, "worker", "") == "w1"]
+    [suspected] = [event for event in told if isinstance(event, WorkerSuspected)]
+    [cleared] = [event for event in told if isinstance(event, WorkerCleared)]
+    assert (sorted(suspected.executors), cleared.reason) == (sorted(f"{app}.0" for app in apps), "ended-well")
+    meanwhile = told[told.index(suspected) : told.index(cleared)]
+    assert sum(isinstance(event, ExecutorAllocated) for event in meanwhile) == 1
 
 
 def test_a_killed_executor_is_replaced_and_costs_its_tasks_no_retry(cluster: Cluster, tmp_path: Path) -> None:
@@ -619,7 +738,7 @@ def test_tasks_find_the_addresses_that_their_executor_is_granted(cluster: Cluste
 def test_a_worker_that_offers_an_unknown_kind_is_refused(cluster: Cluster) -> None:
     """Semantics R1."""
     offer = cluster.offer().model_copy(update={"resources": {"gpuu": ("0",)}})
-    process = cluster.fork(workers.agent.main, cluster.name, offer.model_dump_json())
+    process = cluster.fork(partial(run_agent, cluster.store.url, cluster.name, [offer]))
     assert process.wait(HOPELESS_S) == REFUSED
     said = (cluster.folder / "log").read_text()
     assert "no kind of resources 'gpuu' is registered; register it with `fairlog resource add gpuu`" in said

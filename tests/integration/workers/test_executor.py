@@ -195,6 +195,16 @@ def test_the_last_executor_stays_for_a_task_that_waits_for_its_next_attempt(rig:
     assert rig.work.states(rig.app)[0].attempts == 2
 
 
+def test_other_tasks_run_while_one_waits_for_its_next_attempt(rig: Rig, tmp_path: Path) -> None:
+    """Semantics W10: the wait keeps no core. The first task succeeds once the other two have ended."""
+    script = f"test $FAIRLOG_TASK_INDEX != 0 || test $(ls {tmp_path}/ended | wc -l) = 2 || exit 1"
+    (tmp_path / "ended").mkdir()
+    script += f"; touch {tmp_path}/ended/$FAIRLOG_TASK_INDEX"
+    note = rig.run(rig.grant(shell(script), tasks=3, cores=1, retries=1, backoff_s=1))
+    assert note.done
+    assert [state.attempts for state in rig.work.states(rig.app)] == [2, 1, 1]
+
+
 def test_retries_run_out(rig: Rig) -> None:
     rig.run(rig.grant(shell("exit 1"), retries=2))
     state = rig.work.states(rig.app)[0]
