@@ -88,7 +88,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None) -> list
             worker = _worker(state, command.worker)
             return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
         case commands.DrainWorker():
-            return _set_status(_worker(state, command.worker), "draining", only_from=("alive",))
+            worker = _worker(state, command.worker)
+            return [] if worker.decommissioned else _set_status(worker, "draining", only_from=("alive", "leaving"))
         case commands.DecommissionWorker():
             return _decommission(state, _worker(state, command.worker))
         case commands.UndrainWorker():

@@ -199,7 +199,7 @@ def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
 
     In the order of the apps' admission, of each the one idle longest first.
     """
-    for app in state.elastic_due(at):
+    for app in state.idle_due(at):
         yield from _given_back(state, app, at)
 
 
@@ -212,7 +212,8 @@ def grown(
     for app in following:
         yield from _follow(state, app)
     for app in growing:
-        yield from _growth(state, app, at)
+        if app.asked_at < at:
+            yield from _growth(state, app)
 
 
 def _wish(state: ClusterState, app: App) -> Iterator[AppChanged]:
@@ -221,20 +222,28 @@ def _wish(state: ClusterState, app: App) -> Iterator[AppChanged]:
     if isinstance(sizing, Fixed) and (more := _room_for(state, app, sizing, target - limit)):
         limit += more
         rest = None if limit == target else target
-        yield demand(app, executor_limit=limit, target=rest, requested=_request(app, sizing, limit))
+        yield demand(app, executor_limit=limit, target=rest, requested=_request(app, sizing, limit), done_cores=0)
 
 
-def _growth(state: ClusterState, app: App, at: int) -> Iterator[AppChanged]:
+def steps(state: ClusterState, at: int) -> Iterator[str]:
+    """The elastic apps that may take a step in a turn at `at` (ms), before it changes anything (semantics L6).
+
+    A step whose time came earlier is decided by what was so then: an app that could not grow waits for its next one.
+    """
+    for app in state.steps_due(at):
+        if (at - app.asked_at) % state.settings.elastic_step_ms == 0 or any(_growth(state, app)):
+            yield app.spec.app
+
+
+def _growth(state: ClusterState, app: App) -> Iterator[AppChanged]:
     """The next step of an elastic app: 1, 2, 4, 8 … more, `elastic_step_ms` apart, as far as there is room (L6)."""
     limit, wanted, sizing = app.executor_limit or 0, app.backlog_executors or 0, app.sizing
-    if limit >= wanted or at < app.asked_at + state.settings.elastic_step_ms or not isinstance(sizing, Fixed):
-        return
-    if _others_wait(state, app):
+    if limit >= wanted or not isinstance(sizing, Fixed) or _others_wait(state, app):
         return
     if more := _room_for(state, app, sizing, min(app.next_step, wanted - limit)):
         step = 2 * app.next_step if more == app.next_step else 1
         request = _request(app, sizing, limit + more)
-        yield demand(app, executor_limit=limit + more, next_step=step, requested=request)
+        yield demand(app, executor_limit=limit + more, next_step=step, requested=request, done_cores=0)
 
 
 def _follow(state: ClusterState, app: App) -> Iterator[AppChanged]:
@@ -323,7 +332,7 @@ def _request(app: App, sizing: Fixed, executors: int | None) -> Resources:
 def _usable(app: App, sizing: Fixed, more: int) -> int:
     """How many executors the app could still use if it requested so many more."""
     limit = (app.executor_limit or 0) + more
-    left = _request(app, sizing, limit) - app.granted - app.unplaced_driver - Resources(app.done_cores)
+    left = _request(app, sizing, limit) - app.granted - app.unplaced_driver
     return max(0, min(left.holds(sizing.each), limit - len(app.executors)))
 
 
@@ -335,6 +344,8 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     """
     if most <= 0 or state.settings.admission == "open":
         return max(0, most)
+    if not app.need.hostable:
+        return 0
     company, claims, total = app.spec.company, state.claims, state.fleet.total
     beyond = state.queue.may_borrow(company)
     quota, part = state.queue.companies[company].limit, state.queue.part(company)

@@ -271,7 +271,7 @@ class App(Struct):
     backlog_executors: int | None = None
     """How many executors the tasks of an elastic app call for, within its bounds (semantics L6)."""
     next_step: int = 1
-    """How many more it asks for next, and since when (ms) the last ones are asked for."""
+    """How many more it asks for next, and from when (ms) on the time to its next step counts."""
     asked_at: int = 0
     target: int | None = None
     """How many executors were asked for, None once they are requested (semantics L1)."""
@@ -381,6 +381,11 @@ class App(Struct):
             return NOTHING
         least = sizing.each * elastic.least + (self.spec.driver or NOTHING)
         return (self.claim - least).at_least(NOTHING)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the tasks of an elastic app call for more executors than it requests (semantics L6)."""
+        return (self.executor_limit or 0) < (self.backlog_executors or 0)
 
     @property
     def elastic(self) -> bool:

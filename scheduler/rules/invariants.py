@@ -290,7 +290,7 @@ def _growing(state: ClusterState) -> Iterator[str]:
     wishes = {name for name, app in state.apps.items() if app.target is not None and not app.over}
     if state.wishes.keys() != wishes:
         yield f"the apps {sorted(state.wishes)} wish for executors, but {sorted(wishes)} do"
-    elastic = {name for name, app in state.waiting.items() if app.elastic and not app.expired_at}
+    elastic = {name for name, app in state.waiting.items() if app.elastic and not app.over}
     if {name for apps in state.elastics.values() for name in apps} != elastic:
         yield f"the admitted elastic apps are not {sorted(elastic)}"
     followers: defaultdict[int, set[str]] = defaultdict(set)
@@ -306,7 +306,7 @@ def _timers(state: ClusterState) -> Iterator[str]:
     due = [
         Timer(when, app.admitted, app.spec.app, what)
         for app in state.waiting.values()
-        for when, what in timers_of(app, state.settings)
+        for when, what in timers_of(app, state.settings, state.at)
     ]
     for worker in state.suspects.values():
         due += [Timer(when, -3, worker.id, what) for when, what in suspicion_timers(worker)]

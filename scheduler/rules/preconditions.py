@@ -142,7 +142,7 @@ def _addresses(state: Facts, event: events.WorkerRegistered | events.WorkerChang
 _NEXT_STATUS = {
     "alive": {"alive", "draining", "leaving", "decommissioned"},
     "draining": {"alive", "draining", "leaving", "decommissioned"},
-    "leaving": {"alive", "leaving", "decommissioned"},
+    "leaving": {"alive", "draining", "leaving", "decommissioned"},
     "decommissioned": {"decommissioned", "leaving"},
 }
 """A worker's status -> those that it may have next (semantics W3, W6)."""

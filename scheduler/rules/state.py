@@ -123,6 +123,12 @@ class ClusterState:
         """The cores of live workers that drivers hold (semantics D4, A4)."""
         self.owed = Owed()
         """The apps that placement still owes executors (semantics P6)."""
+        self.steppers: dict[str, App] = {}
+        """The elastic apps whose tasks call for more executors than they request (semantics L6)."""
+        self._stepped_at = 0
+        """The time (ms) of the last event that the timers of their steps regard."""
+        self.stepping: tuple[int, tuple[str, ...]] = 0, ()
+        """The time (ms) of a turn and which of them may take a step in it, as its beginning tells; it is no fact."""
         self.wishes: dict[str, App] = {}
         """The apps whose stated demand is not met yet (semantics L1)."""
         self.followers = Followers()
@@ -214,6 +220,10 @@ class ClusterState:
             for app in self._timers.changed.values():
                 self._set_timers(app)
             self._timers.changed.clear()
+        if self._stepped_at != self.at:
+            self._stepped_at = self.at
+            for app in list(self.steppers.values()):
+                self._set_timers(app)
         return self._timers
 
     def any_due(self, at: int) -> bool:
@@ -255,11 +265,24 @@ class ClusterState:
             app for company in self._timers_but_shortage().due(at, "lapse") for app in self.queue.to_lapse(company, at)
         ]
 
-    def elastic_due(self, at: int) -> list[App]:
-        """The elastic apps that time may have changed something for by `at`, in the order of admission (L6)."""
+    def idle_due(self, at: int) -> list[App]:
+        """The elastic apps with an executor that is idle for too long by `at` (ms), in the order of admission (L6)."""
         if not self.elastics:  # most clusters: nobody asks for timers that placement changes
             return []
-        return [self.apps[name] for name in self._timers_but_shortage().due(at, "growth", "idle")]
+        return [self.apps[name] for name in self._timers_but_shortage().due(at, "idle")]
+
+    def steps_due(self, at: int) -> list[App]:
+        """The elastic apps with a step after the last event and by `at` (ms), in the order of admission (L6)."""
+        if not self.steppers:
+            return []
+        return [self.apps[name] for name in self._timers_but_shortage().due(at, "growth")]
+
+    def growing(self, at: int) -> list[App]:
+        """Those that may take a step in the turn at `at` (ms), as its beginning tells (L6)."""
+        noted, names = self.stepping
+        if noted != at:
+            return []
+        return [app for name in names if (app := self.steppers.get(name)) is not None]
 
     def quota(self, company: str) -> Quota:
         """What the company may hold: its amounts, its part of the live cluster, or 1/N of it (semantics C2).
@@ -742,10 +765,7 @@ class ClusterState:
             add_request(app.accounts, request - before)
         app.requested = request
         self.claims.restate(app, before)
-        wanted = (app.backlog_executors or 0) > (app.executor_limit or 0)
-        wants = (event.backlog_executors or 0) > (event.executor_limit or 0)
-        if (event.executor_limit or 0) > (app.executor_limit or 0) or (wants and not wanted):
-            app.asked_at = self.at
+        limit, wanted = app.executor_limit, app.wants_more
         app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
         app.sizing = event.sizing
         self._set_need(app)
@@ -753,6 +773,8 @@ class ClusterState:
             self._restate(app)
         app.preferring_tasks, app.preferred_hosts = event.preferring_tasks, event.preferred_hosts
         app.backlog_executors, app.next_step = event.backlog_executors, event.next_step
+        if app.wants_more and (app.executor_limit != limit or not wanted):
+            app.asked_at = self.at
         if event.target != app.target:
             self._wish(app, event.target)
         if app.ready:
@@ -1131,7 +1153,11 @@ class ClusterState:
     def _set_timers(self, app: App) -> None:
         waits = app.owed or app.wanted or app.holds or app.troubles or app.elastic or app.max_runtime_s is not None
         living = waits and app.admitted and app.ended is None
-        self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings) if living else ())
+        if living and app.wants_more and not app.expired_at:
+            self.steppers[app.spec.app] = app
+        elif self.steppers:
+            self.steppers.pop(app.spec.app, None)
+        self._timers.set(app.spec.app, app.admitted, timers_of(app, self.settings, self.at) if living else ())
 
     def fits_where_held(self, app: App) -> bool:
         """Whether an executor of the app fits on a live worker where room is held for it (semantics P8)."""

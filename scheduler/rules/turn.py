@@ -41,7 +41,7 @@ from scheduler.model.events import (
     WorkerProbed,
 )
 from scheduler.rules.decide import admit, decide
-from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, with_request, withdrawn
+from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request, withdrawn
 from scheduler.rules.failures import judged, suspicions_due, switched_off
 from scheduler.rules.holds import new_holds, void
 from scheduler.rules.kinds import with_addresses
@@ -167,15 +167,24 @@ class Turn:
                 self.fold(consequence, cause)
 
     def _begin(self) -> None:
-        """Reserve room for those who were held back for too long, before the turn changes anything (semantics C7)."""
         self._begun = True
-        for event in reservations(self.state, self.at):
+        for event in beginning(self.state, self.at):
             self.fold(event)
 
     def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
         """Fold this event and nothing else."""
         self.state.apply(event, self.at, cause, private)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
+
+
+def beginning(state: ClusterState, at: int) -> list[RoomReserved]:
+    """What a turn at `at` (ms) does before its inputs change anything.
+
+    It tells which elastic apps may take a step (semantics L6), and reserves room for those who were held back for too
+    long (semantics C7).
+    """
+    state.stepping = at, tuple(steps(state, at))
+    return reservations(state, at)
 
 
 def reservations(state: ClusterState, at: int) -> list[RoomReserved]:
@@ -244,7 +253,7 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
 
 
 def _demands(state: ClusterState, at: int) -> Iterable[Event]:
-    wishing, following, growing = state.wishing(), state.following(), state.elastic_due(at)
+    wishing, following, growing = state.wishing(), state.following(), state.growing(at)
     if wishing or following or growing:
         return consequences(state, grown(state, wishing, following, growing, at), at)
     return ()
@@ -305,7 +314,7 @@ STAGES = (
                 ExecutorRevoked,
                 "L6",
                 "{0.executor} is told to stop",
-                {"revoked": "executor", "reason": "reason"},
+                {"given_back": "executor", "app": "app", "worker": "worker"},
                 lambda event: event.reason == "idle",
             ),
         ),

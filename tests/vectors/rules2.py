@@ -1,7 +1,4 @@
-"""Compare what a scenario leads to with what rules2.json and greedy.json expect.
-
-`python -m tests.vectors.rules2` takes the cases that hold by now out of open_cases.json; it never adds one.
-"""
+"""Compare what a scenario leads to with what rules2.json and greedy.json expect."""
 
 from __future__ import annotations
 
@@ -9,12 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scheduler.model.errors import FairlogError
 from scheduler.rules.simulate import run_scenario
 
 HERE = Path(__file__).parent
-OPEN = HERE / "open_cases.json"
-"""File -> name of each case that does not hold yet -> the rules that it is about."""
 _BAG = ("held", "hold_ended", "withdrawn")
 _COMPARED = (*_BAG, "admitted", "granted", "revoked", "requested", "removed", "expired", "refused")
 
@@ -131,28 +125,3 @@ def _final_difference(final: dict[str, Any], expected: dict[str, Any]) -> str:
             ):
                 return f"{what} of {name}: {found}, not {amount}"
     return ""
-
-
-CHECKS = {"rules2.json": difference, "greedy.json": broken_promise}
-"""File -> what says how a case of it fails."""
-
-
-def _fails(file: str, case: dict[str, Any]) -> bool:
-    try:
-        return bool(CHECKS[file](case))
-    except FairlogError:
-        return True
-
-
-def main() -> None:
-    """Take the cases that hold out of the list of open ones."""
-    listed = json.loads(OPEN.read_text())
-    for file in CHECKS:
-        known = {case["name"]: case for case in cases(file)}
-        listed[file] = {name: rules for name, rules in listed[file].items() if _fails(file, known[name])}
-        print(f"{file}: {len(listed[file])} of {len(known)} cases are open")  # noqa: T201 - a tool
-    OPEN.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import AppAdmitted, Event, MasterElected, RoomReserved, unplaced
 from scheduler.rules.decide import decide
 from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.turn import consequences, decisions, reservations
+from scheduler.rules.turn import beginning, consequences, decisions
 from witness.audit.deviation import Deviation, deviation
 from witness.audit.rule_of import broken, caused, rule_of_input
 
@@ -66,7 +66,7 @@ class AsDue:
         for number, fact in enumerate(inputs):
             if not begun and type(fact.event) is not MasterElected:
                 begun = True
-                self._take(reservations(self.state, first.at), first.at)
+                self._take(beginning(self.state, first.at), first.at)
             if fact.command is not None:
                 events = self._take(consequences(self.state, caused(self.state, fact), first.at), first.at)
                 due = [event for event in events if not self._only_here(event)]
@@ -75,7 +75,7 @@ class AsDue:
             elif number >= end and type(fact.event) is not RoomReserved:
                 self._take([fact.event], first.at)
         if not begun:
-            self._take(reservations(self.state, first.at), first.at)
+            self._take(beginning(self.state, first.at), first.at)
         if rests:
             return found
         if found is not None:
@@ -155,11 +155,16 @@ class AsDue:
 
     def _write(self, state: ClusterState) -> None:
         self._base, self._journal = list(lines(state)), []
+        self._restore(state)
+
+    def _restore(self, before: ClusterState) -> None:
+        """Read the state at `_base`; which steps the turn may take stays as it was told before."""
         self.state = restored(self._base)
+        self.state.stepping = before.stepping
 
     def _rewind(self, length: int) -> None:
         """Go back to where the journal was that long."""
-        self.state = restored(self._base)
+        self._restore(self.state)
         del self._journal[length:]
         for event, at in self._journal:
             self.state.apply(event, at=at)

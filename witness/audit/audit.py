@@ -32,7 +32,7 @@ from scheduler.model.events import (
 )
 from scheduler.rules.invariants import violations
 from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import ENTAILING, decision_of, decisions, entailed, reservations, stage_of
+from scheduler.rules.turn import ENTAILING, beginning, decision_of, decisions, entailed, stage_of
 from scheduler.store.codec import Fact
 from witness.audit.as_due import AsDue
 from witness.audit.deviation import CHAIN, Deviation, Verdict, deviation
@@ -152,7 +152,7 @@ class Audit:
         if begun:
             self._against(first, inputs, 0, 1, [first.event])
         end = _reserved(inputs, begun)
-        self._against(turn[min(begun, len(turn) - 1)], inputs, begun, end, reservations(state, first.at))
+        self._against(turn[min(begun, len(turn) - 1)], inputs, begun, end, beginning(state, first.at))
         while end < len(inputs):
             begin, fact = end, inputs[end]
             event, count = fact.event, fact.caused

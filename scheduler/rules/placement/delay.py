@@ -61,8 +61,11 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
     return next(found, 0)
 
 
-def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
-    """Times (ms) at which a wait, elastic step, idle timeout, hold, exclusion or runtime ends (L5, L6, P8, W7, X2)."""
+def timers_of(app: App, settings: ClusterConfigured, at: int) -> list[tuple[int, What]]:
+    """Times (ms) at which a wait, elastic step, idle timeout, hold, exclusion or runtime ends (L5, L6, P8, W7, X2).
+
+    `at` is the time of the last event.
+    """
     if app.expired_at:
         return []
     due: dict[tuple[int, What], None] = {}
@@ -74,17 +77,17 @@ def timers_of(app: App, settings: ClusterConfigured) -> list[tuple[int, What]]:
             for wait_ms in (for_host, for_rack, for_host + for_rack):
                 due[wanted.since + wait_ms, "delay"] = None
     if app.elastic:
-        due.update(dict.fromkeys(_elastic_moments(app, settings)))
+        due.update(dict.fromkeys(_elastic_moments(app, settings, at)))
     for trouble in app.troubles.values():
         if until := kept_until(trouble, settings):
             due[until, "excluded"] = None
     return [*due, *_hold_timers(app, settings)]
 
 
-def _elastic_moments(app: App, settings: ClusterConfigured) -> Iterator[tuple[int, What]]:
-    """When the app may grow, and when its idle executors are returned (semantics L6)."""
-    if (app.executor_limit or 0) < (app.backlog_executors or 0):
-        yield app.asked_at + settings.elastic_step_ms, "growth"
+def _elastic_moments(app: App, settings: ClusterConfigured, at: int) -> Iterator[tuple[int, What]]:
+    """When the app may grow next after `at`, and when its idle executors are returned (semantics L6)."""
+    if app.wants_more:
+        yield at + settings.elastic_step_ms - (at - app.asked_at) % settings.elastic_step_ms, "growth"
     for executor in app.executors.values():
         if executor.idle_since is not None and executor.status != "stopping":
             yield executor.idle_since + settings.executor_idle_timeout_s * 1000, "idle"

@@ -116,12 +116,12 @@ def test_draining_and_undraining_change_the_status_once() -> None:
 
 
 def test_a_worker_that_holds_executors_leaves_and_may_be_called_back() -> None:
-    """Semantics W3: out once empty."""
+    """Semantics W3: out once empty, unless it is told to drain only."""
     state = fold(HELD)
     assert decide(state, RemoveWorker(worker="w1")) == [changed("leaving")]
     fold([changed("leaving")], state)
     assert decide(state, RemoveWorker(worker="w1")) == []
-    assert decide(state, DrainWorker(worker="w1")) == []
+    assert decide(state, DrainWorker(worker="w1")) == [changed("draining")]
     assert decide(state, UndrainWorker(worker="w1")) == [changed("alive")]
 
 

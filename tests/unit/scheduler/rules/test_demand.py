@@ -96,6 +96,24 @@ class TestScale:
         assert len(reached(cluster.ended("a1.2"))) == 1, "within the demand it is replaced"
         assert cluster.state.balance.requested.cores == 8
 
+    def test_a_wish_that_rises_makes_nothing_done(self) -> None:
+        """Semantics L1, S6: the claim with it counts what was done before."""
+        cluster = cluster_of(offer("w1", 16))
+        cluster.submit("a1", 12)
+        cluster.submit("a2", 4)
+        cluster.turn(scale("a1", 5))
+        assert asked(cluster.ended("a1.1", done=True)) == [], "with one more executor, apps would claim 20 cores"
+        assert cluster.state.apps["a1"].done_cores == 4
+        assert asked(cluster.turn(offer("w2", 8))) == [(5, 20)]
+        assert cluster.state.apps["a1"].done_cores == 0
+
+    def test_no_demand_rises_while_no_live_worker_could_host_an_executor(self) -> None:
+        """Semantics L1, A8."""
+        cluster = cluster_of(offer("w1", 8))
+        cluster.submit("a1", 8)
+        cluster.turn(scale("a1", 4))
+        assert asked(cluster.turn(LoseWorker(worker="w1"))) == []
+
     def test_a_demand_of_none_gives_the_request_back_once_all_have_ended(self) -> None:
         cluster = cluster_of(offer("w1", 16))
         cluster.submit("a1", 8)
@@ -267,6 +285,39 @@ class TestElastic:
         assert steps == [1, 2, 4, 8, 16, 20]
         assert cluster.state.balance.requested.cores == 80
         assert cluster.state.balance.granted.cores == 80
+
+    def test_a_step_without_room_is_taken_again_a_step_later_and_not_when_room_appears(self) -> None:
+        """Semantics L6."""
+        cluster = cluster_of(offer("w1", 8))
+        cluster.turn(elastic("e", 1, 2, tasks=1000))
+        cluster.submit("a1", 4)
+        assert [asked(wait(cluster, milliseconds)) for milliseconds in (1000, 1500)] == [[], []]
+        began, at = cluster.state.apps["e"].asked_at, cluster.state.at + 2300
+        turn = Turn(cluster.state, at)
+        turn.take(EndedExecutor(executor="a1.0", reason="exited", done=True))
+        turn.settle()
+        assert asked([entry.event for entry in turn.entries]) == []
+        assert cluster.state.timers.next(at) == began + 4000
+        assert asked(wait(cluster, began + 4000 - at)) == [(2, 8)]
+
+    def test_a_step_that_a_late_turn_brings_is_taken_if_there_was_room_before_its_inputs(self) -> None:
+        """Semantics L6."""
+        cluster = cluster_of(offer("w1", 16))
+        cluster.turn(elastic("e", 1, 3, tasks=1000))
+        turn = Turn(cluster.state, cluster.state.at + 1700)
+        turn.take(StartedExecutor(executor="e.0"))
+        turn.settle()
+        assert asked([entry.event for entry in turn.entries]) == [(2, 8)]
+
+    def test_the_time_of_steps_counts_anew_when_the_demand_falls(self) -> None:
+        """Semantics L6, E7."""
+        cluster = cluster_of(offer("w1", 8), priority_step_s=0)
+        cluster.turn(elastic("e", 0, 4, tasks=1000))
+        wait(cluster, 1000)
+        assert len(cluster.state.executors) == 2
+        cluster.submit("a1", 4)
+        app = cluster.state.apps["e"]
+        assert (app.executor_limit, app.asked_at) == (1, cluster.state.at)
 
     def test_from_nothing_it_asks_for_one_at_once(self) -> None:
         cluster = cluster_of(offer("w1", 64))

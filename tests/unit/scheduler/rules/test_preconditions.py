@@ -217,7 +217,7 @@ CASES = [
     Case([], joined("w9", cores=0), "W1", "worker 'w9' offers 0 cores"),
     Case([], joined("w9", memory_mb=-5), "W1", "worker 'w9' offers 16 cores and -5 MiB"),
     Case([], changed("w9", "alive"), "W3", "worker 'w9' is not registered"),
-    Case([], changed("w4", "draining"), "W3", "worker 'w4' is leaving and cannot become draining"),
+    Case([], changed("w5", "draining"), "W6", "worker 'w5' was decommissioned for good"),
     Case([], changed("w3", "alive"), "W3", "worker 'w3' is decommissioned and cannot become alive"),
     Case([], changed("w5", "alive"), "W6", "worker 'w5' was decommissioned for good"),
     Case([], changed("w5", "decommissioned"), "W6", "worker 'w5' was decommissioned for good"),
@@ -452,5 +452,11 @@ def test_every_type_of_event_has_preconditions_and_a_case_that_breaks_one() -> N
 
 def test_what_the_cases_alter_is_folded_as_it_is() -> None:
     allowed: list[Event] = [DRIVER, STARTED, REVOKED, ended(), RoomReserved(app="s2"), CompanyRemoved(company="idle")]
-    allowed += [demanded("a2"), ELASTIC, changed("w4", "alive"), WorkerRemoved(worker="w6", reason="lost")]
+    allowed += [
+        demanded("a2"),
+        ELASTIC,
+        changed("w4", "draining"),
+        changed("w4", "alive"),
+        WorkerRemoved(worker="w6", reason="lost"),
+    ]
     fold([*BEFORE, *allowed, ExecutorsRequested(app="f1", pending=(UNKNOWN_HOST,))])

@@ -185,7 +185,7 @@ def test_an_elastic_app_grows_and_gives_back_in_a_scenario() -> None:
     outcome = run(COMPANY, *NEAR, elastic, *idle, stopped)
     requested = [one["cores"] for one in outcome["decisions"] if "requested" in one]
     assert requested == [8, 16, 4]
-    assert [one["revoked"] for one in outcome["decisions"] if "revoked" in one] == ["e.1", "e.2", "e.3"]
+    assert [one["given_back"] for one in outcome["decisions"] if "given_back" in one] == ["e.1", "e.2", "e.3"]
     assert outcome["final"]["companies"]["acme"]["requested"] == [4, 2048]
 
 
