@@ -6,7 +6,7 @@ Like `decide`, these functions read the state and return events.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -203,10 +203,9 @@ def given_back(state: ClusterState, at: int) -> Iterator[ExecutorRevoked]:
         yield from _given_back(state, app, at)
 
 
-def grown(
-    state: ClusterState, wishing: Iterable[App], following: Iterable[App], growing: Iterable[App], at: int
-) -> Iterator[AppChanged]:
+def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
     """The requests that rise: of demands stated, of apps of one executor a worker, of elastic ones (L1, S5, L6)."""
+    wishing, following, growing = state.wishing(), state.following(), state.growing(at)
     for app in wishing:
         yield from _wish(state, app)
     for app in following:
@@ -354,7 +353,7 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
         most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)
     more = 0
     while more < most:
-        added = sizing.each * (_usable(app, sizing, more + 1) - app.usable)
+        added = sizing.each * _usable(app, sizing, more + 1) + app.need.driver - app.more
         if not (beyond or quota.admits(added, lent=False)):
             break
         if quota.limited and quota.broken(app.spec.user, added, 0) is not None:

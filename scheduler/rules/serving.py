@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.decide import admission, admit, place
-from scheduler.rules.demand import withdrawn
+from scheduler.rules.demand import grown, withdrawn
 from scheduler.rules.holds import ended_by_grant, void
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.drivers import place_drivers, within_driver_limits
@@ -29,8 +29,8 @@ Grants = Iterator["list[ExecutorAllocated]"]
 def served(state: ClusterState, at: int) -> Iterator[Event]:
     """What placement decides at time `at` (ms): executors, and who is admitted to fill what is left (P6, A9, Z1).
 
-    Where grants are smaller than what was claimed for them, admission comes again (A3). The caller folds each event
-    before it asks for the next.
+    Where grants are smaller than what was claimed for them, admission and demands come again (A3, L1). The caller folds
+    each event before it asks for the next.
     """
     while True:
         if state.holds:
@@ -41,15 +41,23 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
                 yield event
                 if state.holds:
                     yield from ended_by_grant(state, event)
-        entered = admit(state) if state.queue.arrivals and state.claims.total.claimed != claimed else None
-        entered = entered or fill(state)
-        if entered is not None:
-            yield entered
-            if entered.lent:
-                yield from withdrawn(state, entered)
+        placed = state.head
+        yield from _entering(state, at, changed=state.claims.total.claimed != claimed)
+        if state.head > placed:
             yield from place_drivers(state, at)
         elif len(state.holds) == ended and not (state.holds and any(void(state, at))):
             return
+
+
+def _entering(state: ClusterState, at: int, *, changed: bool) -> Iterator[Event]:
+    """Who enters once placement has nothing more to grant, and which demands rise (A9; A3, L1 if claims changed)."""
+    entered = (admit(state) if changed and state.queue.arrivals else None) or fill(state)
+    if entered is not None:
+        yield entered
+        if entered.lent:
+            yield from withdrawn(state, entered)
+    if changed or entered is not None:
+        yield from grown(state, at)
 
 
 def placements(state: ClusterState, at: int) -> Grants:

@@ -253,10 +253,7 @@ def _admissions(state: ClusterState, at: int) -> Iterator[Event]:
 
 
 def _demands(state: ClusterState, at: int) -> Iterable[Event]:
-    wishing, following, growing = state.wishing(), state.following(), state.growing(at)
-    if wishing or following or growing:
-        return consequences(state, grown(state, wishing, following, growing, at), at)
-    return ()
+    return consequences(state, grown(state, at), at)
 
 
 def _drivers(state: ClusterState, at: int) -> Iterable[Event]:

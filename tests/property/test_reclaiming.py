@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec import convert
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
@@ -29,6 +31,9 @@ from scheduler.rules.admission.queue import reached
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from tests.property import reference
+from tests.property.given import Cluster
+from tests.property.histories import HISTORIES, History, played
 
 COMPANIES = ("a", "b", "c")
 WORKERS = ("w1", "w2", "w3")
@@ -145,24 +150,52 @@ def ended(executor: str, *, done: bool = False) -> EndedExecutor:
 
 class _Checked(Turn):
     def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
-        if isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
-            within_part(self.state, event)
+        is_lawful(self.state, event)
         super().fold(event, cause, private)
+
+
+def is_lawful(state: ClusterState, event: Event) -> None:
+    """Check a claim, or a loss, just before it is folded (semantics E1-E3, E7)."""
+    if isinstance(event, RoomHeld) and event.reason == "reclaim":
+        is_owed(state, event)
+    if isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
+        may_be_taken(state, event)
+        within_part(state, event)
+
+
+def is_owed(state: ClusterState, event: RoomHeld) -> None:
+    """The claimant is owed an executor more than it claims, and its company lacks it to its part (semantics E1, E6)."""
+    app = state.apps[event.app]
+    company, claims = app.spec.company, [hold for hold in state.holds.values() if hold.reason == "reclaim"]
+    assert reference.still(state, app)[0] >= event.amounts.cores * (1 + sum(one.app == event.app for one in claims))
+    assert event.amounts == app.need.executor, event
+    if not event.within:
+        ours = sum((one.amounts for one in claims if state.apps[one.app].spec.company == company), NOTHING)
+        assert not reached(held_by(state, company) + ours, state.queue.part(company)), event
+
+
+def may_be_taken(state: ClusterState, event: ExecutorRevoked) -> None:
+    """The executor may leave for the claimant, but for the parts (semantics E2)."""
+    executor, worker = state.executors[event.executor], state.workers[event.worker]
+    assert executor.status != "stopping", event
+    assert worker.status == "alive", event
+    assert event.app != event.claimant, event
+    assert all(hold.app == event.claimant for hold in worker.holds.values()), event
+    if state.settings.reclaim == "firm":
+        assert state.at - executor.granted_at >= state.settings.min_runtime_s * 1000, event
+
+
+def held_by(state: ClusterState, company: str, *, leaving: bool = True) -> Resources:
+    """What executors and drivers of the company hold on live workers, with or without those that leave for claims."""
+    apps = (app for app in state.apps.values() if app.spec.company == company)
+    held = (one for app in apps for one in app.allocations() if state.workers[one.worker].status == "alive")
+    return sum((one.resources for one in held if leaving or one.claim not in state.holds), NOTHING)
 
 
 def within_part(state: ClusterState, event: ExecutorRevoked) -> None:
     """What is taken was beyond the loser's part; by E3 at least what the claimant needs was (semantics E2, E3)."""
     executor, loser = state.executors[event.executor], state.apps[event.app].spec.company
-    held = sum(
-        (
-            one.resources
-            for app in state.apps.values()
-            if app.spec.company == loser
-            for one in app.allocations()
-            if state.workers[one.worker].status == "alive" and one.claim not in state.holds
-        ),
-        NOTHING,
-    )
+    held = held_by(state, loser, leaving=False)
     part = state.queue.part(loser)
     claimed = state.holds[event.hold].amounts
     if event.rule == "E2":
@@ -192,3 +225,69 @@ def test_what_is_taken_is_beyond_a_part_and_reclaiming_comes_to_rest(
     while cluster.let_leave():
         rounds += 1
         assert rounds <= 40, "semantics E6: executors are taken in a circle"
+
+
+MODES = st.fixed_dictionaries(
+    {
+        "reclaim": st.sampled_from(["gentle", "firm"]),
+        "min_runtime_s": st.sampled_from([0, 3]),
+        "placement": st.sampled_from(["pack", "spread"]),
+    }
+)
+
+
+@given(HISTORIES, MODES)
+@settings(max_examples=100)
+def test_over_any_history_only_what_is_beyond_a_part_is_taken(history: History, chosen: dict[str, object]) -> None:
+    played(history, chosen, before=is_lawful)
+
+
+BOUGHT: tuple[dict[str, object], ...] = (
+    {"part": None},
+    {"part": "1/4"},
+    {"part": "1/2", "borrow": False},
+    {"cores": 12, "memory_mb": 12288},
+)
+
+
+@given(
+    st.lists(st.sampled_from(BOUGHT), min_size=2, max_size=4),
+    st.lists(st.sampled_from([8, 16, 24]), min_size=1, max_size=3),
+    st.sampled_from(["none", "gentle", "firm"]),
+    st.sampled_from([4, 16]),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=100)
+def test_every_company_reaches_its_part_within_as_many_ends_as_there_are_executors(
+    bought: list[dict[str, object]], offers: list[int], mode: str, largest: int, seed: int
+) -> None:
+    """One company fills the cluster before the others come and ask for all that they bought (semantics C8, P6, E1)."""
+    chance, cluster = Random(seed), Cluster({"reclaim": mode, "min_runtime_s": 0, "max_executor_cores": largest})
+    for number, offer in enumerate(offers):
+        cluster.worker(f"w{number}", offer)
+    names = [f"c{number}" for number in range(len(bought))]
+    for name, quota in zip(names, bought, strict=True):
+        cluster.turn(convert({"company": name, "borrow": True, **quota}, RegisterCompany))
+    first = chance.choice(names)
+    for number in range(sum(offers) // 8):
+        with suppress(CommandRejected):
+            cluster.submit(f"first-{number}", chance.choice([4, 12, 40]), company=first, user=f"u{number % 3}")
+    state = cluster.state
+    for name in names:
+        cores = state.quota(name).amount.cores // state.quota(name).denominator // 4 * 4
+        if name != first and cores:
+            cluster.submit(f"{name}-all", min(cores, sum(offers)), company=name)
+    assume(state.fleet.total.covers(state.queue.parts_of_active()))
+    for _ in range(sum(offers) // 4 + 1):
+        active = {app.spec.company for app in state.waiting.values()} - {first}
+        lacking = [name for name in active if not reached(held_by(state, name), state.queue.part(name))]
+        if not lacking:
+            return
+        if mode == "none":
+            beyond = {name for name in names if held_by(state, name).cores > state.queue.part(name).cores}
+            going = [name for name, one in state.executors.items() if state.apps[one.app].spec.company in beyond]
+        else:
+            going = [name for name, one in state.executors.items() if one.status == "stopping"]
+        assert going, f"{lacking} wait for their parts and nothing is to end"
+        cluster.turn(ended(chance.choice(going)))
+    raise AssertionError(f"{lacking} have not reached their parts")
