@@ -55,4 +55,4 @@ def _workers_of(session: Session, host: str) -> list[str]:
     since = seconds * 1000 + micros // 1000 - BEATEN_MS
     beating: Any = session.store.zrangebyscore(session.keys.heartbeats, since, "+inf")
     agents = session.agents()
-    return [f"worker {name}" for name in map(bytes.decode, beating) if agents.get(name, {}).get("host") == host]
+    return [f"worker {name}" for name in sorted(map(bytes.decode, beating)) if agents.get(name, {}).get("host") == host]

@@ -185,7 +185,8 @@ class Machine:
                 return code == 0, printed
             fails = any(line.startswith("Error:") for line in step.shown.splitlines())
             if (code != 0) == fails and agrees(step.shown, printed):
-                self.ids.update(zip(_APP.findall(step.shown), _APP.findall(printed), strict=False))
+                for shown, ours in zip(_APP.findall(step.shown), _APP.findall(printed), strict=False):
+                    self.ids.setdefault(shown, ours)
                 return True, printed
             if time.monotonic() > deadline:
                 return False, f"{printed}(exit code {code})\n"
