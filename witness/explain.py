@@ -16,7 +16,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.views import exclusions
 from scheduler.store.codec import Fact
 from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
-from witness.pending_reasons import CAUSES, place_in_queue, waits_for
+from witness.pending_reasons import CAUSES, held_for, place_in_queue, waits_for
 
 
 def explain(facts: Iterable[Fact], name: str, *, now: Callable[[], int | None] = lambda: None) -> dict[str, Any]:
@@ -46,24 +46,6 @@ def _receipt(event: ExecutorRevoked) -> dict[str, Any]:
         "deadline": event.deadline,
         "shares": shares,
     }
-
-
-def _claims(state: ClusterState, app: App) -> list[dict[str, Any]]:
-    """What is held for the app, and which executors were told to leave for it until when (semantics E8, P8)."""
-    return [
-        {
-            "worker": hold.worker,
-            "cores": hold.amounts.cores,
-            "memory": hold.amounts.memory_mb,
-            "reason": hold.reason,
-            "since": hold.since,
-            "leaving": [
-                {"executor": one.id, "app": one.app, "deadline": one.deadline} for one in hold.leaving.values()
-            ],
-        }
-        for hold in app.holds.values()
-        if hold.id in state.holds
-    ]
 
 
 def _runtime(app: App, at: int) -> dict[str, Any] | None:
@@ -154,7 +136,7 @@ class _Story:
             "drivers": self.drivers,
             "executors": self.executors,
             "runtime": _runtime(app, at),
-            "claims": _claims(self.state, app),
+            "claims": held_for(app),
             "losses": self.losses,
             "excludedWorkers": exclusions(self.state, app),
             "waited": {

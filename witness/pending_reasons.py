@@ -22,6 +22,7 @@ from scheduler.rules.entities import App, Pending, Worker
 from scheduler.rules.failures import kept_from, left_out
 from scheduler.rules.placement.drivers import within_driver_limits
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
+from scheduler.rules.reclaim import is_unlawful
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import nearest
 from scheduler.rules.views import exclusions, suspicion
@@ -45,6 +46,10 @@ CAUSES = (
     "no-worker-large-enough",
     "excluded",
     "suspect-worker",
+    "claim",
+    "room-held",
+    "reclaim-unlawful",
+    "held-for-others",
     "parts-exceed-cluster",
     "locality",
     "workers-full",
@@ -376,11 +381,82 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
         return Wait("next-turn", "T2", lambda: ("it will be placed in the next turn", {}))
-    wait, company = _barred(state, app, size, kept) or _for_room(state, size), app.spec.company
-    short = wait.cause == "workers-full" and settings.admission == "fair" and not state.queue.reached(company)
-    if short and not state.fleet.total.covers(state.queue.parts_of_active()):
-        return Wait("parts-exceed-cluster", "C8", partial(_parts, state, company))
-    return wait
+    return _barred(state, app, size, kept) or _for_its_hold(state, app) or _for_full_workers(state, app, size)
+
+
+def _for_its_hold(state: ClusterState, app: App) -> Wait | None:
+    """Executors are to leave for it (E5), or room is gathered for a large one (P8); None if nothing is held for it."""
+    if not app.holds:
+        return None
+    claims = any(hold.reason == "reclaim" for hold in app.holds.values())
+    return Wait(*(("claim", "E5") if claims else ("room-held", "P8")), partial(_its_holds, state, app))
+
+
+def _its_holds(state: ClusterState, app: App) -> Told:
+    found, texts = held_for(app), []
+    for hold in app.holds.values():
+        text = f"room for {hold.amounts} is held for it on {hold.worker} since {moment(hold.since)}"
+        if hold.leaving:
+            are = "is" if len(hold.leaving) == 1 else "are"
+            text += f"; {', '.join([*hold.leaving][:_NAMED])} {are} to leave for it"
+            if state.settings.reclaim == "firm":
+                text += f" by {moment(min(one.deadline for one in hold.leaving.values()))}"
+        texts.append(text)
+    return "; ".join(texts[:_NAMED]), {"claims": found}
+
+
+def held_for(app: App) -> list[dict[str, Any]]:
+    """What is held for the app, and which executors were told to leave for it until when (semantics E8, P8)."""
+    return [
+        {
+            "worker": hold.worker,
+            "cores": hold.amounts.cores,
+            "memory": hold.amounts.memory_mb,
+            **_others(held=hold.amounts),
+            "reason": hold.reason,
+            "since": hold.since,
+            "leaving": [
+                {"executor": one.id, "app": one.app, "deadline": one.deadline} for one in hold.leaving.values()
+            ],
+        }
+        for hold in app.holds.values()
+    ]
+
+
+def _for_full_workers(state: ClusterState, app: App, size: Resources) -> Wait:
+    """Nothing may be taken for it (E4), the room is held for others (P8), parts are too large (C8), or no room (P1)."""
+    wait, company = _for_room(state, size), app.spec.company
+    if wait.cause != "workers-full" or state.settings.admission == "open":
+        return wait
+    if is_unlawful(state, app):
+        return Wait("reclaim-unlawful", "E4", partial(_unlawful, state, app))
+    held = [worker for worker in _live(state) if worker.holds and not worker.shut and worker.free.covers(size)]
+    if held:
+        return Wait("held-for-others", "P8", partial(_holders, state, held))
+    if state.queue.reached(company) or state.fleet.total.covers(state.queue.parts_of_active()):
+        return wait
+    return Wait("parts-exceed-cluster", "C8", partial(_parts, state, company))
+
+
+def _unlawful(state: ClusterState, app: App) -> Told:
+    size, company = app.need.executor, app.spec.company
+    part, held = state.queue.part(company), state.claims.of(company).held
+    text = (
+        f"{company} holds {held} of its part, {part}, but no executors can leave for {size} without taking from a "
+        "company what it is assured"
+    )
+    return text, {"cores": size.cores, "memory": size.memory_mb, "part": [part.cores, part.memory_mb]}
+
+
+def _holders(state: ClusterState, workers: Sequence[Worker]) -> Told:
+    held = [
+        {"worker": worker.id, "app": hold.app, "company": state.apps[hold.app].spec.company, "since": hold.since}
+        for worker in workers
+        for hold in worker.holds.values()
+    ]
+    named = [f"{one['worker']} for {one['app']} of {one['company']}" for one in held[:_NAMED]]
+    more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+    return f"what is free is held on {', '.join(named)}{more}", {"holds": held}
 
 
 def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str]) -> Wait | None:
@@ -455,7 +531,7 @@ def _for_room(state: ClusterState, size: Resources) -> Wait:
 
 def _nearest(live: list[Worker], size: Resources, *, of_free: bool) -> Told:
     """The live worker with the largest part of `size`, of its free resources or of its offer."""
-    worker, has = nearest(((one.id, one.free if of_free else one.offer) for one in live), size)
+    worker, has = nearest(((one.id, one.open_to(None) if of_free else one.offer) for one in live), size)
     facts = {
         "cores": size.cores,
         "memory": size.memory_mb,

@@ -106,7 +106,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None) -> list
         case commands.ChangeCompany():
             return _change_company(state, command)
         case commands.SetLimit():
-            return limit_set(state.limits, state.companies, command)
+            return limit_set(state.limits, state.companies, state.kinds, command)
         case commands.RemoveCompany():
             company = _company(state, command.company)
             if company.apps:

@@ -6,11 +6,20 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvalidCommand, LimitExceeded, UnknownCompany
 from scheduler.model.events import Event, LimitSet
-from scheduler.rules.admission.limits import EVERYBODY, HIGHEST, NAMES, RATE, Holder, Limits, holder_text
+from scheduler.rules.admission.limits import (
+    EVERYBODY,
+    HIGHEST,
+    NAMES,
+    RATE,
+    Holder,
+    Limits,
+    holder_text,
+    kind_of,
+)
 from scheduler.rules.validate import check_name, check_range, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Collection, Container
 
     from scheduler.model.commands import SetLimit
     from scheduler.model.events import AppRegistered
@@ -18,20 +27,21 @@ if TYPE_CHECKING:
     from scheduler.rules.ledger import Standing
 
 
-def check_limit(name: str, value: int | None) -> None:
+def check_limit(name: str, value: int | None, kinds: Collection[str]) -> None:
     """Raises: InvalidCommand unless a limit of that name may have the value (semantics N1)."""
-    if name not in NAMES:
-        raise InvalidCommand(f"no limit is named {shorten(name)}; the limits are {', '.join(NAMES)}")
+    if name not in NAMES and kind_of(name) not in kinds:
+        known = ", ".join((*NAMES, *(f"max_{kind}" for kind in kinds)))
+        raise InvalidCommand(f"no limit is named {shorten(name)}; the limits are {known}")
     check_range(f"limit {name}", value, int(name == RATE), HIGHEST)
 
 
-def limit_set(limits: Limits, companies: Container[str], command: SetLimit) -> list[Event]:
+def limit_set(limits: Limits, companies: Container[str], kinds: Collection[str], command: SetLimit) -> list[Event]:
     """The limit as the command sets it; nothing if it is so already (semantics N1).
 
     Raises: InvalidCommand, UnknownCompany.
     """
     name, value, company, user = command.name, command.value, command.company or "", command.user or ""
-    check_limit(name, value)
+    check_limit(name, value, kinds)
     if (company != "", user != "") != {"cluster": (False, False), "company": (True, False)}.get(
         command.scope, (True, True)
     ):
@@ -60,6 +70,10 @@ def _check(limits: Limits, holder: Holder, standing: Standing, app: AppRegistere
         ("max_app_cores", request.cores, "the app requests {} cores; request less"),
         ("max_cores", request.cores, "the app alone requests {} cores; request less"),
         ("max_memory_mb", request.memory_mb, "the app alone requests {} MiB; request less"),
+        *(
+            (f"max_{kind}", amount, f"the app alone requests {{}} {kind}; request less")
+            for kind, amount in request.others
+        ),
     ):
         limit = limits.of(holder, name)
         if limit is not None and asked > limit:

@@ -16,7 +16,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources, amounts_of
-from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE
+from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.entities import Allocation, App, Company, Hold, LostWorker, Worker
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
@@ -108,7 +108,8 @@ def _quota(state: Facts, event: events.CompanyRegistered) -> Broken:
 
 def _limit_set(state: Facts, event: events.LimitSet) -> Broken:
     least = int(event.name == RATE)
-    if event.name not in NAMES or (event.value is not None and not least <= event.value <= HIGHEST):
+    known = event.name in NAMES or kind_of(event.name) in state.kinds
+    if not known or (event.value is not None and not least <= event.value <= HIGHEST):
         return "N1", f"limit {event.name!r} cannot be {event.value}"
     if (event.company and event.company not in state.companies) or (event.user and not event.company):
         return "N1", f"company {event.company!r} is not registered"

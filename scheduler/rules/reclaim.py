@@ -49,6 +49,22 @@ def reclaim(state: ClusterState, at: int) -> Iterator[Event]:
         yield from _Reclaiming(state, at).events()
 
 
+def is_unlawful(state: ClusterState, app: App) -> bool:
+    """Whether nothing is taken for the app now because a loss would be unlawful once all is taken (semantics E4)."""
+    if state.settings.reclaim == "none" or state.settings.admission == "open":
+        return False
+    seeking = _Reclaiming(state, state.at)
+    return seeking.unlawful_for(app)
+
+
+def may_be_lost(state: ClusterState, event: ExecutorRevoked) -> bool:
+    """Whether the executor may be taken for the claim, held in the state, by the rule that is named (E2, E3, E7)."""
+    claimant, executor = state.apps.get(event.claimant or ""), state.executors.get(event.executor)
+    if claimant is None or executor is None:
+        return False
+    return _Reclaiming(state, state.at).may_be_lost(claimant, executor, event)
+
+
 class _Reclaiming:
     """The claims of one turn."""
 
@@ -60,6 +76,8 @@ class _Reclaiming:
         self.number = 0
         self.failed: set[int] = set()
         """Positions of admission of the apps for which nothing can be taken."""
+        self.unlawful = False
+        """Whether losses were given up because one would be unlawful in the end."""
 
     def events(self) -> Iterator[Event]:
         """Every claim that can be served; a second turn without an input finds none (semantics E6)."""
@@ -69,6 +87,19 @@ class _Reclaiming:
             yield from self._pass(self._within_part)
             yield from self._pass(self._to_part, once=True)
         yield from self._pass(lambda app: app.on_lent, within=True)
+
+    def unlawful_for(self, app: App) -> bool:
+        """Whether the app may claim, and what could be gathered for it would be unlawful (semantics E4)."""
+        return self._to_part(app) and self._may_claim(app, again=True) and self._find(app) is None and self.unlawful
+
+    def may_be_lost(self, claimant: App, executor: Allocation, event: ExecutorRevoked) -> bool:
+        """Whether the executor may leave for a claim whose room is held already (semantics E2, E3, E7)."""
+        worker, company = self.state.workers[executor.worker], claimant.spec.company
+        if not self._may_be_taken(executor, worker, claimant):
+            return False
+        if event.hold in self.state.holds:
+            self.claimed[company] = self.claimed[company] - self.state.holds[event.hold].amounts
+        return event.rule == "E7" or self._rule(claimant, executor, worker, [], larger=event.rule == "E3") is not None
 
     def _pass(self, wanted: Callable[[App], bool], *, once: bool = False, within: bool = False) -> Iterator[Event]:
         for app in self.state.owed.serve(wanted):
@@ -147,7 +178,8 @@ class _Reclaiming:
                     self._rule(app, loss.executor, worker, [one for one in needed if one is not loss], larger=larger)
                     for loss in needed
                 )
-                return (worker, needed) if all(lawful) else None
+                self.unlawful = not all(lawful)
+                return None if self.unlawful else (worker, needed)
         return None
 
     def _gather_lent(self, app: App) -> tuple[Worker, list[Loss]] | None:

@@ -11,7 +11,7 @@ from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Addresses, Computed, Fixed, Sizing
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
-from scheduler.rules.admission.limits import EVERYBODY
+from scheduler.rules.admission.limits import EVERYBODY, kind_of
 from scheduler.rules.entities import Allocation, App, AppState, Worker
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
@@ -282,7 +282,7 @@ def _present(state: ClusterState, company: str, user: str, name: str) -> int | N
     standing = state.claims.standing(company, user)
     counted = {"max_pending_apps": standing.pending, "max_running_apps": standing.apps}
     counted |= {"max_cores": standing.claimed.cores, "max_memory_mb": standing.claimed.memory_mb}
-    return counted.get(name)
+    return standing.claimed.amount(kind_of(name)) if kind_of(name) else counted.get(name)
 
 
 def _allocation(what: str, held: Allocation) -> dict[str, Any]:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from scheduler.model import commands, events
 from scheduler.model.errors import CommandRejected
-from scheduler.model.events import AppAdmitted, CommandRefused, Computed, DriverAllocated, Event, ExecutorAllocated
+from scheduler.model.events import (
+    AppAdmitted,
+    CommandRefused,
+    Computed,
+    DriverAllocated,
+    Event,
+    ExecutorAllocated,
+    ExecutorRevoked,
+)
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.decide import decide, is_full
 from scheduler.rules.entities import App
 from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.reclaim import may_be_lost
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import decision_of
 from scheduler.rules.validate import check_private
@@ -65,18 +75,19 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
         return _admission(state, done, due)
     if isinstance(due, AppAdmitted):
         return "A6" if state.settings.admission == "open" else _rule(due)
+    if isinstance(done, ExecutorRevoked) and done.reason == "reclaimed":
+        return _loss(state, done, due)
     decision = due if type(done) is not type(due) and due is not None else done
-    if isinstance(decision, DriverAllocated):
-        return _driver(state, done, due)
-    if isinstance(decision, ExecutorAllocated):
-        return _executor(state, done, due)
-    return _rule(decision)
+    judge = _GRANTS.get(type(decision))
+    return _rule(decision) if judge is None else judge(state, done, due)
 
 
 def _rule(event: Event | None) -> str:
     """The rule that most decisions of that kind follow."""
     if isinstance(event, events.AppRemoved):
         return "X2"
+    if isinstance(event, events.RoomHeld) and event.reason == "reclaim":
+        return "E1"
     decision = None if event is None else decision_of(event)
     return _ENTAILED.get(type(event), "T2") if decision is None else decision.rule
 
@@ -109,6 +120,15 @@ def _turn_of(state: ClusterState, done: AppAdmitted, due: AppAdmitted) -> str:
         return "C7"
     policy = USER_POLICIES[settings.user_policy] if due.user != done.user else APP_POLICIES[settings.app_policy]
     return policy.rule
+
+
+def _loss(state: ClusterState, done: ExecutorRevoked, due: Event | None) -> str:
+    """Wrong receipt (E5), an executor that may not be taken (E2, E3), not the one whose turn it was (E4), no claim."""
+    if isinstance(due, ExecutorRevoked) and (due.executor, due.claimant) == (done.executor, done.claimant):
+        return "E5"
+    if not may_be_lost(state, done):
+        return "E3" if done.rule == "E3" else "E2"
+    return "E4" if isinstance(due, ExecutorRevoked) else "E1"
 
 
 def _driver(state: ClusterState, done: Event | None, due: Event | None) -> str:
@@ -146,6 +166,10 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
     return "L5" if app.wanted and not placement.one_a_worker else placement.rule
 
 
+_GRANTS: dict[type[Any], Callable[[ClusterState, Event | None, Event | None], str]] = {
+    DriverAllocated: _driver,
+    ExecutorAllocated: _executor,
+}
 _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
     "A1": (commands.SubmitApp,),
     "Q1": (commands.ReprioritizeApp,),

@@ -273,8 +273,8 @@ def limit_set(
     """Set limits; a VALUE of none removes one.
 
     max_pending_apps, max_tasks (of an app), max_app_cores and submit_per_minute refuse a submission, and so do
-    max_cores and max_memory_mb where an app alone exceeds them. While max_running_apps, max_cores or max_memory_mb is
-    used up, the company or the user is passed over.
+    max_cores, max_memory_mb and max_KIND, such as max_gpu, where an app alone exceeds them. While max_running_apps,
+    max_cores, max_memory_mb or max_KIND is used up, the company or the user is passed over.
     """
     if user is not None and company is None:
         raise click.UsageError("--user needs --company")
@@ -282,8 +282,9 @@ def limit_set(
         "cluster" if company is None else "company" if user is None else "user"
     )
     values = dict(change)
+    kinds = [each["kind"] for each in session.ask("resources")]
     for name, value in change:  # all of them or none
-        check_limit(name, value)
+        check_limit(name, value, kinds)
 
     def command(name: str) -> commands.SetLimit:
         return commands.SetLimit(scope=scope, name=name, value=values[name], company=company, user=user)

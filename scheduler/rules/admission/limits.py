@@ -21,12 +21,19 @@ NAMES = (
     "max_tasks",
     "submit_per_minute",
 )
+"""Besides these there is `max_KIND` for each registered kind of resources (semantics R4)."""
 HIGHEST = 1 << 40
 EVERYBODY = "*"
 RATE = "submit_per_minute"
+_PASSING_OVER = ("max_running_apps", "max_cores", "max_memory_mb")
 
 Holder = tuple[str, str]
 """(company, user): user "" = the company itself, `*` = each of its users; both "" = each company."""
+
+
+def kind_of(name: str) -> str:
+    """The kind of resources that a limit of that name is for, "" if it is none of a kind's (semantics R4)."""
+    return "" if name in NAMES or not name.startswith("max_") else name.removeprefix("max_")
 
 
 class Broken(NamedTuple):
@@ -44,6 +51,8 @@ class Ceiling(NamedTuple):
     max_running_apps: int | None
     max_cores: int | None
     max_memory_mb: int | None
+    kinds: tuple[tuple[str, int], ...] = ()
+    """Those of further kinds, sorted (semantics R4)."""
 
     def broken(self, standing: Standing, request: Resources, apps: int = 1) -> Broken | None:
         """The first limit that one more app of that request breaks; with 0 `apps`, more of an admitted one."""
@@ -51,6 +60,10 @@ class Ceiling(NamedTuple):
             ("max_running_apps", self.max_running_apps, standing.apps, apps),
             ("max_cores", self.max_cores, standing.claimed.cores, request.cores),
             ("max_memory_mb", self.max_memory_mb, standing.claimed.memory_mb, request.memory_mb),
+            *(
+                (f"max_{kind}", limit, standing.claimed.amount(kind), request.amount(kind))
+                for kind, limit in self.kinds
+            ),
         ):
             if limit is not None and asked and present + asked > limit:
                 return Broken(name, present, limit, asked)
@@ -59,7 +72,8 @@ class Ceiling(NamedTuple):
     def fits_alone(self, request: Resources) -> bool:
         """Whether a request would pass if nothing were claimed; else its app is no head (semantics N2)."""
         return (self.max_cores is None or request.cores <= self.max_cores) and (
-            self.max_memory_mb is None or request.memory_mb <= self.max_memory_mb
+            (self.max_memory_mb is None or request.memory_mb <= self.max_memory_mb)
+            and all(request.amount(kind) <= limit for kind, limit in self.kinds)
         )
 
 
@@ -116,8 +130,14 @@ class Limits:
 
     def ceiling(self, company: str, user: str = "") -> Ceiling | None:
         """The limits by which apps of the company, or of its user, are passed over; None if there are none."""
-        found = Ceiling(*(self.of((company, user), name) for name in Ceiling._fields))
-        return None if found == (None, None, None) else found
+        running, cores, memory_mb = (self.of((company, user), name) for name in _PASSING_OVER)
+        holders = ((company, user), (company, EVERYBODY)) if user else ((company, ""), ("", ""))
+        names = {name for holder in holders for name in self.values.get(holder, ()) if kind_of(name)}
+        kinds = tuple(
+            (kind_of(name), limit) for name in sorted(names) if (limit := self.of((company, user), name)) is not None
+        )
+        found = Ceiling(running, cores, memory_mb, kinds)
+        return None if found == (None, None, None, ()) else found
 
     def take(self, company: str, user: str, at: int) -> None:
         """A submission at `at` (ms) takes a token of its company's and its user's bucket (semantics N2)."""

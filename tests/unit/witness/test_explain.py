@@ -85,6 +85,7 @@ def test_an_app_that_is_next_waits_for_the_cluster_and_who_fills_it_is_named() -
 def test_an_app_that_its_company_is_assured_room_for_waits_for_the_workers() -> None:
     """Semantics A3: whatever others hold."""
     cluster = full()
+    cluster.turn(ConfigureCluster(settings={"reclaim": "none"}))
     cluster.submit("b1", 8, company="bolt")
     text = "no worker has 4 cores and 2048 MiB free; the nearest is w1 with 0 cores and 57344 MiB free"
     assert waits(cluster, "b1") == ("workers-full", "P1", text)
@@ -398,7 +399,7 @@ def test_the_waiting_time_of_an_app_splits_by_cause_to_the_millisecond() -> None
         "byCause": [
             {"cause": "no-live-worker", "rule": "A3", "ms": 11_000},
             {"cause": "cluster-full", "rule": "A3", "ms": 20_000},
-            {"cause": "workers-full", "rule": "P1", "ms": 4_000},
+            {"cause": "claim", "rule": "E5", "ms": 4_000},
         ],
     }
 

@@ -6,14 +6,23 @@ import pytest
 from msgspec.structs import replace
 
 from recovery.replay.rebuild import fold
-from scheduler.model.commands import Command, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.commands import (
+    Command,
+    EndedExecutor,
+    RegisterCompany,
+    RegisterKind,
+    RegisterWorker,
+    StartedExecutor,
+    SubmitApp,
+)
 from scheduler.model.errors import InvalidCommand
-from scheduler.model.events import ExecutorRevoked, RevocationWithdrawn
+from scheduler.model.events import ExecutorRevoked, RevocationWithdrawn, Shares
 from scheduler.model.grants import Grant
+from scheduler.model.resources import Resources
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster
-from tests.unit.recorded import facts
+from tests.unit.recorded import edited, facts, rechained
 from witness.audit.audit import audit
 from witness.explain import explain
 from witness.usage import Accounts
@@ -78,6 +87,50 @@ def test_the_audit_works_out_every_receipt_again() -> None:
     assert audit(facts(cluster)) == []
 
 
+def seized(*more: Command) -> tuple[Cluster, int]:
+    """A cluster where a holds 12 cores, c 4, b claims 4 of a's, and the position of the loss."""
+    cluster = Cluster()
+    for name in "abc":
+        cluster.turn(RegisterCompany(company=name))
+    cluster.turn(RegisterWorker(worker="w1", node="n1", host="h1", cores=16, memory_mb=65536))
+    for command in (submit("x", "a", 12), submit("z", "c", 4), submit("y", "b", 4), *more):
+        cluster.turn(command)
+    (seq,) = (fact.seq for fact in facts(cluster) if isinstance(fact.event, ExecutorRevoked))
+    return cluster, seq
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"app": "z", "executor": "z.0"}, "E2"),  # c has no more than its part
+        ({"app": "z", "executor": "z.0", "rule": "E3"}, "E3"),
+        ({"executor": "x.0"}, "E4"),  # it was granted before
+        ({"since": 1}, "E5"),
+        ({"shares": Shares("0/1", "1/1", "3/1", "1/1")}, "E5"),
+        ({"claimant_company": "c"}, "E5"),
+    ],
+    ids=str,
+)
+def test_a_loss_that_the_rules_do_not_allow_is_named_where_it_is(changes: dict[str, object], rule: str) -> None:
+    """Semantics E8."""
+    cluster, seq = seized(ended("x.2"))
+    assert audit(facts(cluster)) == []
+    first = audit(rechained(edited(facts(cluster), seq, **changes)))[0]
+    assert (first.seq, first.rule) == (seq, rule)
+    assert all(str(value) in first.done for value in changes.values())
+
+
+def test_a_loss_for_a_claim_that_is_not_due_is_named_where_its_room_is_held() -> None:
+    """Semantics E1: b has its part already."""
+    cluster, seq = seized(ended("x.2"), StartedExecutor(executor="x.0"))
+    log = facts(cluster)
+    *_, last = log
+    claim = [replace(log[seq - 2].event, amounts=Resources(4, 1024)), replace(log[seq - 1].event, executor="x.1")]
+    planted = [replace(last, seq=last.seq + n, event=event, command=None, cause="") for n, event in enumerate(claim, 1)]
+    first = audit(rechained([*log, *planted]))[0]
+    assert (first.seq, first.rule) == (last.seq + 1, "E1")
+
+
 def test_a_statement_counts_what_was_lost_and_what_it_had_run() -> None:
     cluster = reclaimed(ended("x.3"))
     usages = Accounts()
@@ -123,3 +176,59 @@ def test_a_signal_that_no_app_may_ask_for_is_refused() -> None:
     why = "the signal of --reclaim-signal must be one of HUP, INT, QUIT, TERM, USR1, USR2, not 'KILL'"
     with pytest.raises(InvalidCommand, match=why):
         reclaimed(signal="KILL")
+
+
+def waits(cluster: Cluster, app: str) -> tuple[str, str, str]:
+    wait = explain(facts(cluster), app)["waitsFor"]
+    return wait["cause"], wait["rule"], wait["text"]
+
+
+def test_a_claimant_waits_for_the_executors_that_are_to_leave() -> None:
+    since = "is held for it on w1 since 1970-01-01 00:00:05.000"
+    assert waits(reclaimed(), "y") == ("claim", "E5", f"room for 4 cores and 1024 MiB {since}; x.3 is to leave for it")
+
+
+def test_room_that_is_held_for_another_app_is_why_one_waits() -> None:
+    """Semantics P8: y claims 12 cores, and one of the two executors that leave for it is gone."""
+    cluster = Cluster()
+    for name in "ab":
+        cluster.turn(RegisterCompany(company=name))
+    for name in ("w1", "w2"):
+        cluster.worker(name, 16)
+    for command in (
+        replace(submit("v", "a", 16), executor_cores=16),
+        submit("x", "a", 12),
+        replace(submit("u", "a", 8), executor_cores=8),
+        replace(submit("y", "b", 12), executor_cores=12),
+        ended("x.2"),
+    ):
+        cluster.turn(command)
+    assert waits(cluster, "u") == ("held-for-others", "P8", "what is free is held on w1 for y of b")
+
+
+def test_a_claim_whose_losses_would_be_unlawful_in_the_end_is_told_so() -> None:
+    """Semantics E4: on each worker the claim needs the cores of one app and the GPUs of another, too much to lose."""
+    cluster = Cluster()
+    gpus: dict[str, tuple[str, ...]] = {"gpu": ("0", "1")}
+    cluster.turn(RegisterKind(kind="gpu"))
+    for name, cores in (("a", 20), ("b", 12)):
+        cluster.turn(RegisterCompany(company=name, cores=cores, memory_mb=cores * 1024, borrow=True))
+    for name in ("w1", "w2"):
+        offer = RegisterWorker(worker=name, node=name, host=name, cores=16, memory_mb=16384, resources=gpus)
+        cluster.turn(offer)
+
+    def sized(app: str, company: str, cores: int, **resources: int) -> SubmitApp:
+        size = {"executor_cores": cores, "executor_memory_mb": cores * 1024, "executor_resources": resources}
+        return replace(submit(app, company, cores), **size)
+
+    for number in (1, 2):
+        cluster.turn(sized(f"large{number}", "a", 14))
+    for number in (1, 2):
+        cluster.turn(sized(f"gpus{number}", "a", 2, gpu=2))
+    cluster.turn(sized("y", "b", 10, gpu=2))
+    assert {worker.free.cores for worker in cluster.state.workers.values()} == {0}
+    text = (
+        "b holds 0 cores and 0 MiB of its part, 12 cores and 12288 MiB, but no executors can leave for 10 cores and "
+        "10240 MiB and 2 gpu without taking from a company what it is assured"
+    )
+    assert waits(cluster, "y") == ("reclaim-unlawful", "E4", text)

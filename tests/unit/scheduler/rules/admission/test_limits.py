@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scheduler.model.commands import KillApp, RegisterCompany, RemoveCompany, ScaleApp, SetLimit, SubmitApp
-from scheduler.model.errors import InvalidCommand, LimitExceeded, UnknownCompany
+from scheduler.model.commands import (
+    KillApp,
+    RegisterCompany,
+    RegisterKind,
+    RemoveCompany,
+    ScaleApp,
+    SetLimit,
+    SubmitApp,
+)
+from scheduler.model.errors import InvalidCommand, InvariantViolated, LimitExceeded, UnknownCompany
 from scheduler.model.events import LimitSet
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.limits import Limits
@@ -319,3 +327,41 @@ def test_nobody_looks_at_limits_while_there_are_none(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(Limits, name, looked)
     assert admitted(cluster.turn(fixed("a1", 8), fixed("a2"), fixed("b1", user="bob"))) == ["a1", "b1", "a2"]
     cluster.ended("a1.0", done=True)
+
+
+def with_gpus(*limit: SetLimit) -> Cluster:
+    """A cluster with four GPUs and these limits."""
+    cluster = shared()
+    cluster.turn(RegisterKind(kind="gpu"))
+    gpus = ("0", "1", "2", "3")
+    cluster.turn(replace(given.worker("w1", 16), resources={"gpu": gpus}), *limit)
+    return cluster
+
+
+def gpu_app(app: str, number: int, user: str = "ann") -> SubmitApp:
+    """An app of one executor with so many GPUs."""
+    return fixed(app, user=user, executor_resources={"gpu": number})
+
+
+@pytest.mark.parametrize(("user", "holder"), [("ann", "user ann in acme"), (None, "company acme")])
+def test_a_further_kind_is_limited_as_cores_are(user: str | None, holder: str) -> None:
+    """Semantics R4: a claim up to the limit is admitted, one beyond it waits, one alone beyond it is refused."""
+    cluster = with_gpus(limited("max_gpu", 2, "acme", user))
+    with pytest.raises(LimitExceeded, match=f"limit max_gpu of {holder} is 2, and the app alone requests 3 gpu"):
+        cluster.turn(gpu_app("a0", 3))
+    assert admitted(cluster.turn(gpu_app("a1", 2), gpu_app("a2", 1), fixed("a3"))) == ["a1"]
+    wait = waits_for(cluster.state, cluster.state.apps["a2"])
+    assert wait is not None
+    assert wait.tell()[0] == f"limit max_gpu of {holder}: claims 2 of 2, 1 asked"
+    assert look(cluster.state, "limits", {})[0]["present"] == 2
+    again = restored(lines(cluster.state))
+    assert again.digest() == cluster.state.digest()
+    assert admitted(cluster.turn(limited("max_gpu", None, "acme", user))) == ["a2", "a3"]
+
+
+def test_a_limit_of_a_kind_that_is_not_registered_is_refused() -> None:
+    """Semantics R1."""
+    with pytest.raises(InvalidCommand, match=r"no limit is named 'max_gpus'; the limits are .*, max_gpu$"):
+        with_gpus(limited("max_gpus", 1))
+    with pytest.raises(InvariantViolated, match="limit 'max_fpga' cannot be 1"):
+        given.fold([LimitSet(name="max_fpga", value=1)])
