@@ -58,7 +58,7 @@ def _report(evidence: Evidence, violations: list[Violation], rig: Rig, run: dict
             "refused": len(settled["fail"]),
             "unknown": len(evidence.sent.keys() - settled["ok"] - settled["fail"]),
         },
-        "apps": {reason: ends.count(reason) for reason in ("finished", "failed", "killed")},
+        "apps": {reason: ends.count(reason) for reason in ("finished", "failed", "killed", "expired")},
         "tasks": {"begun": len(begun), "begun_again": len(begun) - len(set(begun)), "executors": len(executors)},
         "log": {
             "events": len(evidence.facts),

@@ -165,6 +165,19 @@ def _cores_promised_twice(evidence: Evidence) -> Iterator[str]:
             )
 
 
+def _addresses_promised_twice(evidence: Evidence) -> Iterator[str]:
+    held: dict[tuple[str, str, str], str] = {}
+    for record, data in evidence.of_type(*ALLOCATED, *REMOVED):
+        for place in [place for place, holder in held.items() if holder == _grantee(data)]:
+            del held[place]
+        if record.type in ALLOCATED:
+            for kind, addresses in data["addresses"].items():
+                for place in [(data["worker"], kind, address) for address in addresses]:
+                    if place in held:
+                        yield f"log position {record.seq}: {_grantee(data)} is granted {place}, as is {held[place]}"
+                    held[place] = _grantee(data)
+
+
 def _skipped_tasks(evidence: Evidence) -> Iterator[str]:
     ended: dict[str, set[int]] = defaultdict(set)
     for trace in evidence.traces:
@@ -230,6 +243,8 @@ def _wrong_ends(evidence: Evidence) -> Iterator[str]:
             yield f"{app} was killed, which nobody asked for"
         elif reason == "failed" and how != "fails":
             yield f"{app} failed, but its command does not: {detail}"
+        elif reason == "expired" and data["max_runtime_s"] is None:
+            yield f"{app} expired, though it may run for ever"
         elif reason == "finished" and how == "fails":
             yield f"{app} finished, but its command fails"
     left: dict[str, str] = {}
@@ -268,6 +283,7 @@ PROMISES: dict[str, Callable[[Evidence], Iterator[str]]] = {
     "nothing is in the log that nobody asked for": _never_sent,
     "the log is whole, and every decision follows from it": _deviations,
     "no core was promised twice": _cores_promised_twice,
+    "no address was promised twice": _addresses_promised_twice,
     "no task was skipped": _skipped_tasks,
     "no executor ran twice": _twins,
     "nothing ran that was not granted": _never_granted,

@@ -22,7 +22,7 @@ from fairlog.local.up import as_fairlog
 from recovery.archive.archive import open_log
 from recovery.failover.lease import members
 from recovery.replay.rebuild import fold
-from scheduler.model.commands import ConfigureCluster, RegisterCompany
+from scheduler.model.commands import ConfigureCluster, RegisterCompany, RegisterKind, SetLimit
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.model.events import AppRegistered
 from scheduler.rules.state import ClusterState
@@ -36,14 +36,14 @@ from tests.chaos.checker import Evidence
 from tests.chaos.faults import Fault
 from tests.chaos.history import read_history, read_traces
 from tests.chaos.stores import Replicated, Single, Store
-from tests.chaos.tenant import Tenancy, run_tenant
+from tests.chaos.tenant import KIND, Tenancy, run_tenant
 from tests.waiting import HOPELESS_S
 from workers.processes import kill_until_gone, send_signal
 from workers.rundir import RunDir
 
 CLUSTER = "chaos"
 MASTERS, AGENTS, CLIENTS = 3, 3, 3
-OFFER = ("--cores", "8", "--memory", "4G")
+OFFER = ("--cores", "8", "--memory", "4G", "--resource", f"{KIND}=2")
 SETTINGS = {
     "min_executor_cores": 2,
     "min_executor_memory_mb": 512,
@@ -53,7 +53,13 @@ SETTINGS = {
     "executor_idle_timeout_s": 2,
     "archive_after_events": 50,
     "archive_retain_events": 100,
+    "reclaim": "firm",
+    "min_runtime_s": 0,
+    "reclaim_patience_s": 1,
+    "kill_grace_s": 1,
 }
+MOST_OF_A_USER = 3
+"""How many apps of each user may run at once."""
 COMPANIES = ("acme", "bolt", "crux")
 LEASE_S = 1.5
 LOOK_S = 0.05
@@ -99,15 +105,17 @@ class Rig:
 
     def _start(self) -> None:
         self._store.start()
-        for child in (*self._masters, *self._agents):
+        for child in self._masters:
             child.start()
         with connect(self._store.url) as store:
             client = Client(store, CLUSTER, timeout_s=HOPELESS_S)
             archive = {"archive_url": (self._folder / "archive").as_uri()}
             client.send(ConfigureCluster(settings=SETTINGS | archive))
+            client.send(RegisterKind(kind=KIND))
             for company in COMPANIES:
                 client.send(RegisterCompany(company=company, borrow=True))
-        for child in self._clients:
+                client.send(SetLimit("user", "max_running_apps", MOST_OF_A_USER, company=company, user="*"))
+        for child in (*self._agents, *self._clients):
             child.start()
 
     def run(self, faults: Sequence[Fault], seconds: float, progress: Callable[[str], None]) -> None:

@@ -30,6 +30,9 @@ DIES = 0.04
 DIES_WITHIN_S = 0.005
 ALONE, DRIVEN, ELASTIC = 0.1, 0.1, 0.15
 """The probabilities that an app is only a driver, has a driver besides its tasks (if it succeeds), or is elastic."""
+LATER, BRIEF, OF_A_KIND = 0.1, 0.05, 0.15
+"""The probabilities that an app waits for another, may run for a second only, or has tasks that need a `KIND`."""
+KIND = "gpu"
 SUPERVISED = {"driver": True, "supervise": True, "driver_memory_mb": 256}
 HOW = ("ok", "ok", "ok", "ok", "ok", "ok", "fails", "fails-once")
 TASK = Path(__file__).with_name("task.sh")
@@ -101,8 +104,17 @@ class Tenant:
             command=("/bin/sh", str(TASK), how, seconds),
             cwd=self._tenancy.traces,
             retries=1 if how == "fails-once" else 0,
+            priority=self._draw.randint(-1, 1),
+            **self._order(),
             **self._demand(how),
         )
+
+    def _order(self) -> dict[str, Any]:
+        """Sometimes the app waits for the end of another one, or may run for a second only."""
+        odds = self._draw.random()
+        if self._open and odds < LATER:
+            return {"after": {"any": (self._draw.choice(self._open),)}}
+        return {"max_runtime_s": 1} if odds > 1 - BRIEF else {}
 
     def _demand(self, how: str) -> dict[str, Any]:
         """The app's request: cores for tasks, elastic executors, a driver besides the tasks, or only a driver."""
@@ -113,7 +125,9 @@ class Tenant:
         if odds > 1 - ELASTIC:
             return {**tasks, "elastic": (1, 3)}
         driver = SUPERVISED if how == "ok" and odds < ALONE + DRIVEN else {}
-        return {**tasks, "cores": self._draw.choice((2, 4, 6, 8)), **driver}
+        cores = {"cores": self._draw.choice((2, 4, 6, 8)), "cores_per_task": self._draw.choice((1, 1, 2))}
+        kinds = {"task_resources": {KIND: self._draw.choice(("1", "1/2"))}} if self._draw.random() < OF_A_KIND else {}
+        return {**tasks, **cores, **driver, **kinds}
 
     def _carry_out(self, command: Command, identity: str) -> None:
         """Send `command`, and repeat it under the same id while its outcome is unknown.
@@ -150,7 +164,7 @@ class Tenant:
             except (NoMaster, RedisError):
                 time.sleep(PAUSE_S)
             else:
-                if found["state"] in {"finished", "failed", "killed"}:
+                if found["state"] in {"finished", "failed", "killed", "expired"}:
                     self._open.remove(app)
 
 

@@ -76,6 +76,7 @@ class Run:
         self.client(8_000, KillApp(app="c"))
         self.turn(9_000, *(EndedExecutor(executor=f"{app}.0", reason="killed") for app in "abc"))
         self.turn(9_200, EndedDriver(driver="d.driver-0", worker="w", reason="exited", exit_code=0))
+        self.turn(9_250, EndedExecutor(executor="d.0", reason="killed"))
         self.refused(9_300, "no", replace(submission("no", REFUSED), company="nobody"))
 
     def turn(self, at: int, *commands: Command, cause: str = "") -> int:
@@ -185,6 +186,11 @@ def grant_on_a_worker_that_is_gone(run: Run) -> None:
     run.change(ExecutorAllocated, worker="nowhere")
 
 
+def promise_an_address_twice(run: Run) -> None:
+    for number in (1, 2):
+        run.change(ExecutorAllocated, number, addresses={"gpu": ("0",)})
+
+
 def skip_a_task(run: Run) -> None:
     run.traces = [trace for trace in run.traces if (trace.app, trace.what, trace.task) != ("a", "end", 1)]
 
@@ -253,6 +259,10 @@ def hold_a_grant_for_ever(run: Run) -> None:
     del run.entries[run.place(ExecutorRemoved, 2)]
 
 
+def expire_an_app_that_may_run_for_ever(run: Run) -> None:
+    run.change(AppRemoved, reason="expired")
+
+
 def lose_a_worker_right_after_an_election(run: Run) -> None:
     run.turn(9_500, LoseWorker(worker="w", last_seen=100))
 
@@ -277,6 +287,7 @@ PLANTED: dict[Callable[[Run], None], str] = {
     promise_a_core_twice: "no core was promised twice",
     promise_memory_twice: "no core was promised twice",
     grant_on_a_worker_that_is_gone: "no core was promised twice",
+    promise_an_address_twice: "no address was promised twice",
     skip_a_task: "no task was skipped",
     skip_a_driver: "no task was skipped",
     start_a_driver_twice: "no executor ran twice",
@@ -292,6 +303,7 @@ PLANTED: dict[Callable[[Run], None], str] = {
     never_end_an_app: "every app ended as it should",
     fail_an_app_whose_command_does_not: "every app ended as it should",
     finish_an_app_whose_command_fails: "every app ended as it should",
+    expire_an_app_that_may_run_for_ever: "every app ended as it should",
     kill_an_app_that_nobody_wants_killed: "every app ended as it should",
     hold_a_grant_for_ever: "every app ended as it should",
     lose_a_worker_right_after_an_election: "no worker was declared lost too early",
