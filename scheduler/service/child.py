@@ -79,8 +79,8 @@ class Forked:
         self, program: Callable[[], object], *, log: Path | None = None, keep: int = 2, cwd: Path | None = None
     ) -> None:
         self.returncode: int | None = None
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
         output = None if log is None else log.open("ab")
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -108,15 +108,10 @@ class Forked:
             time.sleep(_POLL_S)
         return code
 
-    def terminate(self) -> None:
-        """Send SIGTERM unless it has ended."""
+    def send_signal(self, number: int) -> None:
+        """Send it a signal unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send SIGKILL unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
 
 
 def _live(
@@ -142,9 +137,6 @@ def _live(
             os.dup2(output, 2)
         os.closerange(3, keep)
         os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as the process lives
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - likewise
-        sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
         if cwd is not None:
             os.chdir(cwd)
         program()
@@ -238,7 +230,7 @@ class Child:
     def ask_to_stop(self) -> None:
         """Send SIGTERM."""
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(signal.SIGTERM)
 
     def wait(self, deadline: float | None = None) -> None:
         """Wait for its end; kill it at `deadline` (monotonic, s)."""
@@ -247,7 +239,7 @@ class Child:
         try:
             self._process.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
     def last_words(self) -> str:

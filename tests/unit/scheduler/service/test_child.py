@@ -98,9 +98,9 @@ except subprocess.TimeoutExpired:
     print("runs", itself.poll())
 os.write(ours, b"x")
 print(itself.wait(), *(Forked(program, log=log).wait() for program in (raises, sys.exit, lambda: sys.exit("a reason"))))
-for stop in (Forked.terminate, Forked.kill):
+for number in (signal.SIGTERM, signal.SIGKILL):
     waits = Forked(signal.pause)
-    stop(waits)
+    waits.send_signal(number)
     print(waits.wait(), signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL)
 """
 
