@@ -216,9 +216,7 @@ def grown(state: ClusterState, at: int) -> Iterator[AppChanged]:
 
 
 def _wish(state: ClusterState, app: App) -> Iterator[AppChanged]:
-    """The stated demand, as far as the company and the cluster have room (L1); not once tasks ran out (S6)."""
-    if app.done_cores:
-        return
+    """The stated demand, as far as the company and the cluster have room (semantics L1)."""
     limit, target, sizing = app.executor_limit or 0, app.target or 0, app.sizing
     if isinstance(sizing, Fixed) and (more := _room_for(state, app, sizing, target - limit)):
         limit += more

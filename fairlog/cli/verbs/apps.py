@@ -381,7 +381,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
             and value is not False
             and value not in (None, "", [])
         ):
-            label = re.sub("[A-Z]", lambda capital: f" {capital[0].lower()}", name.removesuffix("Ms"))
+            label = re.sub("[A-Z]", lambda capital: f" {capital[0].lower()}", name)
             click.echo(f"{label:<18} {_in_words(name, value)}")
     if found["driver"] is not None:
         where, size = found["driver"], size_text(found["driver"]["memory"])

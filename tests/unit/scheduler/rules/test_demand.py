@@ -131,15 +131,6 @@ class TestScale:
         assert reached(cluster.ended("a1.1", done=True)) == []
         assert len(reached(cluster.turn(scale("a1", 2)))) == 2
 
-    def test_a_wish_rises_no_further_once_an_executor_found_no_task(self) -> None:
-        """Semantics S6, L1: else one executor after the other would start and end."""
-        cluster = cluster_of(offer("w1", 16))
-        cluster.submit("a1", 4)
-        cluster.turn(scale("a1", 10))
-        assert cluster.state.apps["a1"].executor_limit == 4
-        assert asked(cluster.ended("a1.3", done=True)) == []
-        assert asked(cluster.turn(scale("a1", 11)))[-1] == (4, 16), "a demand that is stated anew"
-
     def test_a_pending_app_waits_under_its_new_request(self) -> None:
         cluster = cluster_of(offer("w1", 8))
         cluster.submit("a1", 8)
