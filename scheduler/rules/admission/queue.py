@@ -231,7 +231,7 @@ class AppQueue:
     def lapse(self, app: Pending, position: int) -> None:
         """At this log position the app's reservation ends without its admission (semantics C7)."""
         company = self.companies[app.company]
-        company.limit.lapse(app, self.basis.at)
+        company.limit.lapse(app, self.basis.at, is_head=company.users[app.user].head is app)
         del company.reserved[app.app]
         company.lapsed[app.app] = position
         self._note(app.company)

@@ -194,11 +194,11 @@ class QuotaLimit:
         elif (group := self.groups.get(old.request)) is not None and old.app in group.heads:
             group.heads[old.app] = group.heads[old.app][0], new
 
-    def lapse(self, app: Pending, at: int) -> None:
+    def lapse(self, app: Pending, at: int, *, is_head: bool) -> None:
         """Reserve for the app no longer; if it is a head, it is one from `at` (ms) on (semantics C7)."""
         self.release(app.app)
-        group = self.groups.get(app.request)
-        if group is not None and group.reserving:
+        if is_head:
+            group = self.groups[app.request]
             group.reserving -= 1
             group.heads[app.app] = at, app
 

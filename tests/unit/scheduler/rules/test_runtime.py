@@ -27,7 +27,7 @@ from scheduler.model.grants import Grant
 from scheduler.rules.assignments import all_grants, changed_grants
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.views import app as view_of
-from tests.property.given import Cluster, admitted, shared, submission
+from tests.property.given import Cluster, admitted, shared, submission, worker
 
 FIXED: dict[str, Any] = {"executor_cores": 4, "executor_memory_mb": 1024, "memory_per_task_mb": None}
 
@@ -106,6 +106,15 @@ def test_an_expired_app_takes_no_commands() -> None:
         with pytest.raises(AppEnded, match="app 'a1' has already ended: expired"):
             cluster.turn(command)
     assert cluster.turn(EndApp(app="a1", reason="finished")) == []
+
+
+def test_the_request_of_an_app_that_expired_follows_no_worker_that_joins() -> None:
+    """Semantics X2, S5."""
+    cluster = shared(w1=8)
+    cluster.turn(timed(sizing="one-per-worker", executor_memory_mb=1024, memory_per_task_mb=None))
+    cluster.turn(StartedExecutor(executor="a1.0"))
+    assert "AppExpired" in kinds(cluster.turn(after_s=60))
+    assert "AppChanged" not in kinds(cluster.turn(worker("w2", 8)))
 
 
 def test_an_elastic_app_that_expired_neither_grows_nor_returns_executors() -> None:

@@ -1,0 +1,22 @@
+"""Room that is reserved for an app that its company's quota holds back (semantics C7)."""
+
+from __future__ import annotations
+
+from scheduler.model.commands import ReprioritizeApp
+from scheduler.model.events import ReservationLapsed, RoomReserved
+from tests.property.given import Cluster
+
+
+def test_a_reservation_lapses_whose_app_is_not_the_head_of_its_queue_any_more() -> None:
+    """Semantics C7, Q1: the head that asks for as much keeps its own."""
+    cluster = Cluster({"quota_patience_s": 2})
+    cluster.company("acme", 16, 65536)
+    cluster.worker("w1", 64)
+    for number, cores in enumerate((8, 16, 16)):
+        cluster.submit(f"a{number}", cores)
+    assert cluster.turn(after_s=3) == [RoomReserved(app="a1")]
+    cluster.turn(ReprioritizeApp(app="a1", priority=-3))
+    assert cluster.turn(after_s=3) == [RoomReserved(app="a2")]
+    (lapsed,) = cluster.turn(after_s=16)
+    assert lapsed == ReservationLapsed(app="a1")
+    assert [(app, reserved) for app, _, reserved in cluster.state.queue.held_back()] == [("a2", True)]
