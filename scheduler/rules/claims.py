@@ -42,8 +42,7 @@ def usable_executors(app: App) -> int:
         return 0
     if need.growing:
         return number * size.cores if app.left_executors > 0 else 0
-    if by_memory < number:
-        number = by_memory
+    number = min(number, by_memory)
     if size.others:
         number = min(number, app.affords(size))
     return number if app.executor_limit is None else max(0, min(number, app.left_executors))
