@@ -58,6 +58,7 @@ from scheduler.rules.entities import (
 )
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.followers import Followers
+from scheduler.rules.holders import Holders
 from scheduler.rules.ledger import Balance, Usage, add_request, move_grant
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -115,8 +116,8 @@ class ClusterState:
         self.drivers: dict[str, Allocation] = {}
         self.holds: dict[int, Hold] = {}
         """What is held for apps, by the position of its event (semantics P8, E5)."""
-        self.holders: dict[str, dict[str, App]] = {}
-        """Company -> its admitted apps that have executors."""
+        self.holders = Holders()
+        """The admitted apps that have executors."""
         self.elastics: dict[str, dict[str, App]] = {}
         """Company -> its elastic apps in waitingApps."""
         self.driver_cores = 0
@@ -378,7 +379,7 @@ class ClusterState:
         self._reconsider(app)
         app.owed_since = owed_since
         if app.executors and not app.expired_at:
-            self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
+            self.holders.add(app)
         self._set_timers(app)
         self.queue.touch(app.spec.company, app.spec.user)
 
@@ -435,6 +436,7 @@ class ClusterState:
             self._reconsider(app)
         for executor in self.executors.values():
             self._set_takeable(executor)
+        self.holders.misplace()
         self._wait_to_forget()
         self._forget_ended()
 
@@ -696,6 +698,7 @@ class ClusterState:
     def _app_reprioritized(self, event: events.AppReprioritized) -> None:
         app = self.apps[event.app]
         app.priority = event.priority
+        self.holders.move(app)
         if not app.admitted and app.ready:
             app.queued = self.queue.reprioritize(app.queued, event.priority)
         else:
@@ -793,7 +796,7 @@ class ClusterState:
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
-        self._drop_holder(app)
+        self.holders.drop(app)
         if app.troubles:
             self._timers.changed[app.submitted] = app
         app.wanted = ()
@@ -844,7 +847,7 @@ class ClusterState:
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
-        self._drop_holder(app)
+        self.holders.drop(app)
         app.wanted = ()
         self.wishes.pop(event.app, None)
         self.elastics.get(app.spec.company, {}).pop(event.app, None)
@@ -884,7 +887,7 @@ class ClusterState:
         )
         app.owed_since = self.at
         if not app.executors:
-            self.holders.setdefault(app.spec.company, {})[event.app] = app
+            self.holders.add(app)
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         if self.settings.reclaim == "firm":
             self._set_takeable(executor)
@@ -961,6 +964,7 @@ class ClusterState:
             self.holds[event.hold].leaving[executor.id] = executor
             if app.losses[-1:] != (self.at,):
                 app.losses = (*app.losses, self.at)[-self.settings.max_reclaims :]
+                self.holders.move(app)
         self._reconsider(app)
 
     def _revocation_withdrawn(self, event: events.RevocationWithdrawn) -> None:
@@ -995,7 +999,7 @@ class ClusterState:
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
         if not app.executors:
-            self._drop_holder(app)
+            self.holders.drop(app)
         if executor.status == "running":
             app.running -= 1
         elif executor.status == "stopping":
@@ -1029,12 +1033,6 @@ class ClusterState:
                 self._timers.changed[app.submitted] = app
             if (number := suspect_failures(self.settings)) and is_quick(executor.running_since, self.at):
                 worker.quick_ends = (*worker.quick_ends, QuickEnd(executor.id, app.spec.app, self.at))[-number:]
-
-    def _drop_holder(self, app: App) -> None:
-        """The app has no executors any more, or has ended."""
-        holders = self.holders.get(app.spec.company, {})
-        if holders.pop(app.spec.app, None) is not None and not holders:
-            del self.holders[app.spec.company]
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
