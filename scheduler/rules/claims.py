@@ -199,12 +199,15 @@ class Claims:
         """
         need, more = app.need, app.more
         if held is not None:
-            app.standings[1].held += held
             given = need.multiples.get(held, 0)
             if 0 < given <= app.usable <= need.most and app.executor_limit is None:
                 # most grants: what it is granted it could use before
-                self._set_usable(app, app.usable - given)
-                app.more = more - held if app.usable else NOTHING
+                app.usable -= given
+                if app.usable:
+                    app.more = more - held
+                else:
+                    app.more = NOTHING
+                    del need.owed[app.admitted]
                 return NOTHING
         usable = usable_executors(app)
         if usable != app.usable or moved or not need.simple:
@@ -254,7 +257,10 @@ class Claims:
     def stay(self, allocation: Allocation, app: App, *, live: bool) -> None:
         """Its worker is live from now on, or not any more."""
         change = allocation.resources if live else -allocation.resources
-        app.standings[1].held += change
+        company = app.standings[1]
+        company.stranded -= change
+        if company.stranded == NOTHING:
+            company.stranded = NOTHING
         self._count(app, change)
 
     def review(self) -> tuple[list[Need], dict[tuple[str, str], None]]:

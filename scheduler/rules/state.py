@@ -330,6 +330,7 @@ class ClusterState:
                 self.holds[allocation.claim].leaving[allocation.id] = allocation
         for name, company in self.companies.items():
             standing = self.claims.of(name)
+            standing.balance, standing.stranded = company.balance, company.balance.granted
             selected = company.last_selected
             self.queue.add_company(name, company.balance, company.usage, last_selected=selected, standing=standing)
             for user_name, user in company.users.items():
@@ -446,6 +447,7 @@ class ClusterState:
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         standing = self.claims.of(event.company)
+        standing.balance = company.balance
         self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
         if self.limits.values:
             self.queue.set_limits(event.company, self.limits)
@@ -1078,15 +1080,17 @@ class ClusterState:
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         move_grant(app, worker, grant)
-        live = worker.status == "alive"
-        if live:
+        if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
+            change = self.claims.update(app, grant)
+        else:
+            app.standings[1].stranded += grant
+            change = self.claims.update(app)
         if app.unserved:
             self.claims.serve(app)
             self.queue.touch(app.spec.company, app.spec.user)
         elif self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
-        change = self.claims.update(app, grant if live else None)
         if change is not NOTHING:
             lower = app.spec.elastic is None and NOTHING.covers(change)
             self.queue.touch(app.spec.company, app.spec.user, lower=lower)
