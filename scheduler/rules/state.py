@@ -646,16 +646,16 @@ class ClusterState:
         if user is None:
             user = company.users[event.user] = User()
         need = self.claims.need(event, event.sizing, event.requested, event.executor_limit, event.driver or NOTHING)
-        ready = self.head, self.head, self.at, event.priority
+        requested, head, at = event.requested, self.head, self.at
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready, need),
+            Pending(event.app, event.company, event.user, event.kind, requested, head, head, at, event.priority, need),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
-            submitted=self.head,
-            submitted_at=self.at,
-            requested=event.requested,
+            submitted=head,
+            submitted_at=at,
+            requested=requested,
             executor_limit=event.executor_limit,
             sizing=event.sizing,
             max_runtime_s=event.max_runtime_s,

@@ -334,10 +334,10 @@ class AppQueue:
         insort(apps, (self._rank(app, self._step_ms), app))
         insort(queue.by_readiness, (app.ready, app.ready_at))
         self.arrivals[app.app] = app
-        if apps[0][1] is app:
+        if apps[0][1] is app:  # else the user has the same heads as before
             self._set_heads(company, queue)
-        company.moved[app.user] = None
-        self._note(app.company, company)
+            company.moved[app.user] = None
+            self._note(app.company, company)
 
     def remove(self, app: Pending) -> None:
         """Take an app out of its user's queue."""
@@ -505,11 +505,11 @@ class AppQueue:
         if not self.arrivals or (found := self._lone()) is not None:
             return found if self.arrivals else None
         self._settle()
+        companies, version = self.companies, self.parts.version
         for _, _, _, name in self._order:
-            company = self.companies[name]
-            part = company.part if company.part_version == self.parts.version else self._part(company)
-            if company.keeps:
-                keeps = self._keeps(company, part)
+            company = companies[name]
+            if company.keeps or company.part_version != version:
+                keeps = self._keeps(company, self._part(company))
                 company.keeps = any(map(keeps, company.asks))
                 if company.keeps and (found := self._first_of(name, company, keeps)) is not None:
                     return found
