@@ -368,7 +368,7 @@ class ClusterState:
         self.waiting[app.spec.app] = app
         self.queue.companies[app.spec.company].admitted += 1
         if not app.next_executor and not app.next_driver:
-            self.claims.admit(app)
+            self.claims.await_grant(app)
         if app.target is not None and not app.expired_at:
             self.wishes[app.spec.app] = app
         if app.spec.driver is not None and app.driver is None and not app.expired_at:
@@ -726,7 +726,6 @@ class ClusterState:
         if self.claims.counts_apps:
             self.claims.count(app, pending=-1, admitted=1)
         self.claims.admit(app)
-        self.claims.update(app)
         company = self.companies[event.company]
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
@@ -1009,7 +1008,8 @@ class ClusterState:
             if executor.claim in self.holds:
                 self.holds[executor.claim].leaving.pop(event.executor, None)
         app.started -= executor.started
-        self._count_runtime(app)
+        if app.max_runtime_s is not None:
+            self._count_runtime(app)
         if event.reason == "failed":
             app.failures += 1
         if event.done:
