@@ -16,9 +16,9 @@ from scheduler.rules.state import ClusterState
 COMPANIES, USERS_PER_COMPANY = 8, 10
 
 
-def companies() -> list[RegisterCompany]:
-    """The companies of the cluster."""
-    return [RegisterCompany(company=f"company{number}") for number in range(COMPANIES)]
+def companies(number: int = COMPANIES) -> list[RegisterCompany]:
+    """So many companies of the cluster."""
+    return [RegisterCompany(company=f"company{each}") for each in range(number)]
 
 
 def worker(number: int, *, cores: int = 16, memory_mb: int = 65_536) -> RegisterWorker:
@@ -26,13 +26,16 @@ def worker(number: int, *, cores: int = 16, memory_mb: int = 65_536) -> Register
     return RegisterWorker(worker=f"w{number:05}", node="node", host=f"h{number}", cores=cores, memory_mb=memory_mb)
 
 
-def submission(number: int, *, cores: int = 8, prefix: str = "app") -> SubmitApp:
-    """App `number`; companies and their users take turns."""
+def submission(
+    number: int, *, cores: int = 8, prefix: str = "app", companies: int = COMPANIES, priority: int = 0
+) -> SubmitApp:
+    """App `number`; so many companies and their users take turns."""
     return SubmitApp(
         app=f"{prefix}-{number}",
-        company=f"company{number % COMPANIES}",
-        user=f"user{number // COMPANIES % USERS_PER_COMPANY}",
+        company=f"company{number % companies}",
+        user=f"user{number // companies % USERS_PER_COMPANY}",
         cores=cores,
+        priority=priority,
         command=("python", "-m", "report", "--day", str(number)),
     )
 

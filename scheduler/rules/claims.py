@@ -32,13 +32,13 @@ def usable_executors(app: App) -> int:
     need, size, spec = app.need, app.need.executor, app.spec
     if app.ended is not None or not app.admitted or app.expired_at or not size.cores:
         return 0
-    if spec.driver is None and spec.cores is not None:  # most apps: save the calls
-        requested, granted = app.requested, app.granted
-        cores, memory_mb = requested.cores - granted.cores - app.done_cores, requested.memory_mb - granted.memory_mb
-    else:
-        cores, memory_mb = app.left_cores, app.left_executor_memory_mb
+    simple = spec.driver is None and spec.cores is not None  # most apps: save the calls
+    cores = app.requested.cores - app.granted.cores - app.done_cores if simple else app.left_cores
+    if cores < size.cores:
+        return 0
+    memory_mb = app.requested.memory_mb - app.granted.memory_mb if simple else app.left_executor_memory_mb
     number, by_memory = cores // size.cores, memory_mb // size.memory_mb
-    if number <= 0 or by_memory <= 0 or (size.others and not app.affords(size)):
+    if by_memory <= 0 or (size.others and not app.affords(size)):
         return 0
     if need.growing:
         return number * size.cores if app.left_executors > 0 else 0
@@ -165,7 +165,19 @@ class Claims:
             standing.apps += admitted
 
     def admit(self, app: App) -> None:
-        """Count an app that was admitted and granted nothing yet (semantics O3)."""
+        """Count an app that was admitted just now."""
+        self.await_grant(app)
+        need = app.need
+        number = need.multiples.get(app.requested, 0)
+        if 0 < number <= need.most and app.executor_limit is None:  # most apps: it can use all that it requests
+            app.more = app.requested
+            self._set_usable(app, number)
+            self._count(app, app.more)
+        else:
+            self.update(app)
+
+    def await_grant(self, app: App) -> None:
+        """The app was granted nothing yet (semantics O3)."""
         if self.counts_unserved:
             app.unserved = True
             for standing in app.standings[1:]:
@@ -184,7 +196,7 @@ class Claims:
         for app in apps:
             app.unserved = False
             if not app.next_executor and not app.next_driver:
-                self.admit(app)
+                self.await_grant(app)
 
     def restate(self, app: App, before: Resources) -> None:
         """The app, which requested `before`, requests something else."""
@@ -199,12 +211,15 @@ class Claims:
         """
         need, more = app.need, app.more
         if held is not None:
-            app.standings[1].held += held
             given = need.multiples.get(held, 0)
             if 0 < given <= app.usable <= need.most and app.executor_limit is None:
                 # most grants: what it is granted it could use before
-                self._set_usable(app, app.usable - given)
-                app.more = more - held if app.usable else NOTHING
+                app.usable -= given
+                if app.usable:
+                    app.more = more - held
+                else:
+                    app.more = NOTHING
+                    del need.owed[app.admitted]
                 return NOTHING
         usable = usable_executors(app)
         if usable != app.usable or moved or not need.simple:
@@ -254,7 +269,10 @@ class Claims:
     def stay(self, allocation: Allocation, app: App, *, live: bool) -> None:
         """Its worker is live from now on, or not any more."""
         change = allocation.resources if live else -allocation.resources
-        app.standings[1].held += change
+        company = app.standings[1]
+        company.stranded -= change
+        if company.stranded == NOTHING:
+            company.stranded = NOTHING
         self._count(app, change)
 
     def review(self) -> tuple[list[Need], dict[tuple[str, str], None]]:

@@ -198,12 +198,12 @@ class Need:
     owed: dict[int, App] = attribute(default_factory=dict)
     """The apps that can still use any executor, or whose driver waits, by position of admission."""
     multiples: dict[Resources, int] = attribute(default_factory=dict)
-    """The sizes of one to eight of the executors, if it is simple."""
+    """The sizes of so many of the executors, if it is simple: what most apps request and are granted."""
 
     def __post_init__(self) -> None:
         self.simple = not (self.growing or self.driver.cores or self.executor.others)
         if self.simple and self.executor.cores:
-            self.multiples = {self.executor * number: number for number in range(1, 9)}
+            self.multiples = {self.executor * number: number for number in range(1, 33)}
 
     def more(self, app: App, fleet: Fleet) -> Resources:
         """What the app can still use, at most the live cluster (semantics A8)."""

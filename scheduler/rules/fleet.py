@@ -11,9 +11,10 @@ and would be faster above 10,000.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import merge
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources, amounts_of
@@ -45,6 +46,12 @@ WORKER_SELECTIONS = {
     )
 }
 """Setting `worker_selection` -> its order."""
+_RANKS: dict[str, Callable[[Shape], object]] = {
+    "cores": attrgetter("cores"),
+    "memory": attrgetter("memory_mb"),
+    "id": lambda _: None,
+}
+"""What workers have in common among which their ids decide."""
 
 
 def in_order(workers: Iterable[tuple[str, Shape]], size: Resources, selection: str) -> Candidates:
@@ -190,26 +197,17 @@ class Fleet:
     def _in_order(self, size: Resources, selection: str, spare: int | None = None) -> Candidates:
         """The candidates; with `spare`, those that offer so many kinds besides those of `size`."""
         _, by, largest_first = WORKER_SELECTIONS[selection]
-        by_memory, by_cores = self._by_memory, self._by_cores
         if by == "memory":
-            places = range(bisect_left(by_memory, (size.memory_mb,)), len(by_memory))
+            shapes = [shape for _, shape in self._by_memory[bisect_left(self._by_memory, (size.memory_mb,)) :]]
         else:
-            places = range(bisect_left(by_cores, Resources(size.cores)), len(by_cores))
-        alike: list[Shape] = []
-        rank = -1
-        for place in reversed(places) if largest_first else places:
-            shape = by_memory[place][1] if by == "memory" else by_cores[place]
-            if not shape.covers(size):
-                continue
-            if spare is not None and _spare([kind for kind, _ in shape.others], size) != spare:
-                continue
-            ranked = shape.memory_mb if by == "memory" else shape.cores
-            if alike and ranked != rank and by != "id":
-                yield from self._of_shapes(alike, largest_first=largest_first)
-                alike = []
-            rank = ranked
-            alike.append(shape)
-        yield from self._of_shapes(alike, largest_first=largest_first)
+            shapes = self._by_cores[bisect_left(self._by_cores, Resources(size.cores)) :]
+        if largest_first:
+            shapes.reverse()
+        fitting = (shape for shape in shapes if shape.covers(size))
+        if spare is not None:
+            fitting = (shape for shape in fitting if _spare([kind for kind, _ in shape.others], size) == spare)
+        for _, alike in groupby(fitting, _RANKS[by]):
+            yield from self._of_shapes(list(alike), largest_first=largest_first)
 
     def by_room(self) -> Iterator[str]:
         """The live workers with the most free cores first, then memory, then by id (semantics P8)."""

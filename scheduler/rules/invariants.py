@@ -277,7 +277,7 @@ def _holds(state: ClusterState) -> Iterator[str]:
         if list(app.holds) != [hold.id for hold in state.holds.values() if hold.app == name]:
             yield f"the holds of app {name!r} are not those of the state"
         holds = bool(app.executors) and not app.over
-        if (name in state.holders.get(app.spec.company, {})) != holds:
+        if (app in state.holders) != holds:
             yield f"app {name!r} is wrongly in or missing from the holders of executors"
     for hold in state.holds.values():
         leaving = {one.id for one in state.executors.values() if one.claim == hold.id}

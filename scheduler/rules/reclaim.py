@@ -154,7 +154,7 @@ class _Reclaiming:
         only = next((hold.worker for hold in app.holds.values() if hold.reason == "hold"), None)
         losers = {
             name: _Loser(name, self.parts[name], self._left(name), self._in_order(name))
-            for name in state.holders
+            for name in state.holders.companies
             if reached(self._left(name), self.parts[name])
         }
         gathered: defaultdict[str, list[Loss]] = defaultdict(list)
@@ -244,19 +244,13 @@ class _Reclaiming:
 
     def _in_order(self, company: str) -> Iterator[Allocation]:
         """The company's executors: idle ones first, then by apps that lost little, priority and admission (E4)."""
-        settings = self.state.settings
-        since = self.at - settings.reclaim_window_s * 1000
-
-        def rank(app: App) -> tuple[bool, int, int]:
-            recent = sum(when > since for when in app.losses)
-            return recent >= settings.max_reclaims, app.priority, -app.admitted
-
-        apps = sorted(self.state.holders[company].values(), key=rank)
-        for idle in (True, False):
-            for app in apps:
-                for executor in reversed(list(app.executors.values())):
-                    if (executor.idle_since is not None) == idle:
-                        yield executor
+        settings, holders = self.state.settings, self.state.holders
+        after = self.at - settings.reclaim_window_s * 1000
+        if self.state.elastics.get(company):  # others have no idle executors
+            for app in holders.in_order(company, after, settings.max_reclaims):
+                yield from (one for one in _last_granted(app) if one.idle_since is not None)
+        for app in holders.in_order(company, after, settings.max_reclaims):
+            yield from (one for one in _last_granted(app) if one.idle_since is None)
 
     def _claim(self, app: App, worker: Worker, losses: list[Loss], *, within: bool) -> Iterator[Event]:
         """Hold the room for the claimant and tell the executors to leave, with a receipt each (semantics E5, Z5)."""

@@ -58,6 +58,7 @@ from scheduler.rules.entities import (
 )
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.followers import Followers
+from scheduler.rules.holders import Holders
 from scheduler.rules.ledger import Balance, Usage, add_request, move_grant
 from scheduler.rules.placement.delay import takeable_at, timers_of
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -115,8 +116,8 @@ class ClusterState:
         self.drivers: dict[str, Allocation] = {}
         self.holds: dict[int, Hold] = {}
         """What is held for apps, by the position of its event (semantics P8, E5)."""
-        self.holders: dict[str, dict[str, App]] = {}
-        """Company -> its admitted apps that have executors."""
+        self.holders = Holders()
+        """The admitted apps that have executors."""
         self.elastics: dict[str, dict[str, App]] = {}
         """Company -> its elastic apps in waitingApps."""
         self.driver_cores = 0
@@ -352,6 +353,7 @@ class ClusterState:
                 self.holds[allocation.claim].leaving[allocation.id] = allocation
         for name, company in self.companies.items():
             standing = self.claims.of(name)
+            standing.balance, standing.stranded = company.balance, company.balance.granted
             selected = company.last_selected
             self.queue.add_company(name, company.balance, company.usage, last_selected=selected, standing=standing)
             for user_name, user in company.users.items():
@@ -389,7 +391,7 @@ class ClusterState:
         self.waiting[app.spec.app] = app
         self.queue.companies[app.spec.company].admitted += 1
         if not app.next_executor and not app.next_driver:
-            self.claims.admit(app)
+            self.claims.await_grant(app)
         if app.target is not None and not app.expired_at:
             self.wishes[app.spec.app] = app
         if app.spec.driver is not None and app.driver is None and not app.expired_at:
@@ -401,7 +403,7 @@ class ClusterState:
         self._reconsider(app)
         app.owed_since = owed_since
         if app.executors and not app.expired_at:
-            self.holders.setdefault(app.spec.company, {})[app.spec.app] = app
+            self.holders.add(app)
         self._set_timers(app)
         self.queue.touch(app.spec.company, app.spec.user)
 
@@ -458,6 +460,7 @@ class ClusterState:
             self._reconsider(app)
         for executor in self.executors.values():
             self._set_takeable(executor)
+        self.holders.misplace()
         self._wait_to_forget()
         self._forget_ended()
 
@@ -467,6 +470,7 @@ class ClusterState:
     def _company_registered(self, event: CompanyRegistered) -> None:
         company = self.companies[event.company] = Company(event, Usage(at=self.at))
         standing = self.claims.of(event.company)
+        standing.balance = company.balance
         self.queue.add_company(event.company, company.balance, company.usage, standing=standing)
         if self.limits.values:
             self.queue.set_limits(event.company, self.limits)
@@ -665,16 +669,16 @@ class ClusterState:
         if user is None:
             user = company.users[event.user] = User()
         need = self.claims.need(event, event.sizing, event.requested, event.executor_limit, event.driver or NOTHING)
-        ready = self.head, self.head, self.at, event.priority
+        requested, head, at = event.requested, self.head, self.at
         app = App(
             event,
-            Pending(event.app, event.company, event.user, event.kind, event.requested, *ready, need),
+            Pending(event.app, event.company, event.user, event.kind, requested, head, head, at, event.priority, need),
             self.claims.standings(event.company, event.user),
             (self.balance, company.balance, user.balance),
             company.usage,
-            submitted=self.head,
-            submitted_at=self.at,
-            requested=event.requested,
+            submitted=head,
+            submitted_at=at,
+            requested=requested,
             executor_limit=event.executor_limit,
             sizing=event.sizing,
             max_runtime_s=event.max_runtime_s,
@@ -719,6 +723,7 @@ class ClusterState:
     def _app_reprioritized(self, event: events.AppReprioritized) -> None:
         app = self.apps[event.app]
         app.priority = event.priority
+        self.holders.move(app)
         if not app.admitted and app.ready:
             app.queued = self.queue.reprioritize(app.queued, event.priority)
         else:
@@ -744,7 +749,6 @@ class ClusterState:
         if self.claims.counts_apps:
             self.claims.count(app, pending=-1, admitted=1)
         self.claims.admit(app)
-        self.claims.update(app)
         company = self.companies[event.company]
         user = company.users[event.user]
         company.last_selected = user.last_selected = self.head
@@ -815,7 +819,7 @@ class ClusterState:
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
-        self._drop_holder(app)
+        self.holders.drop(app)
         if app.troubles or app.holds:
             self._timers.changed[app.submitted] = app
         app.wanted = ()
@@ -866,7 +870,7 @@ class ClusterState:
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
-        self._drop_holder(app)
+        self.holders.drop(app)
         app.wanted = ()
         self.wishes.pop(event.app, None)
         self.elastics.get(app.spec.company, {}).pop(event.app, None)
@@ -906,7 +910,7 @@ class ClusterState:
         )
         app.owed_since = self.at
         if not app.executors:
-            self.holders.setdefault(app.spec.company, {})[event.app] = app
+            self.holders.add(app)
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
         if self.settings.reclaim == "firm":
             self._set_takeable(executor)
@@ -984,6 +988,7 @@ class ClusterState:
             self.holds[event.hold].leaving[executor.id] = executor
             if app.losses[-1:] != (self.at,):
                 app.losses = (*app.losses, self.at)[-self.settings.max_reclaims :]
+                self.holders.move(app)
         self._reconsider(app)
 
     def _revocation_withdrawn(self, event: events.RevocationWithdrawn) -> None:
@@ -1019,7 +1024,7 @@ class ClusterState:
         app, worker = self.apps[executor.app], self.workers[executor.worker]
         del app.executors[event.executor], worker.executors[event.executor]
         if not app.executors:
-            self._drop_holder(app)
+            self.holders.drop(app)
         if executor.status == "running":
             app.running -= 1
         elif executor.status == "stopping":
@@ -1027,7 +1032,8 @@ class ClusterState:
             if executor.claim in self.holds:
                 self.holds[executor.claim].leaving.pop(event.executor, None)
         app.started -= executor.started
-        self._count_runtime(app)
+        if app.max_runtime_s is not None:
+            self._count_runtime(app)
         if event.reason == "failed":
             app.failures += 1
         if event.done:
@@ -1053,12 +1059,6 @@ class ClusterState:
                 self._timers.changed[app.submitted] = app
             if (number := suspect_failures(self.settings)) and is_quick(executor.running_since, self.at):
                 worker.quick_ends = (*worker.quick_ends, QuickEnd(executor.id, app.spec.app, self.at))[-number:]
-
-    def _drop_holder(self, app: App) -> None:
-        """The app has no executors any more, or has ended."""
-        holders = self.holders.get(app.spec.company, {})
-        if holders.pop(app.spec.app, None) is not None and not holders:
-            del self.holders[app.spec.company]
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
@@ -1104,15 +1104,17 @@ class ClusterState:
         if app.usage.at != self.at:
             app.usage.update(self.at, app.accounts[1], self.queue.basis.half_life_ms)
         move_grant(app, worker, grant)
-        live = worker.status == "alive"
-        if live:
+        if worker.status == "alive":
             self.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
+            change = self.claims.update(app, grant)
+        else:
+            app.standings[1].stranded += grant
+            change = self.claims.update(app)
         if app.unserved:
             self.claims.serve(app)
             self.queue.touch(app.spec.company, app.spec.user)
         elif self.settings.occupancy == "granted":
             self.queue.touch(app.spec.company, app.spec.user)
-        change = self.claims.update(app, grant if live else None)
         if change is not NOTHING:
             lower = app.spec.elastic is None and NOTHING.covers(change)
             self.queue.touch(app.spec.company, app.spec.user, lower=lower)

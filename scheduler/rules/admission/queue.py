@@ -170,7 +170,7 @@ class AppQueue:
                 self.touch(name, user)
                 company.moved[user] = None
             company.all_moved = True
-            self._note(name)
+            self._note(name, company)
 
     def set_cluster(self, total: Resources, smallest: Resources) -> None:
         """What the live workers offer together, and the minimum executor (semantics C8)."""
@@ -226,7 +226,7 @@ class AppQueue:
         company = self.companies[app.company]
         company.limit.reserve(app)
         company.reserved[app.app] = at
-        self._note(app.company)
+        self._note(app.company, company)
 
     def lapse(self, app: Pending, position: int) -> None:
         """At this log position the app's reservation ends without its admission (semantics C7)."""
@@ -234,7 +234,7 @@ class AppQueue:
         company.limit.lapse(app, self.basis.at, is_head=company.users[app.user].head is app)
         del company.reserved[app.app]
         company.lapsed[app.app] = position
-        self._note(app.company)
+        self._note(app.company, company)
 
     def has_pending(self, company: str) -> bool:
         """Whether an app of the company is pending."""
@@ -287,7 +287,7 @@ class AppQueue:
         self._uncertain = True
         if company.borrows != borrow:
             company.borrows = borrow
-            self._note(name)
+            self._note(name, company)
         if tenant.quota != quota or limit.stops_idle != stops_idle:
             fitted = {ask: limit.fits_alone(ask.request) for ask in company.asks}
             tenant.quota, limit.stops_idle = quota, stops_idle
@@ -297,7 +297,7 @@ class AppQueue:
             for ask, fits in fitted.items():
                 if fits != limit.fits_alone(ask.request):
                     self._rejudge(company, ask)
-            self._note(name)
+            self._note(name, company)
 
     def rejudge(self, need: Need) -> None:
         """Live workers that are large enough for apps of that need came or went (semantics N3)."""
@@ -305,7 +305,7 @@ class AppQueue:
             for ask in company.asks:
                 if ask.need is need:
                     self._rejudge(company, ask)
-            self._note(name)
+            self._note(name, company)
 
     def _rejudge(self, company: CompanyQueue, ask: Ask) -> None:
         """Whether apps of that ask can be heads is another answer."""
@@ -334,10 +334,10 @@ class AppQueue:
         insort(apps, (self._rank(app, self._step_ms), app))
         insort(queue.by_readiness, (app.ready, app.ready_at))
         self.arrivals[app.app] = app
-        if apps[0][1] is app:
+        if apps[0][1] is app:  # else the user has the same heads as before
             self._set_heads(company, queue)
-        company.moved[app.user] = None
-        self._note(app.company)
+            company.moved[app.user] = None
+            self._note(app.company, company)
 
     def remove(self, app: Pending) -> None:
         """Take an app out of its user's queue."""
@@ -349,7 +349,7 @@ class AppQueue:
         self._set_heads(company, queue)
         self._release(company, app)
         company.moved[app.user] = None
-        self._note(app.company)
+        self._note(app.company, company)
 
     def _release(self, company: CompanyQueue, app: Pending) -> None:
         """The app waits no more, or for something else."""
@@ -420,7 +420,7 @@ class AppQueue:
         queue.head = moved if queue.head is app else queue.head
         self._set_heads(company, queue)
         company.moved[app.user] = None
-        self._note(app.company)
+        self._note(app.company, company)
         return moved
 
     def admit(self, app: Pending, position: int) -> None:
@@ -452,7 +452,7 @@ class AppQueue:
             self.to_review[company] = queue
         elif queue.limit.groups and (queue.limit.holding or not lower):
             self.to_review[company] = queue
-        self._note(company)
+        self._note(company, queue)
 
     def review(self) -> None:
         """Judge anew what passes the quotas of the companies whose claims have changed by an event, once it is folded.
@@ -505,11 +505,11 @@ class AppQueue:
         if not self.arrivals or (found := self._lone()) is not None:
             return found if self.arrivals else None
         self._settle()
+        companies, version = self.companies, self.parts.version
         for _, _, _, name in self._order:
-            company = self.companies[name]
-            part = company.part if company.part_version == self.parts.version else self._part(company)
-            if company.keeps:
-                keeps = self._keeps(company, part)
+            company = companies[name]
+            if company.keeps or company.part_version != version:
+                keeps = self._keeps(company, self._part(company))
                 company.keeps = any(map(keeps, company.asks))
                 if company.keeps and (found := self._first_of(name, company, keeps)) is not None:
                     return found
@@ -666,7 +666,7 @@ class AppQueue:
             self._set_heads(company, queue)
             company.moved[user] = None
             self.touch(name, user)
-        self._note(name)
+        self._note(name, company)
 
     def _set_ceiling(self, company: CompanyQueue, user: Contender) -> None:
         if company.limits is not None:
@@ -722,15 +722,14 @@ class AppQueue:
             limit.enter(head, self.basis.at)
         queue.head = head
 
-    def _note(self, company: str) -> None:
+    def _note(self, name: str, company: CompanyQueue) -> None:
         """Mark the company: its place in the order or its next reservation may have changed."""
-        self._moved[company] = None
-        queue = self.companies[company]
-        queue.keeps = True
-        if not queue.admitted:
+        self._moved[name] = None
+        company.keeps = True
+        if not company.admitted:
             self._uncertain = True
-        if queue.timed or queue.limit.holding or queue.reserved:
-            self.changed[company] = None
+        if company.timed or company.limit.holding or company.reserved:
+            self.changed[name] = None
 
     def oldest(self) -> Pending | None:
         """The pending app that became ready first (semantics A6)."""
