@@ -77,7 +77,7 @@ class Watched:
         nothing_is_idle(state, self.past)
         again = Turn(state, state.at)
         again.settle()
-        assert not again.entries, "semantics E6: a second turn without an input decides nothing"
+        assert not again.entries, f"semantics E6: a second turn without an input decides {again.entries[0].event}"
 
 
 def nothing_is_idle(state: ClusterState, past: reference.Past) -> None:

@@ -37,6 +37,8 @@ class Actor:
         self.stopped_until_ms = 0
         self.ready: Callable[[], bool] = _never
         self.poked = False
+        self.signalled = False
+        """Whether it was told to stop."""
         self.on_signal: Callable[[], None] | None = None
         """What it does when it is told to stop; without it, it dies."""
         self.turn = threading.Lock()

@@ -168,6 +168,7 @@ class Machine:
             process = self.processes[name]
             if process.pid in pids:
                 if number == signal.SIGTERM and process.on_signal is not None:
+                    process.signalled = True
                     process.on_signal()
                     self.loom.poke(process)
                 else:
@@ -197,9 +198,16 @@ class Forkserver:
 class TaskGroup:
     """The running tasks of one executor, as `workers.task_group.TaskGroup` has them."""
 
-    def __init__(self, loom: Loom, ran: Callable[[Grant, Completion], None], grant: Grant) -> None:
+    def __init__(
+        self,
+        loom: Loom,
+        ran: Callable[[Grant, Completion], None],
+        grant: Grant,
+        leaving: Callable[[str], Leaving | None],
+    ) -> None:
         self._loom = loom
         self._ran = ran
+        self._leaving = leaving
         self._grant = grant
         self._tasks: dict[int, Underway] = {}
         self.ended: list[Completion] = []
@@ -243,17 +251,21 @@ class TaskGroup:
 
     def stop(self, _wait: Callable[[float], None], _grace_s: float | None = None) -> None:
         """Tell all tasks to end, wait for them, and abandon them."""
+        leaving = self._leaving(self._grant.executor)
+        if self._tasks and leaving is not None and not leaving.firm and not self._loom.current.signalled:
+            raise PromiseBroken(6, f"{self._grant.executor} is to leave between its tasks, and ends {[*self._tasks]}")
         if self._tasks:
             self._loom.wait(self._loom.random.choice((0, 20, 800)))
         self._tasks.clear()
 
 
-def patch_machines(  # noqa: C901 - a double after the other
+def patch_machines(  # noqa: C901, PLR0917 - a double after the other
     patch: pytest.MonkeyPatch,
     loom: Loom,
     machines: Mapping[str, Machine],
     natures: Mapping[str, Nature],
     ran: Callable[[Grant, Completion], None],
+    begins: Callable[[Grant, Begun], None],
 ) -> None:
     """Replace the calls to the operating system by the doubles."""
 
@@ -273,6 +285,7 @@ def patch_machines(  # noqa: C901 - a double after the other
         return any(actor.pid == pid == since_s for actor in loom.actors)
 
     def start(grant: Grant, worker: str, begun: Begun) -> Underway | Completion:
+        begins(grant, begun)
         nature = natures[grant.app]
         if worker == nature.missing_on and grant.role == "executor":
             return Completion(begun.task, "unstartable", 127, f"nothing to run on {worker}", b"", begun.attempt)
@@ -288,6 +301,10 @@ def patch_machines(  # noqa: C901 - a double after the other
     def wakeup(on_term: Callable[[], None]) -> Any:
         loom.current.on_signal = on_term
         return SimpleNamespace(wait=wait)
+
+    def leaving(executor: str) -> Leaving | None:
+        found = (machine.leaving(executor) for machine in machines.values())
+        return next((told for told in found if told is not None), None)
 
     def starter(grant: Grant, worker: str, *_: object) -> Any:
         return SimpleNamespace(start=lambda begun: start(grant, worker, begun))
@@ -310,7 +327,7 @@ def patch_machines(  # noqa: C901 - a double after the other
         **{
             module: {
                 "RunDir": lambda _, worker: machines[worker],
-                "TaskGroup": lambda grant, _: TaskGroup(loom, ran, grant),
+                "TaskGroup": lambda grant, _: TaskGroup(loom, ran, grant, leaving),
                 "TaskStarter": starter,
                 "Wakeup": wakeup,
             }

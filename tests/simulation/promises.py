@@ -21,7 +21,10 @@ from scheduler.model.events import (
     Event,
     ExecutorAllocated,
     ExecutorRemoved,
+    ExecutorRevoked,
+    HoldEnded,
     MasterElected,
+    RoomHeld,
     WorkerChanged,
     WorkerRegistered,
     WorkerRemoved,
@@ -33,6 +36,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.store.codec import Fact, Record, facts, record_of
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys
+from tests.property.lawful import is_lawful
 from witness.audit.audit import audit
 
 if TYPE_CHECKING:
@@ -92,6 +96,8 @@ class Witness:
         self._offers: dict[str, Resources] = {}
         self._offered: dict[str, list[tuple[str, str]]] = {}
         self._held: dict[str, _Slice] = {}
+        self._kept: dict[int, RoomHeld] = {}
+        """Holds by their log positions."""
 
     def committed(self, master: str) -> None:
         """Check a commit: one writer, one chain, and grants that agree with the log."""
@@ -224,6 +230,11 @@ class Witness:
             turn = self.causes.setdefault(fact.cause, fact.turn)
             if turn != fact.turn:
                 raise PromiseBroken(6, f"{fact.cause} was carried out at {turn} and again at {fact.turn}")
+        if isinstance(fact.event, RoomHeld | ExecutorRevoked):
+            try:
+                is_lawful(self.state, fact.event)
+            except AssertionError as error:
+                raise PromiseBroken(7, f"at {fact.seq} nothing may be taken: {error}") from error
         try:
             event = fold(self.state, fact)
         except FairlogError as error:
@@ -232,7 +243,12 @@ class Witness:
             self.refusals.add(fact.cause)
         self.facts.append(fact)
         self.position = Position(fact.seq, fact.digest)
-        self._count(event, fact.seq)
+        if isinstance(event, RoomHeld):
+            self._kept[fact.seq] = event
+        elif isinstance(event, HoldEnded):
+            del self._kept[event.hold]
+        else:
+            self._count(event, fact.seq)
         return event
 
     def _count(self, event: Event, seq: int) -> None:
@@ -253,6 +269,7 @@ class Witness:
                 size, addresses = event.resources, frozenset(_addresses(event.addresses))
                 self._held[name] = _Slice(event.worker, size.cores, size.memory_mb, addresses)
                 self._check_worker(event.worker, seq)
+                self._check_holds(event, seq)
             case ExecutorRemoved(executor=name) | DriverRemoved(driver=name):
                 del self._held[name]
             case AppRegistered():
@@ -274,6 +291,18 @@ class Witness:
                 or (condition, how) == ("not-ok", "finished")
             ):
                 raise PromiseBroken(7, f"{app.app} is admitted at {seq} after {name}:{condition}, which is {how}")
+
+    def _check_holds(self, granted: ExecutorAllocated | DriverAllocated, seq: int) -> None:
+        """Check that the grant takes no room that is held for another app (semantics P8)."""
+        kept = [hold for hold in self._kept.values() if hold.worker == granted.worker and hold.app != granted.app]
+        held = [each for each in self._held.values() if each.worker == granted.worker]
+        offer = self._offers[granted.worker]
+        cores = sum(each.cores for each in held) + sum(hold.amounts.cores for hold in kept)
+        memory_mb = sum(each.memory_mb for each in held) + sum(hold.amounts.memory_mb for hold in kept)
+        if kept and (cores > offer.cores or memory_mb > offer.memory_mb):
+            raise PromiseBroken(
+                5, f"at {seq} {granted.app} is granted what is held on {granted.worker} for {kept[0].app}"
+            )
 
     def _check_worker(self, worker: str, seq: int) -> None:
         held = [each for each in self._held.values() if each.worker == worker]

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked
 from scheduler.model.grants import Grant, diff
+from scheduler.model.resources import NOTHING
 from scheduler.rules.decide import decide
 from scheduler.rules.entities import Worker
 from scheduler.rules.snapshot_records import restored
@@ -128,6 +129,24 @@ def who_holds_which_address_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "granted_addresses", lambda _: iter(()))
 
 
+def room_that_is_held_is_free_to_everybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Worker, "open_to", lambda worker, _app: NOTHING if worker.shut else worker.free)
+
+
+def executors_within_a_part_are_taken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.reclaim._Reclaiming._rule", lambda *_, **__: "E2")
+
+
+def what_leaves_for_a_claim_does_not_end_its_tasks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("workers.executor.Executor._leave", lambda *_: "killed")
+
+
+def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    waiting = "if backoff_s > 0 then\n        task.due_at"
+    assert waiting in worklist_lua.STEP
+    patch.setattr(worklist_lua, "STEP", worklist_lua.STEP.replace(waiting, "if false then\n        task.due_at"))
+
+
 class Found(NamedTuple):
     """The promise that finds the bug, and the first seed to try: shortly before one that finds it."""
 
@@ -138,7 +157,7 @@ class Found(NamedTuple):
 PLANTS: dict[Plant, Found] = {
     answers_come_before_the_commit: Found(1),
     nobody_waits_for_the_replicas: Found(1, from_seed=30),
-    a_snapshot_forgets_which_commands_were_carried_out: Found(2, from_seed=5),
+    a_snapshot_forgets_which_commands_were_carried_out: Found(2, from_seed=8),
     grants_are_given_before_the_commit: Found(3),
     a_commit_appends_wherever_the_log_ends: Found(4, from_seed=80),
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
@@ -148,6 +167,10 @@ PLANTS: dict[Plant, Found] = {
     executors_outstay_the_time_of_their_app: Found(6, from_seed=10),
     every_end_meets_every_condition: Found(7, from_seed=130),
     who_holds_which_address_is_not_looked_at: Found(5),
+    room_that_is_held_is_free_to_everybody: Found(5),
+    executors_within_a_part_are_taken: Found(7, from_seed=190),
+    what_leaves_for_a_claim_does_not_end_its_tasks: Found(6, from_seed=70),
+    failed_tasks_are_tried_again_at_once: Found(6),
 }
 
 

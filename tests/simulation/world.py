@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from scheduler.model.events import Event
     from scheduler.model.grants import Grant
     from scheduler.rules.state import ClusterState
-    from scheduler.store.task_queue import Completion
+    from scheduler.store.task_queue import Begun, Completion
 
 KEYS = Keys("simulated")
 STEPS = 30_000
@@ -86,6 +86,8 @@ class World:
         self.witness = Witness(self.store, KEYS, self.machines)
         self.store.on_commit = self.witness.committed
         self.ran: dict[tuple[str, int], list[str]] = {}
+        self.failed: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        """App and task -> when attempts failed, by the store's clock, and how far that was set then (ms)."""
         self.masters: dict[Actor, Master] = {}
         self.clients: dict[str, Actor] = {}
         self.sent: dict[str, Command] = {}
@@ -248,6 +250,17 @@ class World:
         settings: dict[str, Any] = {"worker_timeout_s": random.choice((2, 4)), "min_executor_cores": 2}
         settings |= {"max_executor_cores": 8, "min_executor_memory_mb": 1024}
         settings |= {"retained_apps": random.choice((0, 2, 10_000))}
+        rules = Random(f"rules {self.seed}")
+        settings |= {
+            "reclaim": rules.choice(("gentle", "gentle", "firm", "none")),
+            "min_runtime_s": rules.choice((0, 2)),
+        }
+        settings |= {
+            "reclaim_patience_s": rules.choice((0, 2)),
+            "kill_grace_s": 1,
+            "hold_limit_s": rules.choice((2, 60)),
+        }
+        settings |= {"hold_patience_s": rules.choice((0, 1, 300)), "retry_backoff_s": rules.choice((1, 1, 2))}
         companies = (RegisterCompany(company=company) for company in COMPANIES)
         self._tell(ConfigureCluster(settings=settings), RegisterKind(kind="gpu"), *companies)
         for machine in self.machines.values():
@@ -304,6 +317,20 @@ class World:
 
     def _ran(self, grant: Grant, done: Completion) -> None:
         self.ran.setdefault((grant.app, done.task), []).append(done.outcome)
+        if done.outcome == "failed":
+            self.failed.setdefault((grant.app, done.task), []).append((self.store.ms, self.store.skew_ms))
+
+    def _begins(self, grant: Grant, begun: Begun) -> None:
+        """Check that a task that failed waits before it begins again (semantics W10)."""
+        failed = self.failed.get((grant.app, begun.task), [])[: begun.attempt - 1]
+        if not failed or grant.role == "driver" or self.witness.tails_lost:
+            return
+        at, skew_ms = failed[-1]
+        wait_ms = 1000 * min(grant.retry_backoff_s * 2 ** (len(failed) - 1), 300)
+        if skew_ms == self.store.skew_ms and self.store.ms < at + wait_ms:
+            raise PromiseBroken(
+                6, f"task {begun.task} of {grant.app} begins again {self.store.ms - at} ms after it failed"
+            )
 
     def _ask(self, command: Command, identity: str | None = None, *, fault: bool = False) -> None:
         """Have a client send the command and repeat it until it is answered, unless the client dies."""
@@ -393,7 +420,7 @@ class World:
         patch.setattr("recovery.failover.master.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 2)
         patch.setattr("scheduler.rules.turn.decide", _decide_unless_poisoned)
-        patch_machines(patch, loom, self.machines, self.natures, self._ran)
+        patch_machines(patch, loom, self.machines, self.natures, self._ran, self._begins)
 
 
 class _Fork:
@@ -579,6 +606,10 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
     {"admission": "open"},
     {"admission": "fair"},
     {"priority_step_s": 0},
+    {"reclaim": "firm", "reclaim_patience_s": 1},
+    {"reclaim": "gentle"},
+    {"hold_patience_s": 0, "hold_limit_s": 2},
+    {"suspect_failures": 2, "suspect_s": 2, "exclude_after": 1, "exclude_s": 3},
 )
 
 

@@ -102,7 +102,7 @@ def _runtime_moments(app: App, limit_ms: int) -> Iterator[tuple[int, What]]:
     over = app.running_since + limit_ms - app.ran_ms
     yield over, "expiry"
     if app.spec.warn is not None and not app.warned:
-        yield max(over - app.spec.warn.before_s * 1000, app.running_since), "warning"
+        yield max(over - app.spec.warn.before_s * 1000, app.running_since + 1), "warning"
 
 
 def _hold_timers(app: App, settings: ClusterConfigured) -> Iterator[tuple[int, What]]:
