@@ -11,14 +11,14 @@ _NAMED = 5
 """The largest number of names in a sentence."""
 
 
-def exclusion_in_words(exclusion: Mapping[str, Any]) -> str:
-    """An entry of `excludedWorkers` of the view `app`, as a sentence."""
+def exclusion_in_words(exclusion: Mapping[str, Any], who: str = "it") -> str:
+    """An entry of `excludedWorkers` of the view `app`, as a sentence about `who`."""
     worker, until, ends = exclusion["worker"], moment(exclusion["until"]), exclusion["ends"]
     if exclusion["unstartable"]:
-        return f"it is excluded from {worker} until {until}: its command cannot be started there"
+        return f"{who} is excluded from {worker} until {until}: its command cannot be started there"
     return (
-        f"it is excluded from {worker} until {until}: {ends} of its executors ended abnormally there, "
-        "none finished a task in between"
+        f"{who} is excluded from {worker} until {until}: {ends} of its executors ended abnormally there, with no task "
+        "finished in between"
     )
 
 
@@ -31,4 +31,5 @@ def suspicion_in_words(worker: str, suspicion: Mapping[str, Any]) -> str:
         return f"worker {worker} is suspected; {suspicion['probe']} runs on it as a probe: {why}"
     if suspicion["onProbe"]:
         return f"worker {worker} is suspected and gets one executor as a probe: {why}"
-    return f"worker {worker} is suspected until {moment(suspicion['until'])}, time {suspicion['times']} in a row: {why}"
+    again = f", {suspicion['times']} times in a row" if suspicion["times"] > 1 else ""
+    return f"worker {worker} is suspected until {moment(suspicion['until'])}{again}: {why}"

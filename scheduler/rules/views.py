@@ -13,9 +13,10 @@ from scheduler.model.events import Addresses, Computed, Fixed, Sizing
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.limits import EVERYBODY, kind_of
 from scheduler.rules.entities import Allocation, App, AppState, Worker
+from scheduler.rules.failures import kept_from
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
-from scheduler.rules.trouble import excluded, kept_until
+from scheduler.rules.trouble import kept_until
 
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[dict[str, Any]]:
@@ -121,7 +122,10 @@ def suspicion(worker: Worker) -> dict[str, Any] | None:
 
 
 def exclusions(state: ClusterState, app: App) -> list[dict[str, Any]]:
-    """The workers from which the app is excluded, with its abnormal ends there and until when (ms) (semantics W7)."""
+    """The workers from which the app is excluded, with its abnormal ends there and until when (ms) (semantics W7).
+
+    None if no other worker could host it: then it is excluded from none.
+    """
     return [
         {
             "worker": worker,
@@ -129,7 +133,7 @@ def exclusions(state: ClusterState, app: App) -> list[dict[str, Any]]:
             "until": kept_until(app.troubles[worker], state.settings),
             "unstartable": app.troubles[worker].unstartable,
         }
-        for worker in excluded(app, state.settings, state.at)
+        for worker in kept_from(state, app, state.at)
     ]
 
 

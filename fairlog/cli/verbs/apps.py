@@ -408,6 +408,8 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
         return render.moment(value)
     if name == "ranMs":
         return render.duration(value)
+    if name == "elastic":
+        return ":".join(map(str, value))
     return f"{value} s" if name in ("timeLimit", "maxRuntime") else render.words(render.in_words(name, value))
 
 

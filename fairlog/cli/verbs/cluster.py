@@ -417,7 +417,8 @@ def workers(source: Source, *, as_json: bool) -> None:
     _print_suspects(found)
     for worker in found:
         for excluded in worker["excludedApps"]:
-            click.echo(f"app {excluded['app']}: {exclusion_in_words({**excluded, 'worker': worker['worker']})}")
+            who = f"app {excluded['app']}"
+            click.echo(exclusion_in_words({**excluded, "worker": worker["worker"]}, who))
 
 
 @click.command()

@@ -29,8 +29,8 @@ def test_an_app_that_is_excluded_from_the_worker_with_room_is_told_so() -> None:
     until = moment(cluster.state.at + 3_600_000)
     text, told_facts = wait.tell()
     assert text == (
-        f"it is excluded from {held.worker} until {until}: 1 of its executors ended abnormally there, "
-        "none finished a task in between"
+        f"it is excluded from {held.worker} until {until}: 1 of its executors ended abnormally there, with no task "
+        "finished in between"
     )
     assert told_facts == {"excludedWorkers": [excluded]}
     story = explain(facts_of(cluster), "a1")
@@ -55,7 +55,7 @@ def test_an_app_that_only_suspect_workers_have_room_for_is_told_so() -> None:
     assert wait is not None
     assert (wait.cause, wait.rule) == ("suspect-worker", "W8")
     assert wait.tell()[0] == (
-        f"worker {name} is suspected until {moment(event.until)}, time 1 in a row: "
+        f"worker {name} is suspected until {moment(event.until)}: "
         "a.0, b.0, a.1 ended abnormally within 10 s of their start"
     )
 
