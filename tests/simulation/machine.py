@@ -310,7 +310,7 @@ def patch_machines(  # noqa: C901 - a double after the other
         **{
             module: {
                 "RunDir": lambda _, worker: machines[worker],
-                "TaskGroup": lambda grant, _: TaskGroup(loom, ran, grant),
+                "TaskGroup": lambda grant, *_: TaskGroup(loom, ran, grant),
                 "TaskStarter": starter,
                 "Wakeup": wakeup,
             }
