@@ -2,7 +2,7 @@
 
 The algorithm is Dominant Resource Fairness (Ghodsi et al., NSDI 2011) with weights and finite demands (Parkes,
 Procaccia, Shah, EC 2012), computed by water-filling: the dominant shares of all tenants rise at the same rate. Each
-tenant takes cores and memory in the proportion of its demand, until the demand is met or a resource that it needs is
+tenant takes all resources in the proportion of its demand, until the demand is met or a resource that it needs is
 used up. What a tenant does not demand goes to the others in proportion to their quotas.
 """
 
@@ -10,24 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-Amount = tuple[float, float]
-"""Cores and MiB."""
+Amount = tuple[float, ...]
+"""Cores, MiB, then amounts of further kinds; all amounts of a computation are of the same kinds."""
 
 
 def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[Amount]) -> list[Amount]:
     """Each tenant's entitlement to a part of `capacity`, by its quota (the weight) and its demand.
 
-    A tenant that demands a resource of which its quota is 0 is entitled to nothing.
+    A tenant that demands a resource of which its quota is 0 is entitled to nothing. A resource that a quota does not
+    limit has the weight infinity.
     """
+    kinds = range(len(capacity))
     # `full`: the dominant share at which a tenant's demand is met; `level`: the share that all active tenants have.
     full = [_dominant_share(demand, weight) for demand, weight in zip(demands, weights, strict=True)]
     active = [number for number, share in enumerate(full) if 0 < share < float("inf")]
     level_of = dict.fromkeys(active, 0.0)
     left, level = list(capacity), 0.0
     while active:
-        rates = [sum(demands[number][kind] / full[number] for number in active) for kind in (0, 1)]
+        rates = [sum(demands[number][kind] / full[number] for number in active) for kind in kinds]
         met = min(full[number] for number in active)
-        used_up = [kind for kind in (0, 1) if rates[kind] > 0 and left[kind] <= rates[kind] * (met - level)]
+        used_up = [kind for kind in kinds if rates[kind] > 0 and left[kind] <= rates[kind] * (met - level)]
         if used_up:
             rise = min(left[kind] / rates[kind] for kind in used_up)
             used_up = [kind for kind in used_up if left[kind] / rates[kind] == rise]
@@ -43,7 +45,7 @@ def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[
             if full[number] > level and not any(demands[number][kind] > 0 for kind in used_up)
         ]
     return [
-        _scaled(demand, level_of[number] / full[number]) if number in level_of else (0.0, 0.0)
+        _scaled(demand, level_of[number] / full[number] if number in level_of else 0.0)
         for number, demand in enumerate(demands)
     ]
 
@@ -51,27 +53,28 @@ def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[
 def among_equals(capacity: Amount, weight: Amount, demands: Sequence[Amount]) -> list[Amount]:
     """`entitlements` for equal weights, in O(n log n)."""
     full = [_dominant_share(demand, weight) for demand in demands]
-    if not all(
-        0 < level < float("inf") and cores and memory for level, (cores, memory) in zip(full, demands, strict=True)
+    kinds = [kind for kind in range(len(capacity)) if any(demand[kind] for demand in demands)]
+    if not all(0 < level < float("inf") for level in full) or not all(
+        demand[kind] for demand in demands for kind in kinds
     ):
         return entitlements(capacity, [weight] * len(demands), demands)
-    rates = [sum(demand[kind] / level for demand, level in zip(demands, full, strict=True)) for kind in (0, 1)]
+    rates = {kind: sum(demand[kind] / level for demand, level in zip(demands, full, strict=True)) for kind in kinds}
     left, level = list(capacity), 0.0
     for number in sorted(range(len(demands)), key=full.__getitem__):
         rise = full[number] - level
-        until = min((left[kind] / rates[kind] for kind in (0, 1) if rates[kind] > 0), default=rise)
+        until = min((left[kind] / rates[kind] for kind in kinds if rates[kind] > 0), default=rise)
         if until < rise:
             level += until
             break
         level = full[number]
-        for kind in (0, 1):
+        for kind in kinds:
             left[kind] = max(0.0, left[kind] - rates[kind] * rise)
             rates[kind] -= demands[number][kind] / full[number]
     return [_scaled(demand, min(1.0, level / met)) for demand, met in zip(demands, full, strict=True)]
 
 
 def _scaled(demand: Amount, part: float) -> Amount:
-    return demand[0] * part, demand[1] * part
+    return tuple(amount * part for amount in demand)
 
 
 def _dominant_share(demand: Amount, weight: Amount) -> float:

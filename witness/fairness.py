@@ -2,7 +2,7 @@
 
 Every figure is a published one, weighted by time:
 
-- entitlement: weighted max-min over cores and memory (`entitlement`: Ghodsi et al., DRF, NSDI 2011);
+- entitlement: weighted max-min over all resources (`entitlement`: Ghodsi et al., DRF, NSDI 2011);
 - shortfall: entitled minus occupied cores, in core-seconds; its sum over companies as a part of the cluster is
   Armada's fairness error;
 - Jain's index of occupied / entitled (Jain, Chiu, Hawe 1984);
@@ -15,13 +15,15 @@ what a company occupies (C4): `beyondQuotaCoreS` is the part of the shortfall th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from operator import add
+from math import inf
+from operator import add, sub
 from typing import Any, Literal, NamedTuple
 
 from scheduler.model.events import Event
+from scheduler.model.resources import NOTHING, Quota, Resources
 from scheduler.rules.state import ClusterState
 from witness.entitlement import Amount, among_equals, entitlements, jain
 from witness.usage import Account, Accounts
@@ -38,12 +40,9 @@ POINTS = 240
 class _Count(NamedTuple):
     """The demand, request and grants of some apps, and the number of pending ones."""
 
-    demand_cores: int = 0
-    demand_mb: int = 0
-    cores: int = 0
-    memory_mb: int = 0
-    granted_cores: int = 0
-    granted_mb: int = 0
+    demand: Resources = NOTHING
+    requested: Resources = NOTHING
+    granted: Resources = NOTHING
     pending: int = 0
 
 
@@ -52,7 +51,10 @@ _NOTHING = _Count()
 
 @dataclass(slots=True)
 class Standing:
-    """A party at one instant, in cores and MiB."""
+    """A party at one instant, in cores, MiB and the further kinds that the cluster has.
+
+    The quota of a kind that it does not limit is infinite.
+    """
 
     demand: Amount = (0, 0)
     entitled: Amount = (0.0, 0.0)
@@ -63,7 +65,7 @@ class Standing:
 
     @property
     def share(self) -> float:
-        """The occupied share of the quota, the larger of cores and memory; 0 without a quota."""
+        """The occupied share of the quota, the largest of all kinds (semantics R4); 0 without a quota."""
         return max((has / bought for has, bought in zip(self.occupied, self.quota, strict=True) if bought), default=0.0)
 
     @property
@@ -87,6 +89,8 @@ class Sums:
     short: float = 0
     short_of_grant: float = 0
     beyond_quota: float = 0
+    others: dict[str, list[float]] = field(default_factory=dict)
+    """Further kind -> what `_COURSES` names, and the shortfall, each in amount-ms."""
     short_since: int | None = None
     longest_short_ms: int = 0
 
@@ -101,6 +105,8 @@ class Cluster:
     jain_ms: int = 0
     error: float = 0
     queue: float = 0
+    others: dict[str, list[float]] = field(default_factory=dict)
+    """Further kind -> live and granted, in amount-ms."""
 
 
 class Fairness(Accounts):
@@ -119,6 +125,8 @@ class Fairness(Accounts):
         self._standings: dict[Party, Standing] | None = None
         self._counted_to = 0
         """The time (ms) up to which the sums count; a turn that decided nothing does not move the state's time."""
+        self._kinds: tuple[str, ...] = ()
+        """The further kinds that the cluster has, in the order of the standings."""
         self._counted: dict[str, _Count] = {}
         self._totals: dict[str, dict[Party, _Count]] = {}
         """Company -> its total, under the user "", and that of each user; parties without apps are left out."""
@@ -151,14 +159,13 @@ class Fairness(Accounts):
     def _count(self, account: Account) -> None:
         """Update the totals of the app's user and company."""
         pending = int(account.ready and account.admitted_at is None and account.ended_at is None)
-        amounts = account.demand, account.requested, account.granted
-        now = _Count._make([n for each in amounts for n in (each.cores, each.memory_mb)] + [pending])
+        now = _Count(account.demand, account.requested, account.granted, pending)
         before = self._counted.pop(account.app, _NOTHING)
         if now != _NOTHING:
             self._counted[account.app] = now
         if now == before:
             return
-        change = [n - b for n, b in zip(now, before, strict=True)]
+        change = [*map(sub, now, before)]
         totals = self._totals.setdefault(account.company, {})
         for party in ((account.company, ""), (account.company, account.user)):
             total = _Count._make(map(add, totals.pop(party, _NOTHING), change))
@@ -167,11 +174,12 @@ class Fairness(Accounts):
 
     def _standings_of(self, state: ClusterState) -> dict[Party, Standing]:
         companies = [name for name in state.companies if self._totals.get(name)]
-        capacity = float(state.fleet.total.cores), float(state.fleet.total.memory_mb)
-        bought = [state.quota(name) for name in companies]
-        quotas = [(q.amount.cores / q.denominator, q.amount.memory_mb / q.denominator) for q in bought]
+        total = state.fleet.total
+        self._kinds = tuple(kind for kind, _ in total.others)
+        capacity = tuple(float(amount) for amount in total)
+        quotas = [self._bought(state.quota(name)) for name in companies]
         granted_counts = state.settings.occupancy == "granted"
-        whole = [_standing(self._totals[name][name, ""], granted_counts=granted_counts) for name in companies]
+        whole = [self._standing(self._totals[name][name, ""], granted_counts=granted_counts) for name in companies]
         due = entitlements(capacity, quotas, [standing.demand for standing in whole])
         standings: dict[Party, Standing] = {}
         self._of_users.clear()
@@ -194,16 +202,32 @@ class Fairness(Accounts):
     def _within(self, company: str, entitled: Amount, quota: Amount, *, granted_counts: bool) -> dict[Party, Standing]:
         """The company's users, with its entitlement divided among them as equals."""
         totals = self._totals[company].items()
-        users = {party: _standing(total, granted_counts=granted_counts) for party, total in totals if party[1]}
+        users = {party: self._standing(total, granted_counts=granted_counts) for party, total in totals if party[1]}
         due = among_equals(entitled, quota, [user.demand for user in users.values()])
         for standing, part in zip(users.values(), due, strict=True):
             standing.entitled, standing.quota = part, quota
         return users
 
+    def _bought(self, quota: Quota) -> Amount:
+        """The quota of each kind that the cluster has; infinite where it does not limit one."""
+        of, parts, named = quota
+        others = (of.amount(kind) / parts if named is None or kind in named else inf for kind in self._kinds)
+        return of.cores / parts, of.memory_mb / parts, *others
+
+    def _standing(self, total: _Count, *, granted_counts: bool) -> Standing:
+        granted = self._amount(total.granted)
+        occupied = granted if granted_counts else self._amount(total.requested)
+        return Standing(self._amount(total.demand), (0.0,) * len(granted), occupied, granted, pending=total.pending)
+
+    def _amount(self, held: Resources) -> Amount:
+        return held.cores, held.memory_mb, *map(held.amount, self._kinds)
+
     def _add(self, state: ClusterState, standings: dict[Party, Standing], start: int, passed: int) -> None:
         whole = self._cluster
         cores = state.fleet.total.cores
         whole.live += cores * passed
+        for kind, amount in state.fleet.total.others:
+            _accrue(whole.others.setdefault(kind, [0.0] * 2), (amount, 0.0), passed)
         whole.queue += sum(standing.pending for standing in standings.values()) * passed
         ratios = []
         for party, now in standings.items():
@@ -217,6 +241,9 @@ class Fairness(Accounts):
             sums.short += now.short_cores * passed
             sums.short_of_grant += max(0.0, now.entitled[0] - now.granted[0]) * passed
             sums.beyond_quota += max(0.0, now.entitled[0] - max(now.quota[0], now.occupied[0])) * passed
+            for number, kind in enumerate(self._kinds, start=2):
+                _accrue(sums.others.setdefault(kind, [0.0] * 5), _of_kind(now, number), passed)
+                _accrue(whole.others.setdefault(kind, [0.0] * 2), (0.0, now.granted[number]), passed)
             if cores:
                 whole.error += max(0.0, now.entitled[0] / cores - now.occupied[0] / cores) * passed
             if now.entitled[0] > 0:
@@ -311,6 +338,12 @@ class Fairness(Accounts):
             "fairnessError": _mean(whole.error, span, 6),
             "queueLength": _mean(whole.queue, span),
             "shortfallCoreS": round(sum(sums.short for sums in self._sums.values()) / 1000, 3),
+            **_resources(
+                {
+                    kind: {"offered": _mean(live, span), "utilisation": round(granted / live, 6) if live else None}
+                    for kind, (live, granted) in sorted(whole.others.items())
+                }
+            ),
         }
 
     def _series(self, start: int, end: int) -> list[dict[str, Any]]:
@@ -343,14 +376,20 @@ class Fairness(Accounts):
 _COURSES = ("demand", "entitled", "occupied", "granted")
 
 
-def _standing(total: _Count, *, granted_counts: bool) -> Standing:
-    granted = total.granted_cores, total.granted_mb
-    return Standing(
-        demand=(total.demand_cores, total.demand_mb),
-        occupied=granted if granted_counts else (total.cores, total.memory_mb),
-        granted=granted,
-        pending=total.pending,
-    )
+def _of_kind(now: Standing, number: int) -> list[float]:
+    """What the party has of the kind of that number: `_COURSES`, and the shortfall."""
+    demand, entitled, occupied, granted = (getattr(now, name)[number] for name in _COURSES)
+    return [demand, entitled, occupied, granted, max(0.0, entitled - occupied)]
+
+
+def _accrue(sums: list[float], amounts: Iterable[float], passed: int) -> None:
+    for number, amount in enumerate(amounts):
+        sums[number] += amount * passed
+
+
+def _resources(by_kind: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures by further kind; nothing if there are none."""
+    return {"resources": dict(by_kind)} if by_kind else {}
 
 
 def _mean(total: float, span: int, digits: int = 3) -> float | None:
@@ -368,6 +407,15 @@ def _of_party(sums: Sums, span: int) -> dict[str, Any]:
         "beyondQuotaCoreS": round(sums.beyond_quota / 1000, 3),
         "grantShortfallCoreS": round(sums.short_of_grant / 1000, 3),
         "longestOutOfTurnMs": sums.longest_short_ms,
+        **_resources(
+            {
+                kind: {
+                    **{name: _mean(amount, span) for name, amount in zip(_COURSES, amounts, strict=False)},
+                    "shortfallS": round(amounts[-1] / 1000, 3),
+                }
+                for kind, amounts in sorted(sums.others.items())
+            }
+        ),
     }
 
 

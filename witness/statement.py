@@ -1,8 +1,8 @@
 """A company's resource use in one month, by user and app, with the span of the log that proves it.
 
 "Requested" counts from an app's admission to its removal, "granted" until its executors and drivers are gone (semantics
-O1). Amounts are whole core-ms and MiB-ms; hours are rounded. The statement names the position and digest of its last
-entry, so the company can verify it against the log.
+O1). Amounts are whole core-ms, MiB-ms and, of further kinds, amount-ms (R4); hours are rounded. The statement names the
+position and digest of its last entry, so the company can verify it against the log.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recovery.replay.window import Span
+from scheduler.model.resources import NOTHING
 from witness.usage import Account, Accounts
 
 HOUR_MS = 3_600_000
@@ -45,16 +46,29 @@ def statement(accounts: Accounts, span: Span, *, company: str, month: str) -> di
 
 def _amounts(accounts: Iterable[Account]) -> dict[str, Any]:
     """What these apps held, and what they lost to claims of other companies (semantics E8)."""
-    held_by, sums = list(accounts), dict.fromkeys(AMOUNTS, 0)
-    for account in held_by:
-        held = account.requested_ms, account.granted_ms
-        for name, amount in zip(AMOUNTS, (n for sum_ in held for n in (sum_.cores, sum_.memory_mb)), strict=True):
-            sums[name] += amount
+    held_by = list(accounts)
+    requested = sum((account.requested_ms for account in held_by), NOTHING)
+    granted = sum((account.granted_ms for account in held_by), NOTHING)
+    amounts = requested.cores, requested.memory_mb, granted.cores, granted.memory_mb
+    sums = dict(zip(AMOUNTS, amounts, strict=True))
     lost = {
         "executorsLost": sum(each.lost for each in held_by),
         "lostCoreMs": sum(each.lost_core_ms for each in held_by),
     }
-    return {**hours(sums), **sums, **lost}
+    kinds = {"requestedResourceMs": dict(requested.others), "grantedResourceMs": dict(granted.others)}
+    return {**hours(sums), **sums, **(kinds if requested.others or granted.others else {}), **lost}
+
+
+def kinds_of(said: Mapping[str, Any]) -> list[str]:
+    """The further kinds of which anything was requested or granted in the statement (semantics R4)."""
+    total = said["total"]
+    return sorted({*total.get("requestedResourceMs", ()), *total.get("grantedResourceMs", ())})
+
+
+def kind_hours(amounts: Mapping[str, Any], kind: str) -> tuple[float, float]:
+    """Requested and granted amount-hours of a further kind, to a millionth."""
+    requested, granted = (amounts.get(f"{which}ResourceMs", {}).get(kind, 0) for which in ("requested", "granted"))
+    return round(requested / HOUR_MS, 6), round(granted / HOUR_MS, 6)
 
 
 def hours(sums: Mapping[str, int]) -> dict[str, float]:

@@ -34,7 +34,7 @@ class Driver:
         self._worker = spec.worker
         self._work = Worklist(connection, spec.cluster)
         self._files = RunDir(spec.run_dir, spec.worker)
-        self._group = TaskGroup(self._grant, spec.grace_s)
+        self._group = TaskGroup(self._grant, spec.grace_s, self._files.lock_file(self._grant.executor))
         self._stop = False
         self._grace_s = spec.grace_s
         self._next_check_s = 0.0

@@ -90,7 +90,7 @@ class Executor(SimpleWorker):
         self._client = Client(connection, spec.cluster)
         self._work = Worklist(connection, spec.cluster)
         self._files = RunDir(spec.run_dir, spec.worker)
-        self._group = TaskGroup(grant, spec.grace_s)
+        self._group = TaskGroup(grant, spec.grace_s, self._files.lock_file(grant.executor))
         self._grace_s: float = spec.grace_s
         self._starter: TaskStarter | None = None
         self._told: Leaving | None = None

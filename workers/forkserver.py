@@ -192,7 +192,7 @@ class _Server:
         orderly = files.read_exit(executor) is not None
         kill_until_gone(lambda: self._strays(None if orderly else pid))
         if not orderly:
-            remove_cgroups(executor)
+            remove_cgroups(files.lock_file(executor))
             reason = "failed" if self._line is not None or self._outlive_agent else "killed"
             exit_code = returned if returned >= 0 else 128 - returned
             files.write_exit(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,10 +47,13 @@ class TaskCgroup:
         self._kills = 0
 
     @classmethod
-    def make(cls, executor: str, limit_mb: int, root: Path = _ROOT) -> TaskCgroup | None:
-        """Create a cgroup limited to `limit_mb`, below or beside this process's; None if that is not permitted."""
+    def make(cls, lock: Path, limit_mb: int, root: Path = _ROOT) -> TaskCgroup | None:
+        """Create the cgroup of the executor with that lock file, below or beside this process's; None if not permitted.
+
+        It is limited to `limit_mb`.
+        """
         for parent in _parents(root):
-            cgroup = cls(parent / f"fairlog-{executor}")
+            cgroup = cls(parent / _name(lock))
             with contextlib.suppress(OSError):
                 cgroup._path.mkdir(exist_ok=True)
                 if (cgroup._path / "memory.max").exists():
@@ -78,10 +82,15 @@ class TaskCgroup:
             self._path.rmdir()
 
 
-def remove_cgroups(executor: str, root: Path = _ROOT) -> None:
-    """Remove the cgroup of an executor that was killed."""
+def remove_cgroups(lock: Path, root: Path = _ROOT) -> None:
+    """Remove the cgroup of an executor that was killed; `lock` is its lock file."""
     for parent in _parents(root):
-        TaskCgroup(parent / f"fairlog-{executor}").remove()
+        TaskCgroup(parent / _name(lock)).remove()
+
+
+def _name(lock: Path) -> str:
+    """The name of an executor's cgroup. Clusters that share a machine may have executors of the same id."""
+    return f"fairlog-{lock.stem}-{sha256(bytes(lock)).hexdigest()[:12]}"
 
 
 def _parents(root: Path, of: Path | None = None) -> list[Path]:

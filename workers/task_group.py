@@ -14,19 +14,21 @@ from workers.processes import children, descendants, environment_value, kill_unt
 from workers.tasks import INDEX_VARIABLE, Task
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scheduler.model.grants import Grant
 
 _MEMORY_CHECK_S = 0.5
 
 
 class TaskGroup:
-    """The running tasks of one executor; `ended` holds the completions not reported yet."""
+    """The running tasks of the executor with that lock file; `ended` holds the completions not reported yet."""
 
-    def __init__(self, grant: Grant, grace_s: float) -> None:
+    def __init__(self, grant: Grant, grace_s: float, lock: Path) -> None:
         self._grant = grant
         self._grace_s = grace_s
         self._tasks: dict[int, Task] = {}
-        self._cgroup = TaskCgroup.make(grant.executor, grant.memory_mb)
+        self._cgroup = TaskCgroup.make(lock, grant.memory_mb)
         self._next_check_s = 0.0
         self.ended: list[Completion] = []
 

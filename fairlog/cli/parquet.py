@@ -1,20 +1,21 @@
 """The log as a Parquet file: one row per event, its most used fields in typed columns.
 
 A column is null if the event does not have the field. `data` holds all fields as JSON. `share` is a float, exact only
-in `data`. The boolean `driver` of an app is in `has_driver`; `driver` is the id of a driver.
+in `data`. `resources` and `requested_resources` hold the amounts of kinds beside cores and memory. The boolean `driver`
+of an app is in `has_driver`; `driver` is the id of a driver.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recovery.archive.files import whole_file
-from scheduler.model.events import named
+from scheduler.model.events import by_kind, named
 from scheduler.model.ids import app_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ WHOLE = (
     "cores_per_task",
     *("executor_cores", "executor_memory_mb", "executor_limit", "driver_cores", "driver_memory_mb", "exit_code"),
 )
+KINDS = {"resources": ("offer", "amounts", "resources"), "requested_resources": ("requested",)}
+"""Column -> the fields of events of whose further kinds it tells (semantics R4)."""
 TRUTH = ("done", "idle", "borrow", "unlimited", "has_driver")
 
 
@@ -53,6 +56,7 @@ def write(path: Path, lines: Iterable[Line]) -> int:
             *(pa.field(name, word) for name in TEXT),
             *(pa.field(name, pa.int64()) for name in WHOLE),
             *(pa.field(name, pa.bool_()) for name in TRUTH),
+            *(pa.field(name, pa.map_(pa.string(), pa.int64())) for name in KINDS),
             pa.field("share", pa.float64()),
             pa.field("data", pa.string(), nullable=False),
             pa.field("digest", pa.string()),
@@ -77,4 +81,12 @@ def _row(line: Line) -> dict[str, Any]:
         said["share"] = float(Fraction(said["share"]))
     data = json.dumps(line.data, separators=(",", ":"), ensure_ascii=False)
     position = {name: getattr(line, name) for name in ("seq", "type", "at", "turn", "digest")}
-    return {**said, **position, "cause": line.cause or None, "data": data}
+    kinds = {column: _further(line.data, fields) for column, fields in KINDS.items()}
+    return {**said, **kinds, **position, "cause": line.cause or None, "data": data}
+
+
+def _further(stored: Mapping[str, Any], fields: Iterable[str]) -> list[tuple[str, int]] | None:
+    """(kind, amount) of the further kinds of the first of these fields that the event has; None if it has none."""
+    held = next((stored[name] for name in fields if stored.get(name)), None)
+    others = {} if held is None else {k: n for k, n in by_kind(held).items() if k not in ("cores", "memory_mb")}
+    return sorted(others.items()) or None

@@ -9,10 +9,10 @@ from msgspec.structs import asdict
 
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.model.events import Addresses, Computed, Fixed, Sizing
+from scheduler.model.events import Addresses, ClusterConfigured, Computed, Fixed, Sizing
 from scheduler.model.resources import NOTHING, Quota, Resources, Share
 from scheduler.rules.admission.limits import EVERYBODY, kind_of
-from scheduler.rules.entities import Allocation, App, AppState, Worker
+from scheduler.rules.entities import Allocation, App, AppState, Hold, LostWorker, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.ledger import Balance
 from scheduler.rules.state import ClusterState
@@ -70,22 +70,24 @@ def app(state: ClusterState, *, app: str) -> dict[str, Any]:
         "admittedSeq": found.admitted or None,
         "driver": _allocation("driver", found.driver) if found.driver is not None else None,
         "executors": [
-            {**_allocation("executor", held), "locality": held.locality} for held in found.executors.values()
+            {**_allocation("executor", held), "locality": held.locality, **_leaving(state, held)}
+            for held in found.executors.values()
         ],
     }
 
 
-def workers(state: ClusterState) -> list[dict[str, Any]]:
+def workers(state: ClusterState, *, lost: bool = False) -> list[dict[str, Any]]:
     """The workers by id: their offers, the granted amounts, and the numbers of executors and drivers.
 
-    With the time (ms) until which a worker is suspected, the executors because of which it is (semantics W8), and the
-    apps that are excluded from it (W7).
+    With the time (ms) until which a worker is suspected, the executors because of which it is (semantics W8), the apps
+    that are excluded from it (W7), and the room that is held on it (P8, E5). With `lost`, those too that were lost and
+    are still remembered (N3).
     """
     of_worker: dict[str, list[dict[str, Any]]] = {}
     for found in state.waiting.values():
         for each in exclusions(state, found):
             of_worker.setdefault(each.pop("worker"), []).append({"app": found.spec.app, **each})
-    return [
+    registered = [
         {
             "worker": worker.id,
             "node": worker.node,
@@ -101,9 +103,41 @@ def workers(state: ClusterState) -> list[dict[str, Any]]:
             "drivers": len(worker.drivers),
             "suspicion": suspicion(worker),
             "excludedApps": of_worker.get(worker.id, []),
+            "holds": [_hold(hold) for hold in worker.holds.values()],
         }
         for _, worker in sorted(state.workers.items())
     ]
+    return registered + [_lost(worker, state.settings) for _, worker in sorted(state.lost.items()) if lost]
+
+
+def _hold(hold: Hold) -> dict[str, Any]:
+    """Room that is held for an app, since when (ms), and the executors that are to leave for it (semantics P8, E5)."""
+    return {
+        "app": hold.app,
+        "cores": hold.amounts.cores,
+        "memory": hold.amounts.memory_mb,
+        **_others(held=hold.amounts),
+        "reason": hold.reason,
+        "since": hold.since,
+        "leaving": list(hold.leaving),
+    }
+
+
+def _lost(worker: LostWorker, settings: ClusterConfigured) -> dict[str, Any]:
+    """A lost worker: until when (ms) its offer is remembered (semantics N3)."""
+    return {
+        "worker": worker.id,
+        **dict.fromkeys(("node", "host", "rack"), ""),
+        "status": "lost",
+        "cores": worker.offer.cores,
+        "memory": worker.offer.memory_mb,
+        **_others(offered=worker.offer),
+        **dict.fromkeys(("grantedCores", "grantedMemory", "executors", "drivers"), 0),
+        "suspicion": None,
+        "excludedApps": [],
+        "holds": [],
+        "rememberedUntil": worker.at + settings.remember_lost_s * 1000,
+    }
 
 
 def suspicion(worker: Worker) -> dict[str, Any] | None:
@@ -229,7 +263,17 @@ def cluster(state: ClusterState) -> dict[str, Any]:
     }
 
 
-_VIEWS: tuple[Callable[..., Any], ...] = (apps, app, workers, resources, companies, shares, limits, settings, cluster)
+_VIEWS: tuple[Callable[..., Any], ...] = (
+    apps,
+    app,
+    workers,
+    resources,
+    companies,
+    shares,
+    limits,
+    settings,
+    cluster,
+)
 VIEWS = {view.__name__: view for view in _VIEWS}
 
 
@@ -298,6 +342,12 @@ def _allocation(what: str, held: Allocation) -> dict[str, Any]:
         **({"resources": _listed(held.addresses)} if held.addresses else {}),
         "status": held.status,
     }
+
+
+def _leaving(state: ClusterState, held: Allocation) -> dict[str, Any]:
+    """For which app and until when (ms) the executor is to leave; nothing if for none (semantics E5)."""
+    hold = state.holds.get(held.claim)
+    return {} if hold is None else {"leavesFor": hold.app, "deadline": held.deadline}
 
 
 def _addresses(worker: Worker) -> dict[str, Any]:

@@ -327,7 +327,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
         **{
             module: {
                 "RunDir": lambda _, worker: machines[worker],
-                "TaskGroup": lambda grant, _: TaskGroup(loom, ran, grant, leaving),
+                "TaskGroup": lambda grant, *_: TaskGroup(loom, ran, grant, leaving),
                 "TaskStarter": starter,
                 "Wakeup": wakeup,
             }

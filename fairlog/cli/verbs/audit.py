@@ -62,7 +62,9 @@ def _print_story(told: dict[str, Any]) -> None:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
     click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['endedAt'] or told['at'])}")
     if told["runtime"]:
-        click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may (X1)")
+        over = told["runtime"]["expiredAt"]
+        since = "(X1)" if over is None else f"and was told to stop at {render.moment(over)} (X2)"
+        click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may {since}")
     if told["detail"]:
         click.echo(f"ended     {told['detail']}")
     if admission:
@@ -95,8 +97,8 @@ def _print_claims(told: dict[str, Any]) -> None:
     for loss in told["losses"]:
         shares = loss["shares"]
         click.echo(
-            f"lost      {loss['executor']} at {loss['seq']} to {loss['claimant']} of {loss['claimantCompany']}, "
-            f"which waits since {render.moment(loss['since'])} ({loss['rule']})"
+            f"lost      {loss['executor']} at {loss['seq']}, {render.moment(loss['at'])}, to {loss['claimant']} of "
+            f"{loss['claimantCompany']}, which waits since {render.moment(loss['since'])} ({loss['rule']})"
         )
         click.echo(
             f"          granted of their parts: {told['company']} {shares['loser_before']} before, "

@@ -399,9 +399,10 @@ def read_value(name: str, text: str) -> int | str | None:
 def workers(source: Source, *, as_json: bool) -> None:
     """List the workers with their offered and granted resources.
 
-    Below the table: the workers that are suspected, and the apps that are excluded from a worker.
+    Below the table: the workers that are suspected, the apps that are excluded from a worker, the room that is held on
+    one, and the lost workers, whose offer may come back.
     """
-    found = source.ask("workers")
+    found = source.ask("workers", lost=True)
     render.print_records(
         found,
         "worker host rack status cores grantedCores memory grantedMemory resources grantedResources executors",
@@ -419,6 +420,14 @@ def workers(source: Source, *, as_json: bool) -> None:
         for excluded in worker["excludedApps"]:
             who = f"app {excluded['app']}"
             click.echo(exclusion_in_words({**excluded, "worker": worker["worker"]}, who))
+        for hold in worker["holds"]:
+            size = f"{hold['cores']} cores, {size_text(hold['memory'])}"
+            click.echo(
+                f"worker {worker['worker']}: {size} held for app {hold['app']} since {render.moment(hold['since'])}"
+            )
+        if worker["status"] == "lost":
+            until = render.moment(worker["rememberedUntil"])
+            click.echo(f"worker {worker['worker']} is lost; its offer counts until {until} for apps that need it (N3)")
 
 
 @click.command()

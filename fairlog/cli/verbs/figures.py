@@ -19,7 +19,7 @@ from recovery.replay.window import measure
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from witness.audit.audit import Audited
 from witness.fairness import By, Fairness
-from witness.statement import AMOUNTS, hours
+from witness.statement import AMOUNTS, hours, kind_hours, kinds_of
 from witness.statement import statement as stated
 from witness.usage import Accounts
 
@@ -53,7 +53,7 @@ def read_month(text: str) -> tuple[Bound, Bound]:
 def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | None, as_json: bool) -> None:
     """Report how fair the log was to companies and users.
 
-    Entitlement is the max-min fair share of cores and memory, by water-filling over quotas and limited by demand
+    Entitlement is the max-min fair share of all resources, by water-filling over quotas and limited by demand
     (Dominant Resource Fairness, Ghodsi 2011). Shortfall is the entitlement that was not granted, in core-seconds;
     fairness error (as in Armada) is its mean as a part of the cluster. Jain's index is computed over occupied /
     entitled. Finish-time fairness (Themis, Mahajan 2020) is the time taken divided by the time on a dedicated 1/N of
@@ -96,6 +96,15 @@ def _print_fairness(report: dict[str, Any]) -> None:
         rows = [(*(row[name.lower()] for name in who), *figures(row)) for row in report["rows"]]
         click.echo()
         render.print_table((*who, *headings), rows, empty="No app existed in this span.")
+    if kinds := whole.get("resources"):
+        rows = [
+            (kind, *(row[name.lower()] for name in who), *map(_number, row["resources"][kind].values()))
+            for kind in kinds
+            for row in report["rows"]
+            if kind in row.get("resources", {})
+        ]
+        click.echo()
+        render.print_table(("KIND", *who, *_CORES[:4], "SHORT, S"), rows, empty="")
     _print_lost((" ".join(row[name.lower()] for name in who), row) for row in report["rows"])
 
 
@@ -144,9 +153,9 @@ def _number(value: float | None) -> str:
 def statement(source: Source, *, company: str, span: tuple[Bound, Bound], as_csv: bool, as_json: bool) -> None:
     """Report a company's resource use in one month, by user and app.
 
-    Figures are core-hours and GiB-hours. Requested is what apps requested, from admission to removal; granted is what
-    their executors and drivers held. The report names the span of the log and the digest of its last entry, so that
-    the figures can be verified.
+    Figures are core-hours, GiB-hours and hours of each further kind of resources. Requested is what apps requested,
+    from admission to removal; granted is what their executors and drivers held. The report names the span of the log
+    and the digest of its last entry, so that the figures can be verified.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
@@ -182,10 +191,12 @@ def _csv(said: dict[str, Any]) -> str:
     log, text = said["log"], io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [*hours(said["total"]), *AMOUNTS]
-    writer.writerow(["level", "company", "month", "user", "app", *names, *(f"log_{name}" for name in log)])
+    kinds = kinds_of(said)
+    further = [f"{which}:{kind}" for kind in kinds for which in ("requestedHours", "grantedHours")]
+    writer.writerow(["level", "company", "month", "user", "app", *names, *further, *(f"log_{name}" for name in log)])
     for level, user, app, amounts in _lines(said):
         row = [level, said["company"], said["month"], user, app, *(amounts[name] for name in names)]
-        writer.writerow([*row, *log.values()])
+        writer.writerow([*row, *(each for kind in kinds for each in kind_hours(amounts, kind)), *log.values()])
     return text.getvalue()
 
 
@@ -198,10 +209,11 @@ def _print_statement(said: dict[str, Any]) -> None:
     )
     click.echo(f"digest    {log['digest']}")
     click.echo()
-    rows = [
-        (user or "all", app or "all", *(f"{value:.3f}" for value in hours(amounts).values()))
-        for _, user, app, amounts in _lines(said)
-    ]
-    columns = ("USER", "APP", "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H")
+    kinds, rows = kinds_of(said), []
+    for _, user, app, amounts in _lines(said):
+        figures = [*hours(amounts).values(), *(each for kind in kinds for each in kind_hours(amounts, kind))]
+        rows.append((user or "all", app or "all", *(f"{value:.3f}" for value in figures)))
+    columns = ["USER", "APP", "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H"]
+    columns += [f"{which} {kind.upper()}-H" for kind in kinds for which in ("REQUESTED", "GRANTED")]
     render.print_table(columns, rows, empty="")
     _print_lost((f"{app} of {user}", amounts) for level, user, app, amounts in _lines(said) if level == "app")

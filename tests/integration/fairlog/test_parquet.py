@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 from pyarrow import parquet
 
 from fairlog.cli.main import cli
 from fairlog.cli.parquet import TEXT, TRUTH, WHOLE
 from fairlog.local.store import EmbeddedStore
+from scheduler.model.commands import RegisterCompany, RegisterKind
 from scheduler.model.events import EVENT_TYPES, AppRegistered
 from scheduler.model.resources import Resources
 from scheduler.store.codec import lines_of
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
-from tests.property.given import recorded
+from tests.property.given import Cluster, recorded, submission, worker
 from tests.property.histories import played, seeded
 from tests.unit.recorded import put
 
@@ -94,6 +96,22 @@ def _columns(kind: str, said: dict[str, Any]) -> dict[str, Any]:
         said["executor_cores"], said["executor_memory_mb"], *_ = each
         said["memory_per_task_mb"] = size if said["sizing"] == "computed" else None
     return said
+
+
+def test_amounts_of_further_kinds_are_maps(store: EmbeddedStore, connection: Redis, tmp_path: Path) -> None:
+    """Semantics R4."""
+    cluster = Cluster()
+    cluster.turn(RegisterKind(kind="gpu"), RegisterCompany(company="acme"))
+    cluster.turn(replace(worker("w1", 16), resources={"gpu": ("0", "1")}))
+    cluster.turn(replace(submission("a1", 4), task_resources={"gpu": "1/4"}))
+    put(EventLog(connection, Keys("default")), recorded(cluster))
+    run(store, "--parquet", tmp_path / "p")
+    found = {row["type"]: (row["resources"], row["requested_resources"]) for row in rows(tmp_path / "p")}
+    assert found == dict.fromkeys(found, (None, None)) | {
+        "WorkerRegistered": ([("gpu", 2)], None),
+        "AppRegistered": (None, [("gpu", 1)]),
+        "ExecutorAllocated": ([("gpu", 1)], None),
+    }
 
 
 def test_times_are_times_in_utc(written: EmbeddedStore, tmp_path: Path) -> None:

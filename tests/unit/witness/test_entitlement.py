@@ -52,6 +52,18 @@ def test_who_needs_only_what_is_left_goes_on_when_the_other_resource_is_used_up(
     assert (a, b) == ((10, 0), (0, 10))
 
 
+def test_a_further_kind_is_a_resource_like_cores_and_one_without_a_limit_has_no_share() -> None:
+    """The first two want all GPUs and have equal parts of them; the third needs none and has the other cores."""
+    demands: list[Amount] = [(16, 16, 4), (16, 16, 4), (16, 16, 0)]
+    limited: Amount = (16, 16, 4)
+    a, b, c = entitlements((16, 16, 2), [limited] * 3, demands)
+    assert (a[2], b[2], c[2]) == (1, 1, 0)
+    assert c[0] == pytest.approx(8)
+    free: Amount = (16, 16, float("inf"))
+    a, b = entitlements((16, 16, 4), [free, limited], [(4, 4, 4), (4, 4, 4)])
+    assert a == pytest.approx((3.2, 3.2, 3.2))
+
+
 @pytest.mark.parametrize(
     ("ratios", "index"),
     [([1.0, 1.0, 1.0], 1.0), ([1.0, 0.0], 0.5), ([3.0, 0.0, 0.0, 0.0], 0.25), ([2.0, 1.0], 0.9), ([0.0, 0.0], 1.0)],
@@ -64,13 +76,13 @@ def test_there_is_no_index_of_nobody() -> None:
     assert jain([]) is None
 
 
-AMOUNTS = st.tuples(st.integers(0, 500), st.integers(0, 1 << 17))
+AMOUNTS = st.tuples(st.integers(0, 500), st.integers(0, 1 << 17), st.integers(0, 8))
 
 
 @settings(max_examples=200)
 @given(AMOUNTS, AMOUNTS, st.lists(AMOUNTS, max_size=8))
 def test_among_equals_it_is_what_equal_weights_give(
-    capacity: tuple[int, int], weight: tuple[int, int], demands: list[tuple[int, int]]
+    capacity: tuple[int, int, int], weight: tuple[int, int, int], demands: list[tuple[int, int, int]]
 ) -> None:
     due = entitlements(capacity, [weight] * len(demands), demands)
     for found, amount in zip(among_equals(capacity, weight, demands), due, strict=True):

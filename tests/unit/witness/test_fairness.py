@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.window import measure
-from scheduler.model.commands import EndApp, KillApp, ReleaseApp
+from scheduler.model.commands import EndApp, KillApp, RegisterKind, ReleaseApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.state import ClusterState
-from tests.property.given import Cluster, submission
+from tests.property.given import Cluster, submission, worker
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts
 from witness.fairness import By, Fairness
-from witness.statement import statement
+from witness.statement import kind_hours, kinds_of, statement
 from witness.usage import Accounts
 
 
@@ -161,6 +161,45 @@ def test_a_statement_adds_up_by_app_user_and_company() -> None:
     assert said["total"]["requestedMemoryMs"] == 4096 * 20_000
     assert said["users"][0]["apps"][0]["grantedGiBHours"] == round(4 * 21 / 3600, 6)
     assert said["log"]["digest"] == facts(two_companies())[-1].digest
+
+
+def with_gpus() -> Cluster:
+    """Four GPUs: acme holds two for 11 s; tiny, beyond whose quota one is, waits; neither's cores are short."""
+    cluster = Cluster()
+    cluster.turn(RegisterKind(kind="gpu"))
+    cluster.company("acme")
+    cluster.company("tiny")
+    cluster.turn(replace(worker("w1", 16), resources={"gpu": ("0", "1", "2", "3")}))
+    asked = submission("a1", 4, company="acme", per_task_mb=None)
+    size = {"executor_cores": 4, "executor_memory_mb": 1024}
+    cluster.turn(replace(asked, **size, executor_resources={"gpu": 2}))
+    cluster.turn(replace(asked, app="t1", company="tiny", **size))
+    cluster.turn(EndApp(app="a1", reason="finished"), after_s=10)
+    cluster.ended("a1.0", done=True)
+    return cluster
+
+
+def test_shares_and_figures_are_over_all_kinds() -> None:
+    """Semantics R4: acme's dominant share is that of its GPUs, two of the two that are a half of the cluster's."""
+    found = report(with_gpus(), first=Bound(at=6_000), last=Bound(at=15_000))
+    acme = row(found, company="acme")
+    assert acme["share"] == 1.0
+    gpus = acme["resources"]["gpu"]
+    assert gpus == {"demand": 2.0, "entitled": 2.0, "occupied": 2.0, "granted": 2.0, "shortfallS": 0.0}
+    assert row(found, company="tiny")["resources"]["gpu"]["demand"] == 0.0
+    assert found["cluster"]["resources"] == {"gpu": {"offered": 4.0, "utilisation": 0.5}}
+
+
+def test_a_statement_counts_each_kind() -> None:
+    usages = Accounts()
+    _, span = measure(facts(with_gpus()), usages)
+    said = statement(usages, span, company="acme", month="1970-01")
+    total = said["total"]
+    assert total["requestedResourceMs"] == {"gpu": 2 * total["requestedCoreMs"] // 4}
+    assert total["grantedResourceMs"] == {"gpu": 2 * total["grantedCoreMs"] // 4}
+    assert kinds_of(said) == ["gpu"]
+    assert kind_hours(total, "gpu") == (round(2 * 11 / 3600, 6), round(2 * 12 / 3600, 6))
+    assert "grantedResourceMs" not in statement(usages, span, company="tiny", month="1970-01")["total"]
 
 
 def test_two_statements_of_adjoining_spans_add_up_to_one_of_both() -> None:

@@ -145,11 +145,14 @@ def test_ended_processes_use_no_memory() -> None:
     assert proportional_mb([gone.pid]) == 0
 
 
+LOCK = Path("/run/one/w1/executors/a.0.lock")
+
+
 def delegated(root: Path, *, with_memory: bool) -> Path:
     """A folder that looks like a cgroup file system in which this process may create groups."""
     (root / "here").mkdir(parents=True)
     (root / "cgroup.controllers").write_text("memory")
-    group = root / "here" / "fairlog-a.0"
+    group = root / "here" / memory._name(LOCK)
     if with_memory:
         group.mkdir()
         for name in ("memory.max", "cgroup.procs", "memory.events"):
@@ -157,10 +160,16 @@ def delegated(root: Path, *, with_memory: bool) -> Path:
     return group
 
 
+def test_executors_of_one_id_in_two_clusters_have_cgroups_of_their_own() -> None:
+    other = Path("/run/other/w1/executors/a.0.lock")
+    assert memory._name(LOCK) != memory._name(other)
+    assert memory._name(LOCK).startswith("fairlog-a.0-")
+
+
 def test_a_cgroup_limits_the_tasks_to_the_grant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = delegated(tmp_path, with_memory=True)
     monkeypatch.setattr(memory, "_parents", lambda root: [root / "here"])
-    cgroup = TaskCgroup.make("a.0", 256, root=tmp_path)
+    cgroup = TaskCgroup.make(LOCK, 256, root=tmp_path)
     assert cgroup is not None
     assert (group / "memory.max").read_text() == str(256 * 1024 * 1024)
     cgroup.add(4711)
@@ -174,7 +183,7 @@ def test_a_cgroup_limits_the_tasks_to_the_grant(tmp_path: Path, monkeypatch: pyt
 def test_a_cgroup_without_the_memory_controller_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group = delegated(tmp_path, with_memory=False)
     monkeypatch.setattr(memory, "_parents", lambda root: [root / "here"])
-    assert TaskCgroup.make("a.0", 256, root=tmp_path) is None
+    assert TaskCgroup.make(LOCK, 256, root=tmp_path) is None
     assert not group.exists()
 
 
@@ -183,7 +192,7 @@ def test_a_cgroup_that_cannot_be_limited_is_removed(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(memory, "_parents", lambda root: [root / "here"])
     monkeypatch.setattr(Path, "exists", lambda path: path.name == "memory.max")
     monkeypatch.setattr(Path, "write_text", lambda *_: os.open("/no/such/file", os.O_RDONLY))
-    assert TaskCgroup.make("a.0", 256, root=tmp_path) is None
+    assert TaskCgroup.make(LOCK, 256, root=tmp_path) is None
     monkeypatch.undo()
     assert not group.exists()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from scheduler.model.commands import DrainWorker, EndApp, KillApp, StartedExecutor
+from scheduler.model.commands import DrainWorker, EndApp, KillApp, LoseWorker, StartedExecutor
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.rules.views import VIEWS, look
 from tests.property.given import Cluster, shared, submission
@@ -134,6 +134,37 @@ def test_workers_are_shown_by_id_with_what_is_granted_of_them() -> None:
     assert {"cores": 16, "memory": 7168, "grantedCores": 12, "grantedMemory": 6144, "executors": 2}.items() <= workers[
         1
     ].items()
+
+
+def test_a_lost_worker_is_shown_while_it_is_remembered() -> None:
+    """Semantics N3."""
+    cluster = shared(w1=16, w2=8)
+    cluster.turn(LoseWorker(worker="w2"))
+    assert [worker["worker"] for worker in seen(cluster, "workers")] == ["w1"]
+    at = cluster.state.at
+    (_, lost) = seen(cluster, "workers", lost=True)
+    assert {"worker": "w2", "status": "lost", "cores": 8, "rememberedUntil": at + 86_400_000}.items() <= lost.items()
+    cluster.worker("w2", 8)
+    assert [worker["status"] for worker in seen(cluster, "workers", lost=True)] == ["alive", "alive"]
+
+
+def test_a_claim_is_shown_at_its_worker_and_at_the_executor_that_is_to_leave() -> None:
+    """Semantics E5."""
+    cluster = shared(w1=16)
+    cluster.company("bolt")
+    cluster.turn(*(submission(f"a{number}", 4) for number in range(4)))
+    cluster.submit("b1", 4, company="bolt")
+    (held,) = seen(cluster, "workers")[0]["holds"]
+    assert held == {
+        "app": "b1",
+        "cores": 4,
+        "memory": 2048,
+        "reason": "reclaim",
+        "since": cluster.state.at,
+        "leaving": ["a3.0"],
+    }
+    (executor,) = seen(cluster, "app", app="a3")["executors"]
+    assert (executor["leavesFor"], executor["deadline"]) == ("b1", cluster.state.at + 300_000)
 
 
 def test_companies_are_shown_by_name_with_how_their_quota_is_set() -> None:
