@@ -202,7 +202,7 @@ def test_a_standby_writes_a_snapshot_each_time_enough_events_were_added(
 ) -> None:
     log.store.set(keys.lease, "held by another")
     waiting = standby(store, keys, every=100)
-    while log.head().seq not in positions(log):
+    while log.head().seq - max(positions(log), default=0) >= 100:
         waiting._stand_by()
     written = positions(log)
     assert written == sorted(written, reverse=True)

@@ -113,7 +113,7 @@ def test_an_app_is_shown_as_it_was_without_its_tasks(written: EmbeddedStore) -> 
 def test_the_status_of_the_past_names_the_workers_of_then(written: EmbeddedStore) -> None:
     assert [said(written, "status", "--at", seq)["workers"] for seq in (1, 2)] == [
         [],
-        [{"worker": "w1", "pid": None, "host": "w1.example", "status": "alive"}],
+        [{"worker": "w1", "pid": None, "host": "w1.example", "status": "alive", "suspicion": None}],
     ]
     assert "none elected yet" in run(written, "status", "--at", 1).output
 
@@ -121,11 +121,11 @@ def test_the_status_of_the_past_names_the_workers_of_then(written: EmbeddedStore
 def test_explain_tells_what_an_app_waits_for_and_what_it_waited_for_then(written: EmbeddedStore) -> None:
     registered = next(record.seq for record in LOG if record.type == "AppRegistered" and stated(record)["app"] == "a2")
     then = said(written, "explain", "a2", "--at", registered)
-    assert (then["head"], then["waitsFor"]["rule"]) == (registered, "C4")
+    assert (then["head"], then["waitsFor"]["rule"]) == (registered, "A3")
     now = said(written, "explain", "a2")
-    assert (now["state"], now["waitsFor"], now["waited"]["ms"]) == ("waiting", None, 2000)
+    assert (now["state"], now["waitsFor"], now["waited"]["ms"]) == ("waiting", None, 1000)
     told = run(written, "explain", "a2").output
-    assert "waited    2000 ms in all" in told
+    assert "waited    1000 ms in all" in told
     assert "executor  a2.0" in told
 
 

@@ -221,6 +221,7 @@ def test_an_app_killed_before_its_worker_sees_the_grant_holds_no_core(cluster: C
     wait_until(lambda: not cluster.granted_cores(), "the return of the grant")
 
 
+@ONE_STORE
 @pytest.mark.parametrize("driver", [False, True])
 def test_an_app_whose_time_is_over_is_stopped_with_the_grace(cluster: Cluster, tmp_path: Path, driver: bool) -> None:  # noqa: FBT001 - pytest's
     """Semantics X2: SIGTERM, and SIGKILL for what ignores it; then its cores are free."""
@@ -238,6 +239,7 @@ def test_an_app_whose_time_is_over_is_stopped_with_the_grace(cluster: Cluster, t
     assert cluster.granted_cores() == 0
 
 
+@ONE_STORE
 @pytest.mark.parametrize("driver", [False, True])
 def test_tasks_are_warned_once_before_the_time_of_their_app_is_over(
     cluster: Cluster,
