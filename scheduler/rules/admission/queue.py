@@ -688,6 +688,7 @@ class AppQueue:
         for user in company.to_recheck:
             if user in limit.ceilings:
                 self._set_heads(company, company.users[user])
+                company.moved[user] = None
         company.to_recheck.clear()
 
     def _set_heads(self, company: CompanyQueue, queue: UserQueue) -> None:

@@ -208,6 +208,15 @@ def test_a_company_is_passed_over_while_its_limit_is_used_up() -> None:
     assert admitted(cluster.turn(KillApp(app="a1"))) == ["b1"]
 
 
+def test_a_user_enters_again_once_the_limit_is_not_used_up_any_more() -> None:
+    """Semantics N2: the order of users was settled without her meanwhile, and she is not the only one who waits."""
+    cluster = shared(w1=16)
+    cluster.turn(limited("max_running_apps", 1, "acme", "*"))
+    assert admitted(cluster.turn(fixed("a1"), fixed("a2"))) == ["a1"]
+    assert admitted(cluster.turn(fixed("b1", user="bob"), fixed("b2", user="bob"))) == ["b1"]
+    assert admitted(cluster.turn(KillApp(app="a1"))) == ["a2"]
+
+
 def test_a_raised_limit_lets_apps_in_and_a_lowered_one_stops_nothing() -> None:
     """Semantics N2, Z3."""
     cluster = shared(w1=16)
