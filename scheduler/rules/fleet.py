@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from typing import Literal, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources, amounts_of
@@ -215,8 +215,8 @@ class Fleet:
         """The live workers with the most free cores first, then memory, then by id (semantics P8)."""
         if self._moved:
             self._sync()
-        for shape in reversed(self._by_cores):
-            yield from self._workers[shape][1]
+        for _, shapes in groupby(reversed(self._by_cores), key=lambda shape: (shape.cores, shape.memory_mb)):
+            yield from merge(*(self._workers[shape][1] for shape in shapes))
 
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""
