@@ -33,7 +33,7 @@ def said(decisions: list[dict[str, Any]], what: str) -> list[Any]:
     return [one[what] for one in decisions if what in one]
 
 
-def test_of_equally_free_workers_room_is_held_on_the_smallest_id_whatever_kinds_they_offer() -> None:
+def test_room_is_held_on_the_smallest_id_of_equally_free_workers_of_any_kinds() -> None:
     """Semantics P8."""
     decisions = run(
         company("a"),
@@ -49,7 +49,7 @@ def test_of_equally_free_workers_room_is_held_on_the_smallest_id_whatever_kinds_
     assert said(decisions, "held") == ["w1"]
 
 
-def test_bounds_of_executors_that_apps_size_hold_for_no_elastic_app_that_states_no_size() -> None:
+def test_the_bounds_of_own_sizes_concern_no_elastic_app_that_states_no_size() -> None:
     """Semantics S5, L6."""
     elastic: dict[str, Any] = {"elastic": [1, 2], "tasks": 8, "memory_per_task_mb": 8192}
     decisions = run(
@@ -62,7 +62,7 @@ def test_bounds_of_executors_that_apps_size_hold_for_no_elastic_app_that_states_
     assert (said(decisions, "admitted"), said(decisions, "refused")) == (["x"], [3])
 
 
-def test_an_elastic_apps_smallest_executor_is_of_a_size_that_the_scheduler_worked_out() -> None:
+def test_an_elastic_apps_smallest_executor_is_one_that_the_scheduler_sized() -> None:
     """Semantics E3: of 24 cores, 12 a part; company a holds 8 and 6, and 2 beyond its part suffice."""
     decisions = run(
         company("a"),
