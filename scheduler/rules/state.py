@@ -777,8 +777,8 @@ class ClusterState:
         self._reconsider(app)
 
     def _wish(self, app: App, target: int | None) -> None:
-        """What was asked for and is not requested yet; a wish that goes on keeps its place (semantics L1)."""
-        if app.target is None:
+        """What was asked for and is not requested yet; one that is stated anew loses its place (semantics L1)."""
+        if target is not None:
             app.stated = self.head
         app.target = target
         if target is not None and app.ended is None:
