@@ -652,8 +652,9 @@ class ClusterState:
     def _restate(self, app: App) -> None:
         """A pending app asks for something else, be it in its user's queue or not ready yet."""
         if app.ready:
+            if app.requested != app.queued.request:
+                app.reserved_at = app.lapsed = 0
             app.queued = self.queue.restate(app.queued, app.requested, app.need)
-            app.reserved_at = app.lapsed = 0
         else:
             app.queued = structs.replace(app.queued, request=app.requested, need=app.need)
 
