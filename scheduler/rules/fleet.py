@@ -213,8 +213,8 @@ class Fleet:
         """The live workers with the most free cores first, then memory, then by id (semantics P8)."""
         if self._moved:
             self._sync()
-        for shape in reversed(self._by_cores):
-            yield from self._workers[shape][1]
+        for _, shapes in groupby(reversed(self._by_cores), key=lambda shape: (shape.cores, shape.memory_mb)):
+            yield from merge(*(self._workers[shape][1] for shape in shapes))
 
     def live_workers(self) -> dict[str, Shape]:
         """Live worker -> its free cores and memory."""

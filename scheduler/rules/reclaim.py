@@ -13,6 +13,7 @@ from scheduler.rules.admission.queue import reached
 from scheduler.rules.demand import lowered_by_loss
 from scheduler.rules.failures import has_room_now, kept_from
 from scheduler.rules.holds import claimed_by_company, claims_of, leaving_by_company
+from scheduler.rules.placement.sizing import smallest_cores
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -237,10 +238,17 @@ class _Reclaiming:
             return "E2"
         if not larger or not reached(held, part):
             return None
-        if not isinstance(loser.sizing, Computed) and self._held(claimant.spec.company) != NOTHING:
+        if not self._worked_out(loser) and self._held(claimant.spec.company) != NOTHING:
             return None
         needs = aligned(claimant.need.executor, _room_to_come(worker, claimant), held, part)
         return "E3" if all(need <= mine - assured for need, room, mine, assured in needs if need > room) else None
+
+    def _worked_out(self, app: App) -> bool:
+        """Whether the scheduler worked out the size of the app's executors (semantics E3)."""
+        if isinstance(app.sizing, Computed) or isinstance(app.spec.sizing, Computed):
+            return True
+        cores = smallest_cores(self.state.settings, app.spec.cores_per_task)
+        return app.elastic and app.need.executor.cores == cores
 
     def _in_order(self, company: str) -> Iterator[Allocation]:
         """The company's executors: idle ones first, then by apps that lost little, priority and admission (E4)."""

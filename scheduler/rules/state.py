@@ -658,8 +658,9 @@ class ClusterState:
     def _restate(self, app: App) -> None:
         """A pending app asks for something else, be it in its user's queue or not ready yet."""
         if app.ready:
+            if app.requested != app.queued.request:
+                app.reserved_at = app.lapsed = 0
             app.queued = self.queue.restate(app.queued, app.requested, app.need)
-            app.reserved_at = app.lapsed = 0
         else:
             app.queued = structs.replace(app.queued, request=app.requested, need=app.need)
 
@@ -786,8 +787,8 @@ class ClusterState:
         self._reconsider(app)
 
     def _wish(self, app: App, target: int | None) -> None:
-        """What was asked for and is not requested yet; a wish that goes on keeps its place (semantics L1)."""
-        if app.target is None:
+        """What was asked for and is not requested yet; one that is stated anew loses its place (semantics L1)."""
+        if target is not None:
             app.stated = self.head
         app.target = target
         if target is not None and app.ended is None:

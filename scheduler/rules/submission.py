@@ -38,6 +38,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         validate.check_name("the user", command.user)
     if command.kind not in ("batch", "sql"):
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
+    sizes = command.elastic is None or (command.executor_cores, command.executor_memory_mb) != (None, None)
     if command.elastic is not None:
         command = _elastic(state, command, *command.elastic)
     if command.executor_limit is not None:
@@ -80,7 +81,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         if state.limits.values:
             check_submission(state.limits, state.claims, registered, at)
         _check_purchase(company, registered)
-        _check_size(state, sizing, command.cores)
+        if sizes:
+            _check_size(state, sizing, command.cores)
         _check_fits(state, registered)
     return registered
 

@@ -107,6 +107,16 @@ class TestScale:
         assert asked(cluster.turn(offer("w2", 8))) == [(5, 20)]
         assert cluster.state.apps["a1"].done_cores == 0
 
+    def test_a_demand_that_is_stated_anew_goes_behind_those_stated_before(self) -> None:
+        """Semantics L1."""
+        cluster = cluster_of(offer("w1", 8))
+        cluster.submit("a1", 4)
+        cluster.submit("a2", 4)
+        for app, executors in (("a1", 2), ("a2", 2), ("a1", 3)):
+            assert len(asked(cluster.turn(scale(app, executors)))) == 1
+        events = cluster.turn(offer("w2", 4))
+        assert [event.app for event in events if isinstance(event, AppChanged)] == ["a2"]
+
     def test_no_demand_rises_while_no_live_worker_could_host_an_executor(self) -> None:
         """Semantics L1, A8."""
         cluster = cluster_of(offer("w1", 8))

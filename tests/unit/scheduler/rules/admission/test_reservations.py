@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.model.commands import ReprioritizeApp
+from scheduler.model.commands import ConfigureCluster, ReprioritizeApp
 from scheduler.model.events import ReservationLapsed, RoomReserved
 from tests.property.given import Cluster
 
@@ -20,3 +20,16 @@ def test_a_reservation_lapses_whose_app_is_not_the_head_of_its_queue_any_more() 
     (lapsed,) = cluster.turn(after_s=16)
     assert lapsed == ReservationLapsed(app="a1")
     assert [(app, reserved) for app, _, reserved in cluster.state.queue.held_back()] == [("a2", True)]
+
+
+def test_a_reservation_lasts_when_other_settings_size_the_executors_of_its_app() -> None:
+    """Semantics C7: what the app requests is the same."""
+    cluster = Cluster({"quota_patience_s": 2, "min_executor_cores": 2})
+    cluster.company("acme", 16, 65536)
+    cluster.worker("w1", 64)
+    cluster.submit("a0", 8)
+    cluster.submit("a1", 16)
+    assert cluster.turn(after_s=3) == [RoomReserved(app="a1")]
+    cluster.turn(ConfigureCluster(settings={"min_executor_cores": 4}))
+    assert cluster.state.apps["a1"].reserved_at > 0
+    assert cluster.turn(after_s=20) == [ReservationLapsed(app="a1")]

@@ -1,0 +1,75 @@
+"""Where rules meet their bounds: cases whose answers are worked out from the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler.rules.simulate import run_scenario
+
+
+def company(name: str, **about: Any) -> dict[str, Any]:
+    return {"op": "company", "company": name, **about}
+
+
+def worker(name: str, cores: int, **about: Any) -> dict[str, Any]:
+    return {"op": "worker", "worker": name, "cores": cores, "memory_mb": 65536, **about}
+
+
+def submit(app: str, of: str = "a", **about: Any) -> dict[str, Any]:
+    return {"op": "submit", "app": app, "company": of, "user": "ann", **about}
+
+
+def fixed(cores: int, memory_mb: int = 1024) -> dict[str, Any]:
+    return {"executor_cores": cores, "executor_memory_mb": memory_mb}
+
+
+def run(*commands: dict[str, Any], **settings: Any) -> list[dict[str, Any]]:
+    """The decisions."""
+    decisions: list[dict[str, Any]] = run_scenario({"settings": settings, "commands": list(commands)})["decisions"]
+    return decisions
+
+
+def said(decisions: list[dict[str, Any]], what: str) -> list[Any]:
+    return [one[what] for one in decisions if what in one]
+
+
+def test_room_is_held_on_the_smallest_id_of_equally_free_workers_of_any_kinds() -> None:
+    """Semantics P8."""
+    decisions = run(
+        company("a"),
+        company("b"),
+        worker("w1", 8),
+        worker("w2", 8, resources={"gpu": ["0"]}),
+        submit("x", cores=16, **fixed(4)),
+        submit("y", of="b", cores=8, **fixed(8)),
+        {"op": "executor_running", "executor": "x.0", "at": 20_000},
+        reclaim="none",
+        hold_patience_s=5,
+    )
+    assert said(decisions, "held") == ["w1"]
+
+
+def test_the_bounds_of_own_sizes_concern_no_elastic_app_that_states_no_size() -> None:
+    """Semantics S5, L6."""
+    elastic: dict[str, Any] = {"elastic": [1, 2], "tasks": 8, "memory_per_task_mb": 8192}
+    decisions = run(
+        company("a"),
+        worker("w1", 16),
+        submit("x", **elastic),
+        submit("y", **elastic, **fixed(4, 32_768)),
+        own_sizes="within-bounds",
+    )
+    assert (said(decisions, "admitted"), said(decisions, "refused")) == (["x"], [3])
+
+
+def test_an_elastic_apps_smallest_executor_is_one_that_the_scheduler_sized() -> None:
+    """Semantics E3: of 24 cores, 12 a part; company a holds 8 and 6, and 2 beyond its part suffice."""
+    decisions = run(
+        company("a"),
+        company("b"),
+        worker("w1", 24),
+        submit("e", elastic=[2, 2], tasks=8),
+        submit("x", cores=6, **fixed(6)),
+        submit("y", of="b", cores=12, **fixed(2)),
+    )
+    assert [one for one in decisions if "revoked" in one] == [{"revoked": "e.1", "claimant": "y", "rule": "E3"}]
