@@ -148,9 +148,9 @@ class _Observed(Turn):
     def hear(self, fact: Event | None = None, cause: str = "") -> None:
         """Let the turn decide, unless the event given, one without a command, is a refusal (semantics W6, T3)."""
         if isinstance(fact, CommandRefused):
-            self._refused = True
+            self._quiet = True
         else:
-            self._taken += 1
+            self._placing = True
         if fact is not None:
             self.record(fact, cause)
 

@@ -45,6 +45,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _claims(state)
     yield from _numbers(state)
     yield from _holds(state)
+    yield from _holders(state)
     yield from _growing(state)
     for name, queue in state.queue.companies.items():
         yield from _queue(name, queue, state)
@@ -276,13 +277,28 @@ def _holds(state: ClusterState) -> Iterator[str]:
     for name, app in state.apps.items():
         if list(app.holds) != [hold.id for hold in state.holds.values() if hold.app == name]:
             yield f"the holds of app {name!r} are not those of the state"
-        holds = bool(app.executors) and not app.over
-        if (app in state.holders) != holds:
-            yield f"app {name!r} is wrongly in or missing from the holders of executors"
     for hold in state.holds.values():
         leaving = {one.id for one in state.executors.values() if one.claim == hold.id}
         if hold.leaving.keys() != leaving:
             yield f"the executors that leave for the hold at {hold.id} are not {sorted(leaving)}"
+
+
+def _holders(state: ClusterState) -> Iterator[str]:
+    """Whether the apps that have executors are kept in the order in which they lose them (semantics E4)."""
+    after, turns = state.at - state.settings.reclaim_window_s * 1000, state.settings.max_reclaims
+
+    def rank(app: App) -> tuple[bool, int, int]:
+        return sum(when > after for when in app.losses) >= turns, app.priority, -app.admitted
+
+    having: defaultdict[str, list[App]] = defaultdict(list)
+    for app in state.apps.values():
+        if app.executors and not app.over:
+            having[app.spec.company].append(app)
+    if state.holders.companies.keys() != having.keys():
+        yield f"the companies {sorted(state.holders.companies)} have executors, but by the facts {sorted(having)}"
+    for company, apps in having.items():
+        if list(state.holders.in_order(company, after, turns)) != sorted(apps, key=rank):
+            yield f"the apps of company {company!r} that have executors are others, or lose them in another order"
 
 
 def _growing(state: ClusterState) -> Iterator[str]:

@@ -5,7 +5,8 @@ Two states that folded the same events are equal and have the same digest, on an
 - A *fact* is what an event states, the position and time it has, and the sums and counts of such: entities, their
   status, ledgers, usage, failures in a row, who was selected last, since when an app is held back.
 - An *index* follows from the facts and exists so that a decision does not grow with the cluster: `fleet`, `queue`,
-  `places`, `timers`, `unsatisfied`, `waiting_drivers`, `dependents`, `suspects`, `probes`. `invariants` recomputes all.
+  `claims`, `places`, `timers`, `owed`, `holders`, `followers`, `waiting_drivers`, `dependents`, `suspects`, `probes`.
+  `invariants` recomputes all.
 - What a rule *decides* stands in an event: a reservation, pending requests, the request that a grant raises.
 
 Before it changes anything, `apply` checks the event's preconditions. The module is longer than most because a newcomer

@@ -103,8 +103,8 @@ class Turn:
         self.entries: list[Entry] = []
         self.commands: list[Taken] = []
         """The commands behind the events, in their order; one that caused nothing is left out."""
-        self._taken = self._decommissions = 0
-        self._refused = False
+        self._quiet = self._placing = False
+        """Whether it refused a command or took a decommission, and whether it took another command."""
         self._begun = False
 
     def take(self, command: Command, cause: str = "", by: str = "") -> list[Event]:
@@ -113,9 +113,10 @@ class Turn:
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
         events = decide(self.state, command, self.at)
-        self._taken += 1
         if type(command) is DecommissionWorker:
-            self._decommissions += 1
+            self._quiet = True
+        else:
+            self._placing = True
         if events:
             if not self._begun:
                 self._begin()
@@ -130,7 +131,7 @@ class Turn:
 
         A turn that only refuses settles nothing.
         """
-        self._refused = True
+        self._quiet = True
         if not self.state.may_log_refusal(self.at):
             return False
         if not self._begun:
@@ -148,7 +149,7 @@ class Turn:
         """
         if not self._begun:
             self._begin()
-        if (self._taken or self._refused) and self._taken == self._decommissions and not due:
+        if self._quiet and not self._placing and not due:
             return False
         for event in decisions(self.state, self.at):
             self.fold(event)
@@ -214,13 +215,14 @@ def entailed(state: ClusterState, event: Any, at: int) -> Sequence[Event]:  # no
 
     An app whose time is over is removed when the last of what it held is gone (semantics X2).
     """
-    if type(event) is ClusterConfigured:
+    kind = type(event)
+    if kind is ClusterConfigured:
         return [*reservations(state, at), *switched_off(state)]
     app = state.apps.get(event.app)
     found: list[Event | None] = []
-    if app is not None and (app.preferred_hosts or app.wanted) and type(event) in MOVE_REQUESTS:
+    if app is not None and (app.preferred_hosts or app.wanted) and kind in MOVE_REQUESTS:
         found.append(requests(state, event, at))  # few apps: save the call
-    if type(event) is ExecutorRemoved and (event.reason == "failed" or (state.suspects and event.reason == "exited")):
+    if kind is ExecutorRemoved and (event.reason == "failed" or (state.suspects and event.reason == "exited")):
         found.append(judged(state, event, at))
     if app is not None and app.expired_at and app.ended is None and not app.executors and app.driver is None:
         detail = f"its maximum runtime of {app.max_runtime_s} s is over"
