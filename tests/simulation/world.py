@@ -268,9 +268,24 @@ class World:
         self.loom.wait(50)
         for _ in range(random.choice((1, 2, 4))):
             _submit(self)
+        if rules.random() < 0.3:
+            self._fill_up(rules)
         for actor in (*self.masters, *(machine.agent for machine in self.machines.values())):
             if actor is not None and random.random() < 0.4:
                 self._strike(actor)
+
+    def _fill_up(self, random: Random) -> None:
+        """One company takes more than its part before another one comes."""
+        first, second = random.sample(COMPANIES, 2)
+        for company, cores in ((first, 24), (first, 16), (second, 8)):
+            self.number += 1
+            name = f"app-{self.number}"
+            self.natures[name] = Nature(random.choice((500, 3_000)))
+            self._ask(
+                SubmitApp(app=name, company=company, user="cem", cores=cores, tasks=cores, command=("true",)),
+                f"submit-{name}",
+            )
+            self.loom.wait(200)
 
     def _start_master(self) -> None:
         self.number += 1
