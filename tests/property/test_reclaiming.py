@@ -154,7 +154,7 @@ class _Checked(Turn):
 
 
 @given(st.integers(0, 10**6), QUOTAS, st.sampled_from(["gentle", "firm"]))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_what_is_taken_is_beyond_a_part_and_reclaiming_comes_to_rest(
     seed: int, quotas: list[tuple[int, int] | None], mode: str
 ) -> None:
