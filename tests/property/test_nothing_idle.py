@@ -31,7 +31,7 @@ CHOICES = st.fixed_dictionaries(
 
 
 @given(history=HISTORIES, chosen=CHOICES)
-@settings(max_examples=60)
+@settings(max_examples=250)
 def test_no_core_is_idle_that_an_eligible_app_could_use(history: History, chosen: dict[str, object]) -> None:
     watched = Watched(chosen)
     for turn in (*BUILD_UP, *history):

@@ -177,7 +177,7 @@ MODES = st.fixed_dictionaries(
 
 
 @given(HISTORIES, MODES)
-@settings(max_examples=100)
+@settings(max_examples=250)
 def test_over_any_history_only_what_is_beyond_a_part_is_taken(history: History, chosen: dict[str, object]) -> None:
     played(history, chosen, before=is_lawful)
 
@@ -197,7 +197,7 @@ BOUGHT: tuple[dict[str, object], ...] = (
     st.sampled_from([4, 16]),
     st.integers(0, 10**6),
 )
-@settings(max_examples=100)
+@settings(max_examples=150)
 def test_every_company_reaches_its_part_within_as_many_ends_as_there_are_executors(
     bought: list[dict[str, object]], offers: list[int], mode: str, largest: int, seed: int
 ) -> None:

@@ -203,7 +203,7 @@ class TaskGroup:
         loom: Loom,
         ran: Callable[[Grant, Completion], None],
         grant: Grant,
-        leaving: Callable[[str], Leaving | None],
+        leaving: Callable[[Grant], Leaving | None],
     ) -> None:
         self._loom = loom
         self._ran = ran
@@ -251,7 +251,7 @@ class TaskGroup:
 
     def stop(self, _wait: Callable[[float], None], _grace_s: float | None = None) -> None:
         """Tell all tasks to end, wait for them, and abandon them."""
-        leaving = self._leaving(self._grant.executor)
+        leaving = self._leaving(self._grant)
         if self._tasks and leaving is not None and not leaving.firm and not self._loom.current.signalled:
             raise PromiseBroken(6, f"{self._grant.executor} is to leave between its tasks, and ends {[*self._tasks]}")
         if self._tasks:
@@ -266,6 +266,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
     natures: Mapping[str, Nature],
     ran: Callable[[Grant, Completion], None],
     begins: Callable[[Grant, Begun], None],
+    leaving: Callable[[Grant], Leaving | None],
 ) -> None:
     """Replace the calls to the operating system by the doubles."""
 
@@ -301,10 +302,6 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
     def wakeup(on_term: Callable[[], None]) -> Any:
         loom.current.on_signal = on_term
         return SimpleNamespace(wait=wait)
-
-    def leaving(executor: str) -> Leaving | None:
-        found = (machine.leaving(executor) for machine in machines.values())
-        return next((told for told in found if told is not None), None)
 
     def starter(grant: Grant, worker: str, *_: object) -> Any:
         return SimpleNamespace(start=lambda begun: start(grant, worker, begun))

@@ -59,7 +59,7 @@ from workers.offer import Offer, WorkerBusy
 
 if TYPE_CHECKING:
     from scheduler.model.events import Event
-    from scheduler.model.grants import Grant
+    from scheduler.model.grants import Grant, Leaving
     from scheduler.rules.state import ClusterState
     from scheduler.store.task_queue import Begun, Completion
 
@@ -268,9 +268,24 @@ class World:
         self.loom.wait(50)
         for _ in range(random.choice((1, 2, 4))):
             _submit(self)
+        if rules.random() < 0.3:
+            self._fill_up(rules)
         for actor in (*self.masters, *(machine.agent for machine in self.machines.values())):
             if actor is not None and random.random() < 0.4:
                 self._strike(actor)
+
+    def _fill_up(self, random: Random) -> None:
+        """One company takes more than its part before another one comes."""
+        first, second = random.sample(COMPANIES, 2)
+        for company, cores in ((first, 24), (first, 16), (second, 8)):
+            self.number += 1
+            name = f"app-{self.number}"
+            self.natures[name] = Nature(random.choice((500, 3_000)))
+            self._ask(
+                SubmitApp(app=name, company=company, user="cem", cores=cores, tasks=cores, command=("true",)),
+                f"submit-{name}",
+            )
+            self.loom.wait(200)
 
     def _start_master(self) -> None:
         self.number += 1
@@ -319,6 +334,16 @@ class World:
         self.ran.setdefault((grant.app, done.task), []).append(done.outcome)
         if done.outcome == "failed":
             self.failed.setdefault((grant.app, done.task), []).append((self.store.ms, self.store.skew_ms))
+
+    def _leaving(self, grant: Grant) -> Leaving | None:
+        """What the executor was told, if nothing else than that may end its tasks."""
+        nature, state = self.natures[grant.app], self.witness.state
+        if nature.fails or nature.fails_once or nature.missing_on or self.witness.tails_lost:
+            return None
+        executor = state.executors.get(grant.executor)
+        if executor is None or executor.revoked != "reclaimed" or state.apps[grant.app].over:
+            return None
+        return self.machines[executor.worker].leaving(grant.executor)
 
     def _begins(self, grant: Grant, begun: Begun) -> None:
         """Check that a task that failed waits before it begins again (semantics W10)."""
@@ -420,7 +445,7 @@ class World:
         patch.setattr("recovery.failover.master.APPEAR_EVERY_S", 5)
         patch.setattr("scheduler.store.eventlog.REPLICATED_WITHIN_S", 2)
         patch.setattr("scheduler.rules.turn.decide", _decide_unless_poisoned)
-        patch_machines(patch, loom, self.machines, self.natures, self._ran, self._begins)
+        patch_machines(patch, loom, self.machines, self.natures, self._ran, self._begins, self._leaving)
 
 
 class _Fork:
