@@ -123,6 +123,8 @@ class Fairness(Accounts):
         self.course: list[tuple[int, dict[Party, Standing]]] = []
         """Time (ms) -> the standings from then on."""
         self._standings: dict[Party, Standing] | None = None
+        self._until = 0
+        """Up to when (ms) the time is added; a turn without events leaves the time of the state as it is."""
         self._kinds: tuple[str, ...] = ()
         """The further kinds that the cluster has, in the order of the standings."""
         self._counted: dict[str, _Count] = {}
@@ -135,9 +137,10 @@ class Fairness(Accounts):
 
     def advance(self, state: ClusterState, to: int) -> None:
         """Add the time up to `to` (ms), with the state as it is."""
-        start, end = self.clip(state.at), self.clip(to)
+        start, end = max(self._until, self.clip(state.at)), self.clip(to)
         if end <= start:
             return
+        self._until = end
         if self._standings is None:
             self._standings = self._standings_of(state)
         standings = self._standings
