@@ -120,7 +120,7 @@ def _print_result(result: dict[str, Any]) -> None:
         what, whom = next(iter(decision.items()))
         size = size_text(decision["memory_mb"]) if "memory_mb" in decision else ""
         more = " ".join(
-            str(value) for name, value in decision.items() if name not in (what, "worker", "cores", "memory_mb")
+            _more(value) for name, value in decision.items() if name not in (what, "worker", "cores", "memory_mb")
         )
         rows.append(
             (number, what.replace("_", " "), whom, decision.get("worker", ""), decision.get("cores", ""), size, more)
@@ -137,6 +137,13 @@ def _print_result(result: dict[str, Any]) -> None:
         click.echo(f"company  {name}: {'; '.join(said)}")
     for name, cores in final["free"].items():
         click.echo(f"worker   {name}: {cores} cores free")
+
+
+def _more(value: object) -> str:
+    """A value of a decision in words; addresses as `gpu=0,1`."""
+    if isinstance(value, dict):
+        return " ".join(f"{kind}={','.join(found)}" for kind, found in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _amount(amount: list[int]) -> str:

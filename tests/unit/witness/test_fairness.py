@@ -280,3 +280,11 @@ def test_what_users_lack_beside_their_companies_is_what_they_lack_by_themselves(
         row = rows[user["company"], user["user"]]
         assert user["shortfallCoreS"] == pytest.approx(row["shortfallCoreS"], abs=0.002)
         assert user["share"] == pytest.approx(row["share"], abs=1e-5)
+
+
+def test_time_counts_once_though_turns_without_events_leave_the_state_where_it_is() -> None:
+    meter, state = Fairness(), two_companies().state
+    meter.first_at = state.at
+    for passed in (1_000, 3_000, 3_000):
+        meter.advance(state, state.at + passed)
+    assert meter._cluster.live == 16 * 3_000

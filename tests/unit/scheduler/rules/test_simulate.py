@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand, InvalidSetting
-from scheduler.rules.simulate import run_scenario
+from scheduler.rules.simulate import _OPERATIONS, run_scenario
 
 COMPANY = {"op": "company", "company": "acme"}
 WORKER = {"op": "worker", "worker": "w1", "cores": 16, "memory_mb": 65536}
@@ -266,3 +267,35 @@ def test_an_executor_without_a_preference_says_how_near_it_came_all_the_same() -
     none_yet = {**SUBMIT, "executor_cores": 2, "executor_memory_mb": 1024, "executor_limit": 0}
     outcome = run(COMPANY, *RACKED, none_yet, {"op": "scale", "app": "a1", "executors": 4, "prefer": {"h1": 2}})
     assert sorted(reached(outcome)) == [("w1", "host"), ("w1", "host"), ("w2", "rack"), ("w3", "any")]
+
+
+def test_every_command_has_an_operation() -> None:
+    """Settings have the operation `settings`, an end that a worker reports has `finish`."""
+    kinds = {kind.__name__ for kind in get_args(Command)} - {"ConfigureCluster", "EndApp"}
+    assert kinds == set(_OPERATIONS.values())
+
+
+def test_a_scenario_has_every_kind_of_decision_of_the_rules() -> None:
+    """Semantics Z: the answer names what is held, reclaimed, expired, limited, ready and refused."""
+    commands: list[dict[str, Any]] = [
+        *({"op": "company", "company": name} for name in "ab"),
+        {"op": "worker", "worker": "w1", "cores": 16, "memory_mb": 65536, "resources": {"gpu": ["0", "1"]}},
+        {"op": "limit", "scope": "company", "company": "a", "name": "max_gpu", "value": 1},
+        {"op": "submit", "app": "x", "company": "a", "user": "u", "cores": 12, "max_runtime_s": 9, "warn": ["USR1", 2]},
+        *(
+            {"op": "submit", "app": app, "company": "a", "user": "u", "cores": 4, "tasks": 1, "task_resources": gpus}
+            for app, gpus in (("g", {"gpu": "2"}), ("h", {"gpu": "1"}))
+        ),
+        {"op": "submit", "app": "late", "company": "a", "user": "u", "cores": 4, "after": {"any": ["x"]}, "hold": True},
+        {"op": "executor_running", "executor": "x.0", "at": 1000},
+        {"op": "submit", "app": "y", "company": "b", "user": "u", "cores": 8},
+        {"op": "reprioritize", "app": "late", "priority": 3},
+        {"op": "extend", "app": "x", "by_s": 1},
+        {"op": "finish", "app": "x", "at": 60_000},
+        {"op": "release", "app": "late"},
+    ]
+    found = run_scenario({"commands": commands})["decisions"]
+    kinds = {next(iter(decision)) for decision in found}
+    assert {"admitted", "granted", "refused", "held", "revoked", "hold_ended", "warned", "expired", "ready"} <= kinds
+    assert {"refused": 5, "error": "LimitExceeded"} in found
+    assert next(each for each in found if each.get("executor") == "h.0")["addresses"] == {"gpu": ["0"]}
