@@ -41,13 +41,11 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     sizes = command.elastic is None or (command.executor_cores, command.executor_memory_mb) != (None, None)
     if command.elastic is not None:
         command = _elastic(state, command, *command.elastic)
-    if command.executor_limit is not None:
-        check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
+    asks = (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority)
+    if asks != (None, 0, None, 0) or (command.executor_limit, command.reclaim_signal) != (None, None):
+        _check_numbers(command)
     sizing, driver = _sizing(command, state.kinds), _driver(command, state.kinds)
     ask = asked(state.settings, command, sizing)
-    asks = (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority, command.reclaim_signal)
-    if asks != (None, 0, None, 0, None):
-        _check_tasks(command)
     after = readiness.dependencies(state, command.company, command.after) if command.after else ()
     max_runtime_s = runtime_of(state.settings, company.spec, command)
     request = _request(state, ask, sizing, command.executor_limit)
@@ -87,7 +85,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     return registered
 
 
-def _check_tasks(command: SubmitApp) -> None:
+def _check_numbers(command: SubmitApp) -> None:
+    check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
