@@ -157,7 +157,6 @@ class AppQueue:
         companies, users = COMPANY_POLICIES[settings.company_policy], USER_POLICIES[settings.user_policy]
         self._company_key, self._companies_drift = companies.rank, companies.drifts
         self._user_key, self._users_drift, self._users_regard_quota = users.rank, users.drifts, users.regards_quota
-        self._users_regard_claims = users.regards_quota or users.drifts
         self._rank, self._step_ms = APP_POLICIES[settings.app_policy].rank, settings.priority_step_s * 1000
         self._delay_ms = settings.quota_patience_s * 1000
         self._reservations_count = settings.reclaim == "none"
@@ -445,8 +444,7 @@ class AppQueue:
     def touch(self, company: str, user: str, *, lower: bool = False) -> None:
         """Mark a user and company whose ledgers or requests have changed; `lower`: its claim can only have fallen."""
         queue = self.companies[company]
-        if self._users_regard_claims:
-            queue.moved[user] = None
+        queue.moved[user] = None
         if queue.limits is not None:
             queue.to_recheck[user] = None
             self.to_review[company] = queue
