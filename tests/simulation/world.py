@@ -350,8 +350,8 @@ class World:
         failed = self.failed.get((grant.app, begun.task), [])[: begun.attempt - 1]
         if not failed or grant.role == "driver" or self.witness.tails_lost:
             return
-        at, skew_ms = failed[-1]
-        wait_ms = 1000 * min(grant.retry_backoff_s * 2 ** (len(failed) - 1), 300)
+        at, skew_ms = failed[0]  # an interrupted attempt counts as well, so a later one may not be known to the store
+        wait_ms = 1000 * grant.retry_backoff_s
         if skew_ms == self.store.skew_ms and self.store.ms < at + wait_ms:
             raise PromiseBroken(
                 6, f"task {begun.task} of {grant.app} begins again {self.store.ms - at} ms after it failed"
