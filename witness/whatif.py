@@ -229,7 +229,7 @@ class OtherWorld(World):
 
     def run_until(self, until: int | None = None) -> None:
         """Take the turns that are due before `until` (ms), or until the last app has ended."""
-        while self._ends or until is not None:
+        while self._has_ends() or until is not None:
             moment = self.state.timers.next(self.now)
             if self._follows and moment is not None and until is not None and until - moment <= TICK_MS:
                 moment = None
@@ -245,6 +245,12 @@ class OtherWorld(World):
             for name in _by_app(entry.event for entry in turn.entries):
                 self._apart.setdefault(name, _Running())
             self._update_ends(turn)
+
+    def _has_ends(self) -> bool:
+        """Whether any app is to end, once the ends that were computed again are dropped."""
+        while self._ends and self._apart[self._ends[0][3]].version != self._ends[0][2]:
+            heappop(self._ends)
+        return bool(self._ends)
 
     def _give(self, turn: _Observed, given: Input) -> None:
         """Take a command under this world's rules, or an event if its app continues as logged."""
