@@ -301,7 +301,7 @@ class App(Struct):
     need: Need = NO_NEED
     """What it needs of a worker."""
     usable: int = 0
-    """How many of its smallest executors it can still use."""
+    """How many of its smallest executors it can still use; of growing ones, how many cores."""
     more: Resources = NOTHING
     """What of its claim is not granted yet (semantics A8)."""
     claim: Resources = NOTHING
@@ -408,6 +408,11 @@ class App(Struct):
         if not isinstance(self.sizing, Fixed) or not self.admitted or self.over:
             return 0
         return max(0, min(self.left_executors, self.left_cores // self.sizing.each.cores))
+
+    @property
+    def claimable(self) -> int:
+        """How many of its smallest executors it can still use, and so claim at once (semantics E1)."""
+        return self.usable // self.need.executor.cores if self.need.growing else self.usable
 
     @property
     def over(self) -> bool:

@@ -67,7 +67,7 @@ def _superfluous(app: App, hold: Hold) -> bool:
     """Whether the app claims more than it is owed, so that its last claims are void (semantics E5)."""
     if hold.reason == "hold":
         return False
-    return [one.id for one in app.holds.values() if one.reason == "reclaim"].index(hold.id) >= app.usable
+    return [one.id for one in app.holds.values() if one.reason == "reclaim"].index(hold.id) >= app.claimable
 
 
 def _usable(app: App, worker: Worker, hold: Hold) -> bool:

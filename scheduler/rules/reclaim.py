@@ -132,7 +132,7 @@ class _Reclaiming:
 
     def _may_claim(self, app: App, *, again: bool) -> bool:
         """Whether the app is owed an executor that it does not claim and that will fit nowhere (semantics E1)."""
-        if (app.admitted in self.failed and not again) or not app.owed or app.usable <= len(claims_of(app)):
+        if (app.admitted in self.failed and not again) or not app.owed or app.claimable <= len(claims_of(app)):
             return False
         state, size = self.state, app.need.least
         if has_room_now(state, app, self.at):

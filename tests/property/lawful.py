@@ -6,6 +6,7 @@ from scheduler.model.events import Event, ExecutorRevoked, RoomHeld
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import reached
 from scheduler.rules.state import ClusterState
+from tests.property import reference
 
 
 def is_lawful(state: ClusterState, event: Event) -> None:
@@ -21,7 +22,7 @@ def is_owed(state: ClusterState, event: RoomHeld) -> None:
     """The claimant is owed an executor more than it claims, and its company lacks it to its part (semantics E1, E6)."""
     app = state.apps[event.app]
     company, claims = app.spec.company, [hold for hold in state.holds.values() if hold.reason == "reclaim"]
-    assert app.usable > sum(one.app == event.app for one in claims), event
+    assert reference.still(state, app)[0] >= event.amounts.cores * (1 + sum(one.app == event.app for one in claims))
     assert event.amounts == app.need.executor, event
     if not event.within:
         ours = sum((one.amounts for one in claims if state.apps[one.app].spec.company == company), NOTHING)

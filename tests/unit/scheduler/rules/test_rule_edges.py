@@ -73,3 +73,16 @@ def test_an_elastic_apps_smallest_executor_is_one_that_the_scheduler_sized() -> 
         submit("y", of="b", cores=12, **fixed(2)),
     )
     assert [one for one in decisions if "revoked" in one] == [{"revoked": "e.1", "claimant": "y", "rule": "E3"}]
+
+
+def test_an_app_of_one_executor_a_worker_claims_as_many_as_its_cores_are_for() -> None:
+    """Semantics E1, A7: three cores of one task are one claim, not one a core."""
+    decisions = run(
+        company("a"),
+        company("b"),
+        worker("w1", 8),
+        worker("w2", 8),
+        submit("x", cores=16, tasks=16, **fixed(4)),
+        submit("y", of="b", cores=3, tasks=1, executor_memory_mb=1024),
+    )
+    assert (said(decisions, "held"), said(decisions, "revoked")) == (["w1"], ["x.3"])
