@@ -77,6 +77,8 @@ class _Reclaiming:
         self.number = 0
         self.failed: set[int] = set()
         """Positions of admission of the apps for which nothing can be taken."""
+        self.in_vain: set[tuple[str, int]] = set()
+        """Company and need of apps for which nothing could be taken since the last claim: nor can it for apps alike."""
         self.unlawful = False
         """Whether losses were given up because one would be unlawful in the end."""
 
@@ -110,6 +112,7 @@ class _Reclaiming:
                     self.failed |= set() if within else {app.admitted}
                     break
                 self.number += 1
+                self.in_vain.clear()
                 yield from self._claim(app, *found, within=within)
                 if once:
                     break
@@ -148,7 +151,14 @@ class _Reclaiming:
 
     def _find(self, app: App) -> tuple[Worker, list[Loss]] | None:
         """Where room can be made for the app's smallest executor, and by which losses (semantics E2-E4)."""
-        return self._gather(app, larger=False) or self._gather(app, larger=True)
+        like = app.spec.company, id(app.need)
+        plain = not (app.executors or app.holds or app.troubles)
+        if plain and like in self.in_vain:
+            return None
+        found = self._gather(app, larger=False) or self._gather(app, larger=True)
+        if plain and found is None:
+            self.in_vain.add(like)
+        return found
 
     def _gather(self, app: App, *, larger: bool) -> tuple[Worker, list[Loss]] | None:
         state, size = self.state, app.need.executor
