@@ -51,6 +51,8 @@ def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> As
         cores = _at_once(settings, sizing, cores, tasks, each)
     elif cores is None:
         cores = settings.default_cores
+    if 0 < cores < each:
+        raise InvalidCommand(f"{cores} cores run no task of {each}; ask for at least {each} cores")
     if tasks is None:
         tasks = 0 if command.driver else max(1, cores // each)
     check_range("tasks", tasks, least, MAX_TASKS)

@@ -841,7 +841,7 @@ class ClusterState:
             self._reconsider(app)
             if app.spec.elastic is not None:
                 self.claims.lend(app)
-                self.elastics[app.spec.company].pop(event.app, None)
+                self.elastics.get(app.spec.company, {}).pop(event.app, None)
             self.queue.leave(app.queued, lower=app.spec.elastic is None)
         else:
             if self.claims.counts_apps:

@@ -218,7 +218,7 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
         "remember_lost_s": 20,
         "quota_patience_s": 3,
     }
-    log = [entry.event for seed in range(12) for entry in played([*SEVEN, *seeded(seed, 200)], impatient).log]
+    log = [entry.event for seed in (*range(12), 35) for entry in played([*SEVEN, *seeded(seed, 200)], impatient).log]
     kinds = Counter(type(event) for event in log)
     stated_by_a_master = {MasterElected, CommandRefused, RefusalsOmitted}
     assert kinds.keys() == set(EVENT_TYPES.values()) - stated_by_a_master

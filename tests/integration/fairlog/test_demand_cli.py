@@ -38,6 +38,7 @@ def test_an_elastic_app_grows_with_its_backlog_and_gives_back_what_is_idle(shell
     wait_until(lambda: len(logged(shell, name, "ExecutorRevoked")) == 3, "idle executors to be given back")
     assert {one["reason"] for one in logged(shell, name, "ExecutorRevoked")} == {"idle"}
     wait_until(lambda: shell.app(name)["requestedCores"] == 1, "the request to follow")
+    wait_until(lambda: len(logged(shell, name, "ExecutorRemoved")) == 3, "their ends")
     assert {one["reason"] for one in logged(shell, name, "ExecutorRemoved")} == {"idle"}
     shares = json.loads(shell.ok("shares", "--json"))
     assert (shares["waitingApps"]["occupiedCores"], shares["waitingApps"]["grantedCores"]) == (1, 1)

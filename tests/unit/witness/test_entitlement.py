@@ -52,7 +52,7 @@ def test_who_needs_only_what_is_left_goes_on_when_the_other_resource_is_used_up(
     assert (a, b) == ((10, 0), (0, 10))
 
 
-def test_a_further_kind_is_a_resource_like_cores_and_one_without_a_limit_has_no_share() -> None:
+def test_a_further_kind_counts_like_cores_and_one_without_a_limit_has_no_share() -> None:
     """The first two want all GPUs and have equal parts of them; the third needs none and has the other cores."""
     demands: list[Amount] = [(16, 16, 4), (16, 16, 4), (16, 16, 0)]
     limited: Amount = (16, 16, 4)
