@@ -226,7 +226,7 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     assert kinds[ExecutorAllocated] > 150
     reasons = {event.reason for event in log if isinstance(event, ExecutorRemoved)}
     assert reasons == {"exited", "failed", "lost", "killed", "idle", "reclaimed"}
-    assert {event.rule for event in log if isinstance(event, ExecutorRevoked)} == {None, "E2", "E3"}
+    assert {event.rule for event in log if isinstance(event, ExecutorRevoked)} == {None, "E2", "E3", "E7"}
     assert {event.reason for event in log if isinstance(event, RoomHeld)} == {"hold", "reclaim"}
     ended = {event.reason for event in log if isinstance(event, HoldEnded)}
     assert ended >= {"granted", "served", "part-reached", "worker-gone"}
