@@ -40,7 +40,7 @@ def void(state: ClusterState, at: int) -> Iterator[Event]:
 def end(state: ClusterState, hold: Hold, reason: Ending) -> Iterator[Event]:
     """The hold ends; executors that still leave for its claim go on as before (semantics E5)."""
     yield HoldEnded(hold=hold.id, worker=hold.worker, app=hold.app, reason=reason)
-    for executor in list(hold.leaving.values()):
+    for _, executor in sorted(hold.leaving.items()):
         app = state.apps[executor.app]
         if not app.over:
             yield RevocationWithdrawn(app=executor.app, executor=executor.id, worker=executor.worker)

@@ -86,3 +86,17 @@ def test_an_app_of_one_executor_a_worker_claims_as_many_as_its_cores_are_for() -
         submit("y", of="b", cores=3, tasks=1, executor_memory_mb=1024),
     )
     assert (said(decisions, "held"), said(decisions, "revoked")) == (["w1"], ["x.3"])
+
+
+def test_executors_go_on_in_the_order_of_their_names() -> None:
+    """Semantics E5: an order that a snapshot keeps; they were told to leave in the opposite one."""
+    decisions = run(
+        company("a"),
+        company("b"),
+        worker("w1", 8),
+        worker("w2", 8),
+        submit("x", cores=16, tasks=16, **fixed(4)),
+        submit("y", of="b", cores=8, **fixed(8)),
+        {"op": "kill", "app": "y"},
+    )
+    assert (said(decisions, "revoked"), said(decisions, "withdrawn")) == (["x.3", "x.2"], ["x.2", "x.3"])
