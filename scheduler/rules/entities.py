@@ -288,6 +288,8 @@ class App(Struct):
     detail: str = ""
     granted: Resources = NOTHING
     done_cores: int = 0
+    returned_at: int = 0
+    """When (ms) tasks of an ended executor last returned, 0 if an executor was granted since (semantics S6)."""
     running: int = 0
     failures: int = 0
     next_executor: int = 0

@@ -910,7 +910,7 @@ class ClusterState:
             granted_at=self.at,
             addresses=event.addresses,
         )
-        app.owed_since = self.at
+        app.owed_since, app.returned_at = self.at, 0
         if not app.executors:
             self.holders.add(app)
         self.executors[event.executor] = app.executors[event.executor] = worker.executors[event.executor] = executor
@@ -1040,7 +1040,12 @@ class ClusterState:
             app.failures += 1
         if event.done:
             held = app.granted.cores - executor.resources.cores + app.unplaced_driver.cores
-            app.done_cores = max(0, app.requested.cores - held)
+            done = app.requested.cores - held
+            if app.returned_at == self.at:  # it may have found no task before these returned
+                done = min(done, app.done_cores + executor.resources.cores)
+            app.done_cores = max(0, done)
+        elif event.reason in ("failed", "lost", "killed"):
+            app.returned_at = self.at
         self._note_end(event, executor, app, worker)
         self._grant(app, worker, -executor.resources)
         suspicion = worker.suspicion

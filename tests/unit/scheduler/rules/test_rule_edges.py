@@ -100,3 +100,21 @@ def test_executors_go_on_in_the_order_of_their_names() -> None:
         {"op": "kill", "app": "y"},
     )
     assert (said(decisions, "revoked"), said(decisions, "withdrawn")) == (["x.3", "x.2"], ["x.2", "x.3"])
+
+
+def test_tasks_that_return_in_the_turn_of_the_last_report_get_an_executor_again() -> None:
+    """Semantics S6: the executor that reports found no task before those of the other one returned."""
+    decisions = run(
+        company("a"),
+        worker("w1", 4),
+        worker("w2", 4),
+        submit("x", cores=8, tasks=8, **fixed(4)),
+        {
+            "op": "turn",
+            "commands": [
+                {"op": "decommission", "worker": "w2"},
+                {"op": "executor_ended", "executor": "x.1", "done": True, "reason": "exited"},
+            ],
+        },
+    )
+    assert said(decisions, "executor") == ["x.0", "x.1", "x.2"]
