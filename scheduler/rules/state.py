@@ -818,16 +818,9 @@ class ClusterState:
         """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
-        for held in app.allocations():
-            self._let_leave(held)
-        app.running = 0
-        self.holders.drop(app)
+        self._stop(app)
         if app.troubles or app.holds:
             self._timers.changed[app.submitted] = app
-        app.wanted = ()
-        self.wishes.pop(event.app, None)
-        if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
-            self._let_driver_wait(app, waits=False)
         if app.max_runtime_s is not None:
             self._count_runtime(app)
             self._set_timers(app)
@@ -854,6 +847,17 @@ class ClusterState:
             self.dependents.tell(event.app, event.reason)
         self._forget_if_over(app)
 
+    def _stop(self, app: App) -> None:
+        """The app is owed nothing more, and what it holds must stop (semantics A5, X2)."""
+        for held in app.allocations():
+            self._let_leave(held)
+        app.running = 0
+        self.holders.drop(app)
+        app.wanted = ()
+        self.wishes.pop(app.spec.app, None)
+        if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
+            self._let_driver_wait(app, waits=False)
+
     def _app_warned(self, event: events.AppWarned) -> None:
         """Whatever of it runs now is to pass the signal to its tasks (semantics X2)."""
         app = self.apps[event.app]
@@ -866,15 +870,8 @@ class ClusterState:
     def _app_expired(self, event: events.AppExpired) -> None:
         """The app is owed nothing more; what it holds must stop, and it stays until that is gone (semantics X2)."""
         app = self.apps[event.app]
+        self._stop(app)
         app.expired_at = self.at
-        if app.spec.driver is not None and app.driver is None:
-            self._let_driver_wait(app, waits=False)
-        for held in app.allocations():
-            self._let_leave(held)
-        app.running = 0
-        self.holders.drop(app)
-        app.wanted = ()
-        self.wishes.pop(event.app, None)
         self.elastics.get(app.spec.company, {}).pop(event.app, None)
         self._set_timers(app)
         self._reconsider(app)

@@ -75,14 +75,16 @@ def test_an_elastic_apps_smallest_executor_is_one_that_the_scheduler_sized() -> 
     assert [one for one in decisions if "revoked" in one] == [{"revoked": "e.1", "claimant": "y", "rule": "E3"}]
 
 
+def full_of_a() -> list[dict[str, Any]]:
+    """Company a has all 16 cores of two workers, in executors of 4, and b has nothing."""
+    workers = worker("w1", 8), worker("w2", 8)
+    return [company("a"), company("b"), *workers, submit("x", cores=16, tasks=16, **fixed(4))]
+
+
 def test_an_app_of_one_executor_a_worker_claims_as_many_as_its_cores_are_for() -> None:
     """Semantics E1, A7: three cores of one task are one claim, not one a core."""
     decisions = run(
-        company("a"),
-        company("b"),
-        worker("w1", 8),
-        worker("w2", 8),
-        submit("x", cores=16, tasks=16, **fixed(4)),
+        *full_of_a(),
         submit("y", of="b", cores=3, tasks=1, executor_memory_mb=1024),
     )
     assert (said(decisions, "held"), said(decisions, "revoked")) == (["w1"], ["x.3"])
@@ -91,11 +93,7 @@ def test_an_app_of_one_executor_a_worker_claims_as_many_as_its_cores_are_for() -
 def test_executors_go_on_in_the_order_of_their_names() -> None:
     """Semantics E5: an order that a snapshot keeps; they were told to leave in the opposite one."""
     decisions = run(
-        company("a"),
-        company("b"),
-        worker("w1", 8),
-        worker("w2", 8),
-        submit("x", cores=16, tasks=16, **fixed(4)),
+        *full_of_a(),
         submit("y", of="b", cores=8, **fixed(8)),
         {"op": "kill", "app": "y"},
     )
