@@ -23,6 +23,7 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.target import Target, target_options
 from fairlog.local.running import default_data, find_running
+from recovery.failover.lease import LONGEST_S
 from scheduler.model.errors import FairlogError
 from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
@@ -139,7 +140,7 @@ def demo() -> int:
 @click.option(
     "--lease",
     "lease_s",
-    type=Seconds(1.0, 3600.0),
+    type=Seconds(1.0, LONGEST_S),
     default=3.0,
     show_default=True,
     metavar="SECONDS",
