@@ -21,6 +21,7 @@ from pathlib import Path
 
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
+from scheduler.service.private import private_folder
 from scheduler.store.task_queue import OUTPUT_BYTES, Begun, Completion, Outcome
 from workers.processes import descendants, send_signal
 from workers.rundir import RunDir
@@ -206,7 +207,7 @@ class TaskStarter:
 
     def _open_log(self, begun: Begun) -> int:
         path = self._files.log_file(self._grant.app, "driver" if self._is_driver else begun.task)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _not_started(self, begun: Begun, error: OSError) -> Completion:

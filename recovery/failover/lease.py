@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from scheduler.rules.validate import MAX_LEASE_S
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import Bell
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from scheduler.store.keys import Keys
 
 MEMBER_SEEN_MS = 5_000
-
-LONGEST_S = 3600
-"""The longest lease that a master may be started with."""
 
 _TAKE_LUA = """
 local function text(key)
@@ -94,7 +92,7 @@ class Lease:
         """Take or renew the lease; False if another member holds it."""
         keys = self._keys
         held: Any = self._take(
-            [keys.lease, keys.lease_term, keys.handover], [self._member, self._ttl_ms, LONGEST_S * 1000]
+            [keys.lease, keys.lease_term, keys.handover], [self._member, self._ttl_ms, MAX_LEASE_S * 1000]
         )
         if not held:
             return True
