@@ -212,7 +212,8 @@ def describe(plan: Plan) -> str:
         f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"
         "  fairlog company add acme\n"
         "  fairlog submit --company acme --user ann --wait -- echo hello\n"
-        "  fairlog status; fairlog shares; fairlog log; fairlog down"
+        "  fairlog status; fairlog shares; fairlog log; fairlog down\n"
+        "its store has neither TLS nor users: only you, on this machine, can reach it"
     )
 
 

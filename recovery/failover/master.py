@@ -24,7 +24,7 @@ from scheduler.model.errors import Deposed, StaleLog
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.scheduler import Scheduler
-from scheduler.store.connection import check_store, connect
+from scheduler.store.connection import check_store, connect, dangers
 from scheduler.store.doorbell import DoorbellWorker
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
@@ -75,6 +75,8 @@ def run_master(
         accepts = partial(check_command, allowed=archive_allow)
         master = Master(log, member, lease_s=lease_s, check=check, archiver=archiver, accepts=accepts)
         check()
+        for danger in dangers(store, store_url):
+            _log.warning(danger)
         master.worker.stop_on_signals()
         master.run()
 
