@@ -14,6 +14,7 @@ from scheduler.model.commands import BATCH, write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys, bell_id, queue_key
+from scheduler.store.secrets import seal
 from scheduler.store.transient import passes
 
 if TYPE_CHECKING:
@@ -73,13 +74,17 @@ class Receipt(NamedTuple):
 class Client:
     """Sends commands to the master of `cluster` through `store` (a connection or a URL).
 
+    With a `secret_key` of 32 bytes, the store holds the secrets of apps sealed (`scheduler.store.secrets`).
     A command keeps its id until it is answered, so asking again after a lost answer does not carry it out twice.
     """
 
-    def __init__(self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30) -> None:
+    def __init__(
+        self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30, secret_key: bytes | None = None
+    ) -> None:
         self.store: Redis = connect(store) if isinstance(store, str) else store
         self.keys = Keys(cluster)
         self.timeout_s = timeout_s
+        self._secret_key = secret_key
         self._bell = bell_id(self.keys.master_queue)
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
@@ -116,7 +121,8 @@ class Client:
         """Submit an app; store its secrets first, never in the log; delete them if it is refused. Raises: as `send`."""
         if not secrets:
             return self.send(command)
-        ours = self._put_aside(command.app, [os.fsencode(part) for item in secrets.items() for part in item])
+        sealed = seal(self._secret_key, self.keys.cluster, command.app, secrets)
+        ours = self._put_aside(command.app, [part for item in sealed.items() for part in item])
         try:
             return self.send(command)
         except CommandRejected:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, LoseWorker
+from scheduler.model.commands import BATCH, Command, LoseWorker
 from scheduler.model.errors import CommandRejected, Deposed, FairlogError, InternalError, StaleLog, refusal_of
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
 from scheduler.model.sender import By, local
@@ -54,10 +54,13 @@ class _Look(NamedTuple):
 class Scheduler:
     """The master `master` of one cluster: takes turns until another master is elected.
 
-    `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted.
+    `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted. `accepts` raises
+    CommandRejected for a command that this host refuses; that is no decision of the rules, and not logged.
     """
 
-    def __init__(self, log: EventLog, master: str, rebuild: Rebuild) -> None:
+    def __init__(
+        self, log: EventLog, master: str, rebuild: Rebuild, accepts: Callable[[Command], object] = lambda _: None
+    ) -> None:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
@@ -67,6 +70,7 @@ class Scheduler:
         self.heartbeats = Heartbeats(store, keys.heartbeats)
         self.commits = Commits(log, self.worklist, self.heartbeats)
         self._rebuild = rebuild
+        self._accepts = accepts
         self._taken = ""
         """The last inbox entry that a turn has taken; its commit may not be confirmed."""
         self._read_ahead: _Look | None = None
@@ -264,7 +268,9 @@ class Scheduler:
         """Take one command; add its refusal if it is refused (semantics T3)."""
         command = None
         try:
-            command = inbox.received(body)
+            received = inbox.received(body)
+            self._accepts(received)
+            command = received
             turn.take(command, identity, UNSIGNED)
         except CommandRejected as refusal:
             refusals[identity] = refusal
