@@ -35,6 +35,9 @@ AHEAD_FROM = 50
 MAX_STALE = 5
 """How often in a row a commit may be refused."""
 
+LOGGED_REFUSAL_BYTES = 8 * 1024
+"""A refused command that is longer is not logged, and counts as omitted (semantics T3)."""
+
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
 
@@ -263,7 +266,9 @@ class Scheduler:
             turn.take(command, identity)
         except CommandRejected as refusal:
             refusals[identity] = refusal
-            if command is not None and not turn.refuse(command, refusal, identity):
+            if command is None:
+                return
+            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
