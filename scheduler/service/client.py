@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, write_command
+from scheduler.model.commands import BATCH, check_variables, write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys, bell_id, queue_key
@@ -121,6 +121,7 @@ class Client:
         """Submit an app; store its secrets first, never in the log; delete them if it is refused. Raises: as `send`."""
         if not secrets:
             return self.send(command)
+        check_variables((part for item in secrets.items() for part in item), len(secrets))
         sealed = seal(self._secret_key, self.keys.cluster, command.app, secrets)
         ours = self._put_aside(command.app, [part for item in sealed.items() for part in item])
         try:

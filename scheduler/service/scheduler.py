@@ -39,6 +39,11 @@ MAX_STALE = 5
 UNSIGNED = local("unsigned")
 """Who sends the messages of a store without keys: whoever can write to it."""
 
+DEAD_LETTERS = 1_000
+"""How many of the commands that made a turn fail are kept."""
+LOGGED_REFUSAL_BYTES = 8 * 1024
+"""A refused command that is longer is not logged, and counts as omitted (semantics T3)."""
+
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
 
@@ -274,7 +279,9 @@ class Scheduler:
             turn.take(command, identity, UNSIGNED)
         except CommandRejected as refusal:
             refusals[identity] = refusal
-            if command is not None and not turn.refuse(command, refusal, identity, UNSIGNED):
+            if command is None:
+                return
+            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity, UNSIGNED):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
@@ -296,7 +303,12 @@ class Scheduler:
             return self.state.commands.get(identity, 0)
 
         def view(body: bytes) -> object:
-            return look(self.state, *inbox.question(body))
+            try:
+                return look(self.state, *inbox.question(body))
+            except CommandRejected:
+                raise
+            except Exception as error:
+                raise _failure() from error
 
         answers: dict[str, list[str]] = {}
         for message in messages:
@@ -308,7 +320,7 @@ class Scheduler:
         """Move a command or view that makes a turn raise to the dead letters."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
         body = message.commands[0][1] if message.commands else message.body
-        self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace})
+        self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace}, maxlen=DEAD_LETTERS)
 
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
