@@ -228,10 +228,10 @@ class ClusterState:
             for company in self.queue.changed:
                 self._timers.set(company, 0, self.queue.moments(company))
             self.queue.changed.clear()
-        if self._timers.changed:
-            for app in self._timers.changed.values():
+        if changed := self._timers.changed:
+            for app in changed.values():
                 self._set_timers(app)
-            self._timers.changed.clear()
+            changed.clear()
         if self._stepped_at != self.at:
             self._stepped_at = self.at
             for app in list(self.steppers.values()):
@@ -864,10 +864,11 @@ class ClusterState:
 
     def _stop(self, app: App) -> None:
         """The app is owed nothing more, and what it holds must stop (semantics A5, X2)."""
+        if app.executors:
+            self.holders.drop(app)
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
-        self.holders.drop(app)
         app.wanted = ()
         self.wishes.pop(app.spec.app, None)
         if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
