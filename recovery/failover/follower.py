@@ -6,17 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import structlog
-
 from recovery.replay.rebuild import PROGRESS_EVERY, fold, rebuild
 from recovery.replay.snapshot import latest
 from scheduler.model.errors import UnreadableRecord
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
+from scheduler.service.program_log import program_log
 from scheduler.store.codec import Record, told
 from scheduler.store.eventlog import GENESIS, Bell, EventLog, Position
-
-_log = structlog.get_logger()
 
 
 class Follower:
@@ -106,7 +103,7 @@ class Follower:
             self.position = Position(record.last, record.digest)
 
     def _start_over(self, reason: str, progress: Callable[[int], object] | None = None) -> None:
-        _log.warning("the log no longer holds what was folded and is folded again", reason=reason)
+        program_log().warning("the log no longer holds what was folded and is folded again", reason=reason)
         self.resume(ClusterState(), GENESIS)
         self.resume(*rebuild(self.log, progress=progress))
 
