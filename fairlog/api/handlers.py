@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from msgspec import Raw
 from msgspec.json import Decoder, Encoder
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from fairlog.api.principal import By, NotAllowed, NotAuthenticated, Principal, authenticate, may_read, permit
 from fairlog.api.replica import Replica, Seen
@@ -44,6 +44,7 @@ MAX_ID = 128
 TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
 KEPT_VIEWS = 32
+NO_CURSOR = "the cursor is not one that an answer has given as `next`"
 _OWNED = {"apps": "apps", "app": "app"}
 """Views whose items belong to a user -> the verb that allows reading them."""
 _to_json = Encoder().encode
@@ -286,10 +287,20 @@ class Handlers:
         may_read(state, who, "log", at=state.at)
         return lambda company, user: self._may(state, who, "private", company, user)
 
-    def tasks(self, who: Principal, app: str) -> list[dict[str, Any]]:
-        """The states of the app's tasks. Raises: UnknownApp, NotAllowed."""
+    def tasks(self, who: Principal, app: str, *, cursor: str = "", limit: int = PAGE) -> Viewed:
+        """The states of the app's tasks by index, after the task `cursor`. Raises: UnknownApp, NotAllowed."""
         self.owner(who, "app", app)
-        return [task._asdict() for task in self.work.states(app)]
+        if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
+            raise InvalidCommand(NO_CURSOR)
+        states, start = self.work.states(app), int(cursor or -1) + 1
+        page = [Raw(_to_json(task._asdict())) for task in states[start : start + max(1, min(limit, PAGE))]]
+        end = start + len(page)
+        return Viewed(self.replica.read(lambda _: None)[0], page, str(end - 1) if page and end < len(states) else None)
+
+    def whoami(self, who: Principal) -> Viewed:
+        """The caller's account, its role and the scopes of its token."""
+        said = {**asdict(who.by), "company": who.company, "scopes": who.scopes and sorted(who.scopes)}
+        return Viewed(self.replica.read(lambda _: None)[0], Raw(_to_json(said)))
 
     def output(self, who: Principal, app: str, task: int | None) -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None). Raises: UnknownApp, NotAllowed."""
@@ -312,9 +323,9 @@ class Handlers:
         with self._long_read:
             return Viewed(seen, Raw(_to_json(tell(self.replica.log.facts(to=seen.seq)))))
 
-    def status(self, who: Principal) -> Viewed:
+    def status(self, who: Principal, *, after: int = 0) -> Viewed:
         """The active master, the standbys, the workers with their processes, and the head of the log."""
-        seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0])
+        seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
         serving, standbys = members(self.store, self.keys)
         agents = {
             name.decode(): _plain(text)
@@ -410,7 +421,7 @@ def _after_cursor(items: Sequence[_Item], cursor: str) -> int:
         return 0
     place, _, key = cursor.partition(".")
     if not (place.isascii() and place.isdecimal()) or len(place) > 9:
-        raise InvalidCommand("the cursor is not one that an answer has given as `next`")
+        raise InvalidCommand(NO_CURSOR)
     end = int(place)
     if 0 < end <= len(items) and items[end - 1].key == key:
         return end
