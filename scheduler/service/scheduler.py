@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from scheduler.model.commands import BATCH, LoseWorker
 from scheduler.model.errors import CommandRejected, Deposed, FairlogError, InternalError, StaleLog, refusal_of
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
+from scheduler.model.sender import By, local
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service import inbox
@@ -33,6 +34,9 @@ AHEAD_FROM = 50
 """From this many messages on, the next turn's messages are read before the store works on this turn's commit."""
 MAX_STALE = 5
 """How often in a row a commit may be refused."""
+
+UNSIGNED = local("unsigned")
+"""Who sends the messages of a store without keys: whoever can write to it."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
@@ -56,6 +60,7 @@ class Scheduler:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
+        self._me = By(f"master/{master}", role="master")
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.heartbeats = Heartbeats(store, keys.heartbeats)
@@ -243,7 +248,7 @@ class Scheduler:
         self._log_omitted(turn)
         for command in lost:
             if command.worker in self.state.workers:
-                turn.take(command)
+                turn.take(command, by=self._me)
         refusals: dict[str, CommandRejected] = {}
         for message in messages:
             for identity, body in message.commands:
@@ -259,10 +264,10 @@ class Scheduler:
         command = None
         try:
             command = inbox.received(body)
-            turn.take(command, identity)
+            turn.take(command, identity, UNSIGNED)
         except CommandRejected as refusal:
             refusals[identity] = refusal
-            if command is not None and not turn.refuse(command, refusal, identity):
+            if command is not None and not turn.refuse(command, refusal, identity, UNSIGNED):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
