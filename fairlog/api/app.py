@@ -22,8 +22,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as Mounted
+from starlette.routing import compile_path
 
-from fairlog.api.handlers import Viewed, request_of
+from fairlog.api.handlers import Viewed, company_of, request_of
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.openapi import description
 from fairlog.api.problems import (
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 
     from fairlog.api.feed import Feed, Told
     from fairlog.api.handlers import Handlers
-    from fairlog.api.principal import Principal
     from fairlog.api.routes import Param, Route
+    from scheduler.model.sender import By
 
 MAX_BODY = 256 * 1024
 MAX_STREAMS = 2_000
@@ -74,11 +75,11 @@ class Door:
         self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
         self._reads = CapacityLimiter(READS_AT_ONCE)
 
-    def who(self, request: Request) -> Principal:
+    def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         said = token.strip() if kind.lower() == "bearer" else kind
-        return self.handlers.principal(said, local=request.app.state.local)
+        return self.handlers.principal(said, at_home=request.app.state.at_home)
 
     async def command(self, call: Callable[[], T]) -> T:
         """Run a handler that waits for the master."""
@@ -105,7 +106,7 @@ class Door:
         if route.answer == "open":
             return await self._open(route)
         who = self.who(request)
-        self.rates.charge(who.by.token, who.company)
+        self.rates.charge(who.token, company_of(who))
         values = _values(route.params, request)
         if route.takes is not None:
             return await self._command(route, request, who, values)
@@ -123,7 +124,7 @@ class Door:
         self.handlers.replica.check()
         return _json({"seq": self.handlers.replica.head})
 
-    async def _command(self, route: Route, request: Request, who: Principal, values: Mapping[str, Any]) -> Response:
+    async def _command(self, route: Route, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         body = await _body(request)
         fields = _decoded(body) if body else {}
         if not isinstance(fields, dict):
@@ -136,7 +137,7 @@ class Door:
         receipt = await self.command(partial(self.handlers.send, who, command, secrets, command_id=identity))
         return _json(_receipt(receipt), {POSITION: str(receipt.seq)})
 
-    async def _batch(self, request: Request, who: Principal, values: Mapping[str, Any]) -> Response:
+    async def _batch(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         body = await _body(request)
         try:
             whole = _batch_of(body)
@@ -146,14 +147,14 @@ class Door:
             raise BadRequest('the body must be {"commands": […]}')
         bodies = [bytes(each) for each in whole["commands"]]
         if more := cost_of(len(bodies)):
-            self.rates.charge(who.by.token, who.company, more)
+            self.rates.charge(who.token, company_of(who), more)
         identity = values.get("Idempotency-Key", "")
         outcomes = await self.command(partial(self.handlers.send_many, who, bodies, command_id=identity))
         answers = [_receipt(each) if isinstance(each, Receipt) else problem_of(each) for each in outcomes]
         last = max((each.seq for each in outcomes if isinstance(each, Receipt)), default=0)
         return _json({"answers": answers}, {POSITION: str(last)})
 
-    async def _read(self, route: Route, request: Request, who: Principal, values: dict[str, Any]) -> Response:
+    async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         handlers, path = self.handlers, request.path_params
         if route.view:
             shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit") if name in values}
@@ -162,7 +163,7 @@ class Door:
             return _viewed(viewed, known)
         if route.answer == "output":
             task = _task(path["task"]) if "task" in path else None
-            output = await self.read(partial(handlers.output, who, path["app"], task))
+            output = await self.read(partial(handlers.output, who, path["app"], task, **values))
             headers = {"x-content-type-options": "nosniff"}
             return Response(output, media_type="application/octet-stream", headers=headers)
         known = values.pop("If-None-Match", "")
@@ -175,18 +176,19 @@ class Door:
         }
         return _viewed(await self.read(partial(calls[route.name], who, **path, **values)), known)
 
-    async def _events(self, request: Request, who: Principal, values: Mapping[str, Any]) -> Response:
+    async def _events(self, request: Request, who: By, values: Mapping[str, Any]) -> Response:
         if self.feed.streams >= MAX_STREAMS:
             raise Unavailable(f"this server already has {MAX_STREAMS} streams; use another one")
         handlers, path = self.handlers, request.path_params
         if "app" in path:
-            await self.read(partial(handlers.owner, who, "app", path["app"]))
+            await self.read(partial(handlers.check_app, who, path["app"]))
 
         def wanted(told: Told) -> bool:
             return all(getattr(told, name) == value for name, value in path.items())
 
         def allowed() -> Callable[[str, str], bool]:
-            return handlers.replica.peek(lambda state: handlers.reader(state, self.who(request)))
+            who = self.who(request)
+            return handlers.replica.peek(lambda state: handlers.reader(state, who, values.get("reason", "")))
 
         allowed()
         start = values.get("Last-Event-ID") or values.get("after")
@@ -205,10 +207,10 @@ async def _until_refused(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield b"event: end\ndata: %b\n\n" % _to_json(problem_of(error))
 
 
-def make_app(door: Door, *, local: bool) -> Starlette:
+def make_app(door: Door, *, at_home: bool) -> Starlette:
     """The application; whoever runs it runs the replica.
 
-    `local`: only the account that runs it can reach it, so that a caller without a token is that account.
+    `at_home`: only the account that runs it can reach it, so that a caller without a token is that account.
     """
 
     @asynccontextmanager
@@ -223,7 +225,7 @@ def make_app(door: Door, *, local: bool) -> Starlette:
 
         return answer
 
-    routes = [Mounted(route.path, endpoint(route), methods=[route.method], name=route.name) for route in ROUTES]
+    routes = [Mounted(_pattern(route), endpoint(route), methods=[route.method], name=route.name) for route in ROUTES]
     handlers: Mapping[Any, ExceptionHandler] = {
         HTTPException: _not_routed,
         FairlogError: _problem,
@@ -231,8 +233,13 @@ def make_app(door: Door, *, local: bool) -> Starlette:
         Exception: _problem,
     }
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
-    app.state.local = local
+    app.state.at_home = at_home
     return app
+
+
+def _pattern(route: Route) -> str:
+    """The path as Starlette writes it; the name of an account has a slash."""
+    return route.path.replace("{account}", "{account:path}")
 
 
 async def _problem(_: Request, error: Exception) -> Response:
@@ -243,22 +250,15 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     """What no route takes: an unknown path, or a method that the path does not have."""
     raised = cast("HTTPException", error)
     if raised.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        there = [route for route in ROUTES if _leads(route, request.url.path)]
-        allowed = ", ".join(sorted(route.method for route in there))
+        allowed = ", ".join(
+            route.method for route in ROUTES if compile_path(_pattern(route))[0].match(request.url.path)
+        )
         made = await _problem(request, NoSuchMethod(f"{request.url.path} takes {allowed}, not {request.method}"))
         made.headers["allow"] = allowed
         return made
     if raised.status_code == HTTPStatus.NOT_FOUND:
         return await _problem(request, NotFound(f"there is nothing at {request.url.path}; see /openapi.json"))
     return await _problem(request, BadRequest(str(raised.detail)))
-
-
-def _leads(route: Route, path: str) -> bool:
-    """Whether the route has that path."""
-    parts, due = path.split("/"), route.path.split("/")
-    return len(parts) == len(due) and all(
-        ours in {given, f"{{{ours[1:-1]}}}"} for ours, given in zip(due, parts, strict=True)
-    )
 
 
 async def _body(request: Request) -> bytes:

@@ -17,14 +17,24 @@ from msgspec import Raw
 from msgspec.json import Decoder, Encoder
 from msgspec.structs import asdict, replace
 
-from fairlog.api.principal import By, NotAllowed, NotAuthenticated, Principal, authenticate, may_read, permit
 from fairlog.api.replica import Replica, Seen
 from recovery.failover.lease import members
 from scheduler.model.commands import BATCH, Command, LoseWorker, SubmitApp, command_of, read_command
-from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand, UnknownApp
+from scheduler.model.errors import (
+    CommandRejected,
+    FairlogError,
+    InvalidCommand,
+    NotAllowed,
+    NotAuthenticated,
+    UnknownApp,
+)
+from scheduler.model.sender import By, local
+from scheduler.rules.accounts import RESERVED
+from scheduler.rules.permission import Subject, Verb, may_read, permit
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client, Receipt
+from scheduler.service.tokens import authenticate
 from scheduler.store.codec import lines_of
 from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
@@ -45,8 +55,8 @@ TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
 KEPT_VIEWS = 32
 NO_CURSOR = "the cursor is not one that an answer has given as `next`"
-_OWNED = {"apps": "apps", "app": "app"}
-"""Views whose items belong to a user -> the verb that allows reading them."""
+_OWNED = ("apps", "app")
+"""Views whose items belong to a user."""
 _to_json = Encoder().encode
 _plain = Decoder().decode
 T = TypeVar("T")
@@ -65,10 +75,8 @@ class Viewed(NamedTuple):
 
 
 class _Item(NamedTuple):
-    """A part of a view as JSON, whose it is, and its name in a cursor."""
+    """A part of a view as JSON, and its name in a cursor."""
 
-    company: str
-    user: str
     key: str
     body: Raw
 
@@ -94,24 +102,24 @@ class Handlers:
 
     # Who asks
 
-    def principal(self, token: str, *, local: bool) -> Principal:
-        """Who asks, by the token, or without one over the Unix socket (`local`) the account that runs this process.
+    def principal(self, token: str, *, at_home: bool) -> By:
+        """Who asks, by the token, or without one over the Unix socket (`at_home`) the user who runs this process.
 
         Raises: NotAuthenticated saying what to do.
         """
         if token:
-            return self.replica.peek(lambda state: authenticate(state, token, round(time.time() * 1000)))
-        if local:
-            return Principal(By(account=f"local/{os.getuid()}", role="operator"))
+            return self.replica.peek(lambda state: authenticate(state, token, _now_ms()))
+        if at_home:
+            return local(os.getuid())
         raise NotAuthenticated(
-            "this address needs a token: send `Authorization: Bearer fl_…`, as `fairlog token new` prints it; without "
-            "accounts, use the Unix socket of the API on its own machine"
+            "this address takes nobody without a token, `Authorization: Bearer fl_…`; while there are no accounts, use "
+            "the Unix socket of the API on its own machine"
         )
 
     # Commands
 
     def send(
-        self, who: Principal, command: Command, secrets: Mapping[str, str] | None = None, *, command_id: str = ""
+        self, who: By, command: Command, secrets: Mapping[str, str] | None = None, *, command_id: str = ""
     ) -> Receipt:
         """Carry out a command once, however often it is sent under the same id.
 
@@ -124,9 +132,7 @@ class Handlers:
             return client.submit(*_with_secrets(command, secrets or {}), command_id=identity)
         return client.send(command, command_id=identity)
 
-    def send_many(
-        self, who: Principal, bodies: Sequence[bytes], *, command_id: str = ""
-    ) -> list[Receipt | CommandRejected]:
+    def send_many(self, who: By, bodies: Sequence[bytes], *, command_id: str = "") -> list[Receipt | CommandRejected]:
         """Carry out commands (JSON) in order; the result of a refused one is its refusal. Raises: as `send`.
 
         Commands that can be read go to the master in one batch even if some are not allowed: it refuses them, and a
@@ -156,7 +162,7 @@ class Handlers:
         return cast("list[Receipt | CommandRejected]", outcomes)
 
     def _send_batch(
-        self, who: Principal, due: Sequence[tuple[int, Command, Mapping[str, str]]], identity: str | None
+        self, who: By, due: Sequence[tuple[int, Command, Mapping[str, str]]], identity: str | None
     ) -> list[Receipt | CommandRejected]:
         client = self._client(who)
         ours = {
@@ -170,19 +176,24 @@ class Handlers:
                 client.forget(command.app)
         return outcomes
 
-    def _client(self, who: Principal) -> Client:  # noqa: ARG002 (a message does not carry its sender yet)
+    def _client(self, who: By) -> Client:  # noqa: ARG002 (a message does not carry its sender yet)
         return Client(self.store, self.keys.cluster, timeout_s=self._timeout_s)
 
-    def _refuse_early(self, who: Principal, command: Command) -> None:
+    def _refuse_early(self, who: By, command: Command) -> None:
         if isinstance(command, LoseWorker):
             raise NotAllowed("only the master declares a worker lost; `fairlog remove --force` removes one")
-        self.replica.read(lambda state: permit(state, command, who, state.at))
+
+        def refuse(state: ClusterState) -> None:
+            if state.closed:
+                permit(state, command, who, _now_ms())
+
+        self.replica.read(refuse)
 
     # Reads
 
     def view(
         self,
-        who: Principal,
+        who: By,
         name: str,
         arguments: Mapping[str, Any],
         *,
@@ -200,10 +211,10 @@ class Handlers:
             lambda state: self._look(state, who, name, arguments), at=at, after=after
         )
         if isinstance(items, _Item):
-            if not allowed((items.company, items.user)):
+            if not allowed(items.key):
                 raise UnknownApp(str(arguments.get("app")))
             return Viewed(seen, items.body)
-        shown = [item for item in items if allowed((item.company, item.user))]
+        shown = [item for item in items if allowed(item.key)]
         start = _after_cursor(shown, cursor)
         page = shown[start : start + max(1, min(limit, PAGE))]
         end = start + len(page)
@@ -211,17 +222,15 @@ class Handlers:
         return Viewed(seen, [item.body for item in page], following)
 
     def _look(
-        self, state: ClusterState, who: Principal, name: str, arguments: Mapping[str, Any]
-    ) -> tuple[list[_Item] | _Item, Callable[[tuple[str, str]], bool]]:
-        """The items of a view, and which owners' items `who` may see; nothing of it changes when the state does."""
+        self, state: ClusterState, who: By, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[list[_Item] | _Item, Callable[[str], bool]]:
+        """The items of a view, and which of them `who` may see; nothing of it changes when the state does."""
         found = self._items(state, name, arguments)
-        owners = {(item.company, item.user) for item in (found if isinstance(found, list) else [found])}
-        visible = set(owners)
-        if verb := _OWNED.get(name):
-            visible = {owner for owner in owners if self._may(state, who, verb, *owner)}
-        else:
-            may_read(state, who, name, at=state.at)
-        return found, visible.__contains__
+        if name not in _OWNED:
+            may_read(state, who, "cluster-read", Subject(), _now_ms())
+            return found, lambda _: True
+        items = found if isinstance(found, list) else [found]
+        return found, {item.key for item in items if self._may_see(state, who, item.key)}.__contains__
 
     def _items(self, state: ClusterState, name: str, arguments: Mapping[str, Any]) -> list[_Item] | _Item:
         """The view as JSON, kept for whoever asks the same of the same present state."""
@@ -245,31 +254,25 @@ class Handlers:
         """Whether the kept views are of this state; another state may have the same position."""
         return self._views_of[0] is state and self._views_of[1] == state.head
 
-    def _may(self, state: ClusterState, who: Principal, verb: str, company: str, user: str) -> bool:
-        try:
-            may_read(state, who, verb, company=company, user=user, at=state.at)
-        except NotAllowed:
-            return False
-        return True
+    def _may_see(self, state: ClusterState, who: By, app: str) -> bool:
+        return _may(state, who, "read", _subject(state, who, app))
 
-    def owner(self, who: Principal, verb: str, app: str) -> tuple[str, str]:
-        """The company and user of an app of which `who` may read `verb`. Raises: UnknownApp, NotAllowed."""
+    def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> None:
+        """Raises: UnknownApp unless `who` may see the app; NotAllowed unless `who` may read `verb` of it."""
 
-        def find(state: ClusterState) -> tuple[str, str]:
-            found = state.apps.get(app)
-            if found is None or not self._may(state, who, "app", found.spec.company, found.spec.user):
+        def find(state: ClusterState) -> None:
+            if app not in state.apps or not self._may_see(state, who, app):
                 raise UnknownApp(app)
-            may_read(state, who, verb, company=found.spec.company, user=found.spec.user, at=state.at)
-            return found.spec.company, found.spec.user
+            may_read(state, who, verb, _subject(state, who, app), _now_ms(), reason=reason)
 
-        return self.replica.read(find)[1]
+        self.replica.read(find)
 
-    def entries(self, who: Principal, *, after: int = 0, limit: int = PAGE) -> Viewed:
+    def entries(self, who: By, *, after: int = 0, limit: int = PAGE, reason: str = "") -> Viewed:
         """Events of the log after position `after`, as `fairlog log --json` prints them.
 
         They have their private parts for those who may read them. `next` is the position to ask after; None at the end.
         """
-        seen, allowed = self.replica.read(lambda state: self.reader(state, who))
+        seen, allowed = self.replica.read(lambda state: self.reader(state, who, reason))
         limit = max(1, min(limit, PAGE))
         found: list[Raw] = []
         last = after
@@ -282,14 +285,14 @@ class Handlers:
                 break
         return Viewed(seen, found, str(last) if last < seen.seq and found else None)
 
-    def reader(self, state: ClusterState, who: Principal) -> Callable[[str, str], bool]:
+    def reader(self, state: ClusterState, who: By, reason: str = "") -> Callable[[str, str], bool]:
         """Which users' private parts `who` may read. Raises: NotAllowed if not even the public log."""
-        may_read(state, who, "log", at=state.at)
-        return lambda company, user: self._may(state, who, "private", company, user)
+        may_read(state, who, "cluster-read", Subject(), _now_ms())
+        return lambda company, user: _may(state, who, "private", Subject(company, user), reason)
 
-    def tasks(self, who: Principal, app: str, *, cursor: str = "", limit: int = PAGE) -> Viewed:
+    def tasks(self, who: By, app: str, *, cursor: str = "", limit: int = PAGE) -> Viewed:
         """The states of the app's tasks by index, after the task `cursor`. Raises: UnknownApp, NotAllowed."""
-        self.owner(who, "app", app)
+        self.check_app(who, app)
         if cursor and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 10):
             raise InvalidCommand(NO_CURSOR)
         states, start = self.work.states(app), int(cursor or -1) + 1
@@ -297,19 +300,20 @@ class Handlers:
         end = start + len(page)
         return Viewed(self.replica.read(lambda _: None)[0], page, str(end - 1) if page and end < len(states) else None)
 
-    def whoami(self, who: Principal) -> Viewed:
-        """The caller's account, its role and the scopes of its token."""
-        said = {**asdict(who.by), "company": who.company, "scopes": who.scopes and sorted(who.scopes)}
-        return Viewed(self.replica.read(lambda _: None)[0], Raw(_to_json(said)))
+    def whoami(self, who: By) -> Viewed:
+        """The caller's account, role, token and company, and the scopes of the token; None = all of the role."""
+        seen, token = self.replica.read(lambda state: state.accounts.tokens.get(who.token))
+        said = {**asdict(who), "company": company_of(who), "scopes": token and token.scopes}
+        return Viewed(seen, Raw(_to_json(said)))
 
-    def output(self, who: Principal, app: str, task: int | None) -> bytes:
+    def output(self, who: By, app: str, task: int | None, *, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None). Raises: UnknownApp, NotAllowed."""
-        self.owner(who, "logs", app)
+        self.check_app(who, app, "private", reason=reason)
         return self.work.driver_output(app) if task is None else self.work.output(app, task)
 
-    def explain(self, who: Principal, app: str) -> Viewed:
+    def explain(self, who: By, app: str) -> Viewed:
         """Why the app waits, or was placed as it was, from the log. Raises: UnknownApp, NotAllowed, TooLong."""
-        self.owner(who, "explain", app)
+        self.check_app(who, app)
         return self._from_log(lambda facts: explain(facts, app, now=self.now_ms))
 
     def _from_log(self, tell: Callable[[Iterator[Fact]], object]) -> Viewed:
@@ -323,7 +327,7 @@ class Handlers:
         with self._long_read:
             return Viewed(seen, Raw(_to_json(tell(self.replica.log.facts(to=seen.seq)))))
 
-    def status(self, who: Principal, *, after: int = 0) -> Viewed:
+    def status(self, who: By, *, after: int = 0) -> Viewed:
         """The active master, the standbys, the workers with their processes, and the head of the log."""
         seen, cluster = self.replica.read(lambda state: self._look(state, who, "cluster", {})[0], after=after)
         serving, standbys = members(self.store, self.keys)
@@ -348,6 +352,34 @@ class Handlers:
                 )
             ),
         )
+
+
+def company_of(who: By) -> str:
+    """The company of the account; "" if it has none."""
+    company = who.account.partition("/")[0]
+    return "" if company in RESERVED else company
+
+
+def _now_ms() -> int:
+    """The time by this machine's clock, by which tokens are judged here; the master judges by the store's."""
+    return round(time.time() * 1000)
+
+
+def _may(state: ClusterState, who: By, verb: Verb, subject: Subject, reason: str = "") -> bool:
+    try:
+        may_read(state, who, verb, subject, _now_ms(), reason=reason)
+    except NotAllowed:
+        return False
+    return True
+
+
+def _subject(state: ClusterState, who: By, app: str) -> Subject:
+    """Whose the app is, and the worker that asks if the app runs on it."""
+    found = state.apps[app]
+    kind, _, worker = who.account.partition("/")
+    held = [*found.executors.values(), *([found.driver] if found.driver else [])]
+    here = kind == "worker" and any(each.worker == worker for each in held)
+    return Subject(found.spec.company, found.spec.user, worker if here else "")
 
 
 def read_request(body: bytes) -> tuple[Command, Mapping[str, str]]:
@@ -412,7 +444,7 @@ def _item(value: Any) -> _Item:  # noqa: ANN401 (JSON values)
     key = next((str(value[name]) for name in _KEYS if name in value), "")
     if "limit" in value:
         key = f"{value['company']}.{value['user']}.{value['limit']}"
-    return _Item(value.get("company") or "", value.get("user") or "", key, Raw(_to_json(value)))
+    return _Item(key, Raw(_to_json(value)))
 
 
 def _after_cursor(items: Sequence[_Item], cursor: str) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from fairlog.api.handlers import TooLong
-from fairlog.api.principal import NotAllowed, NotAuthenticated
 from fairlog.api.replica import NotReady, NotThatLong
 from scheduler.model import errors
 from scheduler.store.transient import in_words
@@ -51,8 +50,8 @@ class Unavailable(errors.FairlogError):
 
 STATUS: dict[type[Exception], int] = {
     BadRequest: 400,
-    NotAuthenticated: 401,
-    NotAllowed: 403,
+    errors.NotAuthenticated: 401,
+    errors.NotAllowed: 403,
     NotFound: 404,
     NotThatLong: 404,
     NoSuchMethod: 405,
@@ -71,8 +70,11 @@ STATUS: dict[type[Exception], int] = {
     errors.UnknownWorker: 404,
     errors.UnknownExecutor: 404,
     errors.UnknownDriver: 404,
+    errors.UnknownAccount: 404,
+    errors.UnknownToken: 404,
     errors.DuplicateApp: 409,
     errors.DuplicateCompany: 409,
+    errors.DuplicateAccount: 409,
     errors.DuplicateWorker: 409,
     errors.CompanyInUse: 409,
     errors.OfferTooSmall: 409,

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fairlog.api.handlers import Handlers
-from fairlog.api.principal import By, Principal
 from fairlog.api.replica import Replica
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.sender import local
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import fakeredis
 
 KEYS = Keys("api")
-ROOT = Principal(By(account="local/0", role="operator"))
+ROOT = local(0)
 ACME = RegisterCompany(company="acme", cores=64, memory_mb=65536)
 WORKER = RegisterWorker(worker="w1", node="n1", host="h1", cores=16, memory_mb=16384)
 

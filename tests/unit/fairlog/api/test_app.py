@@ -43,7 +43,7 @@ async def opened(api: Handlers, *, local: bool = True) -> AsyncIterator[tuple[ht
     feed = Feed()
     door = Door(api, feed)
     api.replica._heard = feed.heard
-    app = make_app(door, local=local)
+    app = make_app(door, at_home=local)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
@@ -309,8 +309,8 @@ def test_the_description_names_every_route_and_is_json() -> None:
     assert said["openapi"].startswith("3.1")
     there = {(method.upper(), path) for path, methods in said["paths"].items() for method in methods}
     assert there == {(route.method, route.path) for route in ROUTES}
-    kill = said["paths"]["/v1/apps/{app}/kill"]["post"]["requestBody"]
-    assert (kill["required"], kill["content"]["application/json"]["schema"]["properties"]) == (False, {})
+    hold = said["paths"]["/v1/apps/{app}/hold"]["post"]["requestBody"]
+    assert (hold["required"], hold["content"]["application/json"]["schema"]["properties"]) == (False, {})
     submit = said["paths"]["/v1/apps"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert {"app", "company", "user", "secrets"} <= submit["properties"].keys()
     assert "type" not in submit["properties"]

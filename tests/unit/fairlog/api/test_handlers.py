@@ -10,10 +10,17 @@ import msgspec
 import pytest
 
 from fairlog.api.handlers import Handlers, Viewed, read_request
-from fairlog.api.principal import NotAllowed, NotAuthenticated
 from fairlog.api.replica import NotThatLong
 from scheduler.model.commands import KillApp, LoseWorker, write_command
-from scheduler.model.errors import CommandRejected, DuplicateApp, InvalidCommand, UnknownApp, UnknownCompany
+from scheduler.model.errors import (
+    CommandRejected,
+    DuplicateApp,
+    InvalidCommand,
+    NotAllowed,
+    NotAuthenticated,
+    UnknownApp,
+    UnknownCompany,
+)
 from scheduler.rules.views import look
 from scheduler.service.client import Receipt
 from tests.unit.fairlog.api.served import ACME, KEYS, ROOT, WORKER, served, submission
@@ -175,8 +182,8 @@ def test_the_output_of_a_task_and_of_the_driver_is_read(api: Handlers) -> None:
 
 
 def test_without_a_token_only_the_unix_socket_knows_the_caller(api: Handlers) -> None:
-    assert api.principal("", local=True).by.account.startswith("local/")
-    with pytest.raises(NotAuthenticated, match="needs a token"):
-        api.principal("", local=False)
+    assert api.principal("", at_home=True).account.startswith("local/")
+    with pytest.raises(NotAuthenticated, match="without a token"):
+        api.principal("", at_home=False)
     with pytest.raises(NotAuthenticated):
-        api.principal("fl_x", local=True)
+        api.principal("fl_x", at_home=True)
