@@ -39,6 +39,7 @@ from scheduler.model.events import (
     OnePerWorker,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.rules.accounts import Accounts
 from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.user import Contender
@@ -109,6 +110,9 @@ class ClusterState:
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.claims = Claims(self.fleet)
         self.limits = Limits()
+        self.accounts = Accounts()
+        self.closed = False
+        """Whether there was an account ever, so that every sender needs a permission (semantics I2)."""
         self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
@@ -335,6 +339,10 @@ class ClusterState:
             "commands": list(self.commands.items()),
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
+            "closed": self.closed,
+            "accounts": {name: _facts(account) for name, account in self.accounts.known.items()},
+            "tokens": [list(token) for token in self.accounts.tokens.values()],
+            "shown": list(self.accounts.shown),
         }
 
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
@@ -384,8 +392,8 @@ class ClusterState:
         admitted = (app for app in self.apps.values() if app.admitted and app.ended is None)
         for app in sorted(admitted, key=lambda app: app.admitted):
             self._index_admitted(app)
-        if self.limits.values:
-            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
+        if self.limits.values or self.closed:
+            self._count_apps()
         self.queue.hold_back(held_back)
 
     def _index_admitted(self, app: App) -> None:
@@ -484,14 +492,19 @@ class ClusterState:
     def _limit_set(self, event: events.LimitSet) -> None:
         """Whom a limit keeps out is found anew: of one company, or of all if it is the cluster's (semantics N1)."""
         self.limits.set(event)
-        if not self.claims.counts_apps:
-            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
+        self._count_apps()
         for name in (event.company,) if event.company else self.companies:
             self.queue.set_limits(name, self.limits)
+
+    def _count_apps(self) -> None:
+        """Count the apps of companies and users from now on: there are limits (semantics N1)."""
+        if not self.claims.counts_apps:
+            self.claims.count_apps(app for app in self.apps.values() if app.ended is None)
 
     def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
         self.limits.forget(event.company)
+        self.accounts.forget_company(event.company)
         self.queue.remove_company(event.company)
         self.claims.forget(event.company)
         self._set_quotas()
@@ -1212,6 +1225,35 @@ class ClusterState:
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
+    def _account_added(self, event: events.AccountAdded) -> None:
+        self.closed = True
+        self._count_apps()
+        self.accounts.add(event)
+
+    def _account_changed(self, event: events.AccountChanged) -> None:
+        self.accounts.known[event.account].display = event.display
+
+    def _account_removed(self, event: events.AccountRemoved) -> None:
+        self.accounts.remove(event.account)
+
+    def _role_granted(self, event: events.RoleGranted) -> None:
+        self.accounts.known[event.account].roles.append(event.role)
+
+    def _role_revoked(self, event: events.RoleRevoked) -> None:
+        self.accounts.revoke(event.account, event.role)
+
+    def _token_issued(self, event: events.TokenIssued) -> None:
+        self.accounts.issue(event, self.at)
+
+    def _token_revoked(self, event: events.TokenRevoked) -> None:
+        del self.accounts.tokens[event.token]
+
+    def _apps_shown(self, event: events.AppsShown) -> None:
+        if event.shown:
+            self.accounts.shown[event.company] = None
+        else:
+            del self.accounts.shown[event.company]
+
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
         events.MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
@@ -1252,6 +1294,14 @@ class ClusterState:
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,
+        events.AccountAdded: _account_added,
+        events.AccountChanged: _account_changed,
+        events.AccountRemoved: _account_removed,
+        events.RoleGranted: _role_granted,
+        events.RoleRevoked: _role_revoked,
+        events.TokenIssued: _token_issued,
+        events.TokenRevoked: _token_revoked,
+        events.AppsShown: _apps_shown,
     }
     """Type of event -> what folds it."""
 

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from scheduler.model.commands import BATCH, LoseWorker
 from scheduler.model.errors import CommandRejected, Deposed, FairlogError, InternalError, StaleLog, refusal_of
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
+from scheduler.model.sender import By, local
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.rules.views import look
@@ -39,6 +40,8 @@ DEAD_LETTERS = 1_000
 """How many of the commands that made a turn fail are kept."""
 LOGGED_REFUSAL_BYTES = 8 * 1024
 """A refused command that is longer is not logged, and counts as omitted (semantics T3)."""
+UNSIGNED = local("unsigned")
+"""Who sends the messages of a store without keys: whoever can write to it."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
@@ -62,6 +65,7 @@ class Scheduler:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
+        self._me = By(f"master/{master}", role="master")
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.heartbeats = Heartbeats(store, keys.heartbeats)
@@ -249,7 +253,7 @@ class Scheduler:
         self._log_omitted(turn)
         for command in lost:
             if command.worker in self.state.workers:
-                turn.take(command)
+                turn.take(command, by=self._me)
         refusals: dict[str, CommandRejected] = {}
         for message in messages:
             for identity, body in message.commands:
@@ -265,12 +269,12 @@ class Scheduler:
         command = None
         try:
             command = inbox.received(body)
-            turn.take(command, identity)
+            turn.take(command, identity, UNSIGNED)
         except CommandRejected as refusal:
             refusals[identity] = refusal
             if command is None:
                 return
-            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity):
+            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity, UNSIGNED):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
