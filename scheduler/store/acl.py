@@ -71,7 +71,7 @@ ROLES = (
     Role(
         user="fairlog-worker",
         purpose="agents and executors, until they speak to the API instead of the store",
-        write=f"{_ASKING} {_WORK} heartbeats agents grants:*",
+        write=f"{_ASKING} inbox:workers {_WORK} heartbeats agents grants:*",
         read="log archive lease settled secrets:*",
         queues=_SERVING,
         commands=f"{_READS} {_SENDS} {_WORKS}",
