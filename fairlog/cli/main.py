@@ -31,6 +31,8 @@ VERBS = {
     "demo": ("run", "Run a guided demonstration on a cluster of its own."),
     "master": ("run", "Run a master, active or standby."),
     "worker": ("run", "Offer this machine's cores and memory to the cluster."),
+    "account": ("accounts", "Add, change, remove or list the accounts of people, robots and workers."),
+    "token": ("accounts", "Issue, revoke or list the tokens with which accounts prove who they are."),
     "store": ("store", "Prepare the store that masters, API servers and workers use."),
     "company": ("cluster", "Add, change, remove or list companies and their quotas."),
     "limit": ("cluster", "Set or list limits of the cluster, companies and users."),

@@ -18,6 +18,9 @@ from scheduler.model.commands import Command
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.model.sender import NOBODY, By
+from scheduler.model.text import MAX_DETAIL
+from scheduler.rules import membership
 from scheduler.rules.admission.queue import Ask
 from scheduler.rules.demand import after_removal, backlog, scaled
 from scheduler.rules.entities import Allocation, App, Company, Pending, Worker
@@ -31,6 +34,7 @@ from scheduler.rules.kinds import (
     check_still_offered,
 )
 from scheduler.rules.limiting import limit_set
+from scheduler.rules.permission import permit
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
@@ -41,20 +45,25 @@ from scheduler.rules.submission import registration
 from scheduler.rules.validate import (
     MAX_CORES,
     MAX_MEMORY_MB,
+    MAX_MOMENT,
+    MAX_NAMED,
     changed_settings,
     check_identifier,
     check_name,
+    check_number,
     check_range,
     check_runtimes,
     read_part,
 )
 
 
-def decide(state: ClusterState, command: Command, at: int | None = None) -> list[Event]:
-    """The events of `command` at time `at` (ms; None = that of the state); none if it changes nothing.
+def decide(state: ClusterState, command: Command, at: int | None = None, by: By = NOBODY) -> list[Event]:
+    """The events of `command` of the sender `by` at time `at` (ms; None = that of the state); none if nothing changes.
 
     Raises: CommandRejected.
     """
+    if state.closed:
+        permit(state, command, by, state.at if at is None else at)
     match command:
         case commands.StartedExecutor():
             return _executor_started(state, command)
@@ -86,6 +95,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None) -> list
             return _register_worker(state, command)
         case commands.LoseWorker():
             worker = _worker(state, command.worker)
+            check_range("when the worker was seen last, in ms,", command.last_seen, 0, MAX_MOMENT)
             return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
         case commands.DrainWorker():
             worker = _worker(state, command.worker)
@@ -107,6 +117,17 @@ def decide(state: ClusterState, command: Command, at: int | None = None) -> list
             return _change_company(state, command)
         case commands.SetLimit():
             return limit_set(state.limits, state.companies, state.kinds, command)
+        case (
+            commands.AddAccount()
+            | commands.ChangeAccount()
+            | commands.RemoveAccount()
+            | commands.GrantRole()
+            | commands.RevokeRole()
+            | commands.IssueToken()
+            | commands.RevokeToken()
+            | commands.ShowApps()
+        ):
+            return membership.decided(state, command, by, state.at if at is None else at)
         case commands.RemoveCompany():
             company = _company(state, command.company)
             if company.apps:
@@ -370,6 +391,10 @@ def _out_once_empty(worker: Worker) -> list[Event]:
 def _kill_executors(state: ClusterState, command: commands.KillExecutors) -> list[Event]:
     """Each executor stops and holds its grant until its worker confirms; then it is replaced (semantics P6, A5)."""
     app = _living(state, command.app)
+    check_number("executors", command.executors, MAX_NAMED)
+    for name in command.executors:
+        if name not in app.executors:
+            check_name("the id of an executor", name)
     named = [app.executors[name] for name in dict.fromkeys(command.executors) if name in app.executors]
     return [
         facts.ExecutorRevoked(app=command.app, executor=executor.id, worker=executor.worker)
@@ -409,6 +434,8 @@ def _end_app(state: ClusterState, command: commands.EndApp) -> list[Event]:
 
 def _kill(state: ClusterState, command: commands.KillApp) -> list[Event]:
     """The app ends; its executors stop and hold their grants until they are gone (semantics A5)."""
+    if len(command.reason) > MAX_DETAIL or not command.reason.isprintable():
+        raise InvalidCommand(f"a reason must be at most {MAX_DETAIL} printable characters on one line")
     _living(state, command.app)
     return [facts.AppRemoved(app=command.app, reason="killed")]
 

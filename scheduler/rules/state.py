@@ -39,6 +39,8 @@ from scheduler.model.events import (
     OnePerWorker,
 )
 from scheduler.model.resources import NOTHING, Quota, Resources
+from scheduler.model.sender import NOBODY, By
+from scheduler.rules.accounts import Accounts
 from scheduler.rules.admission.limits import Limits
 from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.admission.user import Contender
@@ -109,6 +111,9 @@ class ClusterState:
         self.fleet = Fleet(executor_sizes(self.settings), self._minimum_executor())
         self.claims = Claims(self.fleet)
         self.limits = Limits()
+        self.accounts = Accounts()
+        self.closed = False
+        """Whether there was an account ever, so that every sender needs a permission (semantics I2)."""
         self.claims.configure(self.settings)
         self.places = Topology()
         self._timers = Timers()
@@ -144,10 +149,11 @@ class ClusterState:
         self._by_submission: dict[int, App] = {}
         self.dependents = Dependents()
 
-    def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None) -> None:
+    def apply(self, event: Event, at: int, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold the next event of the log; `cause` is the id of the command behind it, if any.
 
-        `private` is the private part of that command, None if it has none or it is withheld.
+        With the first event of a command come `private`, its private part, None if it has none or it is withheld, and
+        its sender `by`.
 
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
@@ -171,6 +177,10 @@ class ClusterState:
             self.queue.review()
         if private is not None and type(event) is AppRegistered:
             self.apps[event.app].private = private
+        if by is not NOBODY and (done := _ASKED.get(type(event))) and by.role in ("user", "admin", "operator"):
+            app = self.apps.get(event.app)  # type: ignore[union-attr]  # events of apps
+            if app is not None:
+                app.asked[done] = by.account
 
     def next_waiting_driver(self, after: int) -> App | None:
         """The app whose driver waits for a worker and that was submitted next after position `after` (semantics D1)."""
@@ -218,10 +228,10 @@ class ClusterState:
             for company in self.queue.changed:
                 self._timers.set(company, 0, self.queue.moments(company))
             self.queue.changed.clear()
-        if self._timers.changed:
-            for app in self._timers.changed.values():
+        if changed := self._timers.changed:
+            for app in changed.values():
                 self._set_timers(app)
-            self._timers.changed.clear()
+            changed.clear()
         if self._stepped_at != self.at:
             self._stepped_at = self.at
             for app in list(self.steppers.values()):
@@ -335,6 +345,10 @@ class ClusterState:
             "commands": list(self.commands.items()),
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
+            "closed": self.closed,
+            "accounts": {name: _facts(account) for name, account in self.accounts.known.items()},
+            "tokens": [list(token) for token in self.accounts.tokens.values()],
+            "shown": list(self.accounts.shown),
         }
 
     def index(self, held_back: Iterable[tuple[str, int, bool]]) -> None:
@@ -492,6 +506,7 @@ class ClusterState:
     def _company_removed(self, event: events.CompanyRemoved) -> None:
         del self.companies[event.company]
         self.limits.forget(event.company)
+        self.accounts.forget_company(event.company)
         self.queue.remove_company(event.company)
         self.claims.forget(event.company)
         self._set_quotas()
@@ -849,10 +864,11 @@ class ClusterState:
 
     def _stop(self, app: App) -> None:
         """The app is owed nothing more, and what it holds must stop (semantics A5, X2)."""
+        if app.executors:
+            self.holders.drop(app)
         for held in app.allocations():
             self._let_leave(held)
         app.running = 0
-        self.holders.drop(app)
         app.wanted = ()
         self.wishes.pop(app.spec.app, None)
         if app.spec.driver is not None and app.driver is None and app.admitted and not app.expired_at:
@@ -1212,6 +1228,34 @@ class ClusterState:
     def _refusals_omitted(self, _: events.RefusalsOmitted) -> None:
         """It is told for those who read the log."""
 
+    def _account_added(self, event: events.AccountAdded) -> None:
+        self.closed = True
+        self.accounts.add(event)
+
+    def _account_changed(self, event: events.AccountChanged) -> None:
+        self.accounts.known[event.account].display = event.display
+
+    def _account_removed(self, event: events.AccountRemoved) -> None:
+        self.accounts.remove(event.account)
+
+    def _role_granted(self, event: events.RoleGranted) -> None:
+        self.accounts.known[event.account].roles.append(event.role)
+
+    def _role_revoked(self, event: events.RoleRevoked) -> None:
+        self.accounts.revoke(event.account, event.role)
+
+    def _token_issued(self, event: events.TokenIssued) -> None:
+        self.accounts.issue(event, self.at)
+
+    def _token_revoked(self, event: events.TokenRevoked) -> None:
+        del self.accounts.tokens[event.token]
+
+    def _apps_shown(self, event: events.AppsShown) -> None:
+        if event.shown:
+            self.accounts.shown[event.company] = None
+        else:
+            del self.accounts.shown[event.company]
+
     _folds: ClassVar[dict[type[Event], Callable[[ClusterState, Any], None]]] = {
         events.MasterElected: _master_elected,
         ClusterConfigured: _cluster_configured,
@@ -1252,10 +1296,29 @@ class ClusterState:
         events.AppRemoved: _app_removed,
         CommandRefused: _command_refused,
         events.RefusalsOmitted: _refusals_omitted,
+        events.AccountAdded: _account_added,
+        events.AccountChanged: _account_changed,
+        events.AccountRemoved: _account_removed,
+        events.RoleGranted: _role_granted,
+        events.RoleRevoked: _role_revoked,
+        events.TokenIssued: _token_issued,
+        events.TokenRevoked: _token_revoked,
+        events.AppsShown: _apps_shown,
     }
     """Type of event -> what folds it."""
 
 
+_ASKED: dict[type[Event], str] = {
+    AppRegistered: "submitted",
+    events.AppChanged: "scaled",
+    events.AppExtended: "extended",
+    events.AppReprioritized: "reprioritized",
+    events.AppHeld: "held",
+    events.AppReleased: "released",
+    events.ExecutorRevoked: "executors killed",
+    events.AppRemoved: "killed",
+}
+"""What an account did with an app, by the first event of its command (semantics I1)."""
 _FOLDS = {kind: (PRECONDITIONS[kind], fold) for kind, fold in ClusterState._folds.items()}  # noqa: SLF001
 """Type of event -> its precondition, and what folds it."""
 

@@ -40,6 +40,7 @@ from scheduler.model.events import (
     WorkerCleared,
     WorkerProbed,
 )
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request, withdrawn
 from scheduler.rules.failures import judged, suspicions_due, switched_off
@@ -107,12 +108,12 @@ class Turn:
         """Whether it refused a command or took a decommission, and whether it took another command."""
         self._begun = False
 
-    def take(self, command: Command, cause: str = "", by: str = "") -> list[Event]:
-        """Fold what `command` of the id `cause` causes and return it; `by` is who sent it (semantics T2).
+    def take(self, command: Command, cause: str = "", by: By = NOBODY) -> list[Event]:
+        """Fold what `command` of the id `cause` causes and return it; `by` is who sent it (semantics T2, I1).
 
         Raises: CommandRejected if it is refused; nothing has changed then.
         """
-        events = decide(self.state, command, self.at)
+        events = decide(self.state, command, self.at, by)
         if type(command) is DecommissionWorker:
             self._quiet = True
         else:
@@ -121,12 +122,14 @@ class Turn:
             if not self._begun:
                 self._begin()
             begin, private = len(self.entries), private_of(command) if type(command) is SubmitApp else None
+            sender = by
             for event in events:
-                self.record(event, cause, private)
+                self.record(event, cause, private, sender)
+                sender = NOBODY
             self.commands.append(tuple.__new__(Taken, (begin, len(self.entries) - begin, cause, by, command)))
         return events
 
-    def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: str = "") -> bool:
+    def refuse(self, command: Command, refusal: CommandRejected, cause: str, by: By = NOBODY) -> bool:
         """Log that `command` of the id `cause` is refused, if few are this minute; whether it is logged (semantics T3).
 
         A turn that only refuses settles nothing.
@@ -155,14 +158,14 @@ class Turn:
             self.fold(event)
         return True
 
-    def record(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+    def record(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold an event that came in, and what follows from it; an election comes before all else."""
         kind = type(event)
         if not self._begun and kind is not MasterElected:
             self._begin()
         if kind is ExecutorAllocated:
             event = with_request(self.state, event)  # type: ignore[arg-type]  # it is one
-        self.fold(event, cause, private)
+        self.fold(event, cause, private, by)
         if kind in ENTAILING:
             for consequence in entailed(self.state, event, self.at):
                 self.fold(consequence, cause)
@@ -172,9 +175,9 @@ class Turn:
         for event in beginning(self.state, self.at):
             self.fold(event)
 
-    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         """Fold this event and nothing else."""
-        self.state.apply(event, self.at, cause, private)
+        self.state.apply(event, self.at, cause, private, by)
         self.entries.append(tuple.__new__(Entry, (event, cause)))
 
 

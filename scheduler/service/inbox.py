@@ -1,27 +1,35 @@
 """The inbox: decode the messages of clients and workers, and encode the answers.
 
-A message is a command, a batch of commands (a JSON array), or a view. Command i of a batch, from 0, has the id
-`BATCH.i`; one answer to the batch holds the answers to its commands.
+A message is a command or a batch of commands (a JSON array). Command i of a batch, from 0, has the id `BATCH.i`; one
+answer to the batch holds the answers to its commands.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.json import Decoder, Encoder
 
-from scheduler.model.commands import BATCH, Command, private_of, read_command
+from scheduler.model.commands import (
+    BATCH,
+    MAX_BATCH_BYTES,
+    MAX_COMMAND_BYTES,
+    Command,
+    private_of,
+    read_command,
+)
 from scheduler.model.errors import CommandRejected, InvalidCommand
-from scheduler.rules.validate import check_private
+from scheduler.rules.validate import check_command_id, check_private, trimmed
 
 if TYPE_CHECKING:
     from scheduler.store.inflight import StoreCommand
     from scheduler.store.keys import Keys
 
 REPLY_KEPT_MS = 60_000
+MAX_REPLY = 160
+"""The most characters of the name of a reply list."""
 _FIELDS = [b"id", b"command", b"reply"]
 """The fields of a command in the inbox, in the order in which clients write them."""
 _to_json = Encoder().encode
@@ -29,9 +37,9 @@ _parts_of = Decoder(list[msgspec.Raw]).decode
 
 
 class Message(NamedTuple):
-    """One entry of the inbox: a command, a batch or a view. The answer goes to the list `reply_to`, "" for none.
+    """One entry of the inbox: a command or a batch. The answer goes to the list `reply_to`, "" for none.
 
-    `commands` are ids and JSON, empty for a view. `refusal` is set if the whole batch is refused.
+    `commands` are ids and JSON. `refusal` is set if the whole batch is refused.
     """
 
     entry: str
@@ -51,23 +59,26 @@ def message_of(entry: bytes, flat: Sequence[bytes]) -> Message:
     """The message of an inbox entry; `flat` holds its fields and values in turn."""
     if flat[::2] == _FIELDS:
         _, identity, _, body, _, reply_to = flat
-        kind = "command"
     else:
         pairs = iter(flat)
         fields = dict(zip(pairs, pairs, strict=True))
-        kind = "view" if b"view" in fields else "command"
-        identity, body, reply_to = (fields.get(name, b"") for name in (b"id", kind.encode(), b"reply"))
+        identity, body, reply_to = (fields.get(name, b"") for name in _FIELDS)
     name, answered = str(identity, "utf-8", "replace"), str(reply_to, "utf-8", "replace")
-    made = Message(entry.decode(), name, kind, body, answered)
-    if kind == "view":
-        return made
+    made = Message(entry.decode(), name, "command", body, answered if len(answered) <= MAX_REPLY else "")
+    try:
+        check_command_id(name)
+    except InvalidCommand as refusal:
+        return made._replace(id=name[:80], refusal=refusal)
     return made._replace(commands=[(name, body)]) if body[:1] != b"[" else _batch(made)
 
 
 def _batch(message: Message) -> Message:
+    if len(message.body) > MAX_BATCH_BYTES:
+        why = f"a batch can have at most {MAX_BATCH_BYTES} bytes, not {len(message.body)}; send it in parts"
+        return message._replace(kind="batch", refusal=InvalidCommand(why))
     try:
         parts = _parts_of(message.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return message._replace(kind="batch", refusal=InvalidCommand(f"a batch must be a JSON array: {error}"))
     if len(parts) > BATCH:
         why = f"a batch has at most {BATCH} commands, not {len(parts)}; send it in parts"
@@ -77,37 +88,35 @@ def _batch(message: Message) -> Message:
 
 
 def at_once(messages: Sequence[Message], most: int) -> Sequence[Message]:
-    """The first messages with together at most `most` commands, but at least one message."""
-    total = 0
+    """The first messages with together at most `most` commands and 16 MiB, but at least one message."""
+    total = size = 0
     for number, message in enumerate(messages):
         total += max(1, len(message.commands))
-        if total > most and number:
+        size += len(message.body)
+        if (total > most or size > MAX_BATCH_BYTES) and number:
             return messages[:number]
     return messages
 
 
 def received(body: bytes) -> Command:
-    """The decoded command. Raises: InvalidCommand if it or its private part is invalid; neither is logged."""
-    command = read_command(body)
+    """The decoded command, trimmed. Raises: InvalidCommand if it or its private part is invalid; neither is logged."""
+    if len(body) > MAX_COMMAND_BYTES:
+        raise InvalidCommand(f"a command can have at most {MAX_COMMAND_BYTES} bytes, not {len(body)}")
+    command = trimmed(read_command(body))
     private = private_of(command)
     if private is not None:
         check_private(private)
     return command
 
 
-def answer(message: Message, outcome: Callable[[str], int | CommandRejected], view: Callable[[bytes], Any]) -> str:
-    """The answer as JSON: the `outcome` of each command (a position or a refusal), or what `view` returns."""
+def answer(message: Message, outcome: Callable[[str], int | CommandRejected]) -> str:
+    """The answer as JSON: the `outcome` of each command, a position or a refusal."""
     if message.refusal is not None:
         said: dict[str, Any] = _said(message.refusal)
     elif message.kind == "batch":
         said = {"answers": [_said(outcome(name)) for name, _ in message.commands]}
-    elif message.kind == "command":
-        said = _said(outcome(message.id))
     else:
-        try:
-            return json.dumps({"id": message.id, "view": view(message.body)})
-        except CommandRejected as refusal:
-            said = _said(refusal)
+        said = _said(outcome(message.id))
     return _to_json({"id": message.id, **said}).decode()
 
 
@@ -115,15 +124,6 @@ def _said(outcome: int | CommandRejected) -> dict[str, int | str]:
     if isinstance(outcome, CommandRejected):
         return {"error": type(outcome).__name__, "message": str(outcome)}
     return {"seq": outcome}
-
-
-def question(body: bytes) -> tuple[str, dict[str, Any]]:
-    """The name and arguments of a view. Raises: InvalidCommand if they are malformed."""
-    try:
-        asked = json.loads(body)
-        return str(asked["name"]), dict(asked["arguments"])
-    except (ValueError, KeyError, TypeError):
-        raise InvalidCommand("a view must be a JSON object with a name and arguments") from None
 
 
 def answer_commands(keys: Keys, answers: Mapping[str, Sequence[str]]) -> list[StoreCommand]:

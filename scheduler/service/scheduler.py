@@ -17,9 +17,9 @@ from redis.exceptions import RedisError
 from scheduler.model.commands import BATCH, Command, LoseWorker
 from scheduler.model.errors import CommandRejected, Deposed, FairlogError, InternalError, StaleLog, refusal_of
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
+from scheduler.model.sender import By, local
 from scheduler.rules.state import MINUTE_MS, ClusterState
 from scheduler.rules.turn import Turn
-from scheduler.rules.views import look
 from scheduler.service import inbox
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms
@@ -34,6 +34,14 @@ AHEAD_FROM = 50
 """From this many messages on, the next turn's messages are read before the store works on this turn's commit."""
 MAX_STALE = 5
 """How often in a row a commit may be refused."""
+
+UNSIGNED = local("unsigned")
+"""Who sends the messages of a store without keys: whoever can write to it."""
+
+DEAD_LETTERS = 1_000
+"""How many of the commands that made a turn fail are kept."""
+LOGGED_REFUSAL_BYTES = 8 * 1024
+"""A refused command that is longer is not logged, and counts as omitted (semantics T3)."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
@@ -60,6 +68,7 @@ class Scheduler:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
+        self._me = By(f"master/{master}", role="master")
         self.worklist = Worklist(store, keys.cluster)
         self.state = ClusterState()
         self.heartbeats = Heartbeats(store, keys.heartbeats)
@@ -248,7 +257,7 @@ class Scheduler:
         self._log_omitted(turn)
         for command in lost:
             if command.worker in self.state.workers:
-                turn.take(command)
+                turn.take(command, by=self._me)
         refusals: dict[str, CommandRejected] = {}
         for message in messages:
             for identity, body in message.commands:
@@ -266,10 +275,12 @@ class Scheduler:
             received = inbox.received(body)
             self._accepts(received)
             command = received
-            turn.take(command, identity)
+            turn.take(command, identity, UNSIGNED)
         except CommandRejected as refusal:
             refusals[identity] = refusal
-            if command is not None and not turn.refuse(command, refusal, identity):
+            if command is None:
+                return
+            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity, UNSIGNED):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
@@ -290,26 +301,21 @@ class Scheduler:
                 return refusal_of(*self.state.refusals[identity])
             return self.state.commands.get(identity, 0)
 
-        def view(body: bytes) -> object:
-            return look(self.state, *inbox.question(body))
-
         answers: dict[str, list[str]] = {}
         for message in messages:
             if message.reply_to:
-                answers.setdefault(message.reply_to, []).append(inbox.answer(message, outcome, view))
+                answers.setdefault(message.reply_to, []).append(inbox.answer(message, outcome))
         return answers
 
     def _put_aside(self, message: Message, trace: str) -> None:
-        """Move a command or view that makes a turn raise to the dead letters."""
+        """Move a command that makes a turn raise to the dead letters."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
         body = message.commands[0][1] if message.commands else message.body
-        self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace})
+        self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace}, maxlen=DEAD_LETTERS)
 
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""
         self.log.begin_commit(self.position, None, keep_inbox_from=inbox.next_entry(message.entry)).finish()
-        if message.kind == "view":
-            message = message._replace(refusal=_failure())
         carry_out(self.store, inbox.answer_commands(self.keys, self._answers([message], failed)))
 
     def _worker_timeout_ms(self) -> int:

@@ -16,7 +16,7 @@ from rq import Queue
 from rq.job import Job
 
 from scheduler.store import task_queue_lua
-from scheduler.store.keys import Keys, escaped
+from scheduler.store.keys import Keys, as_text, escaped
 from scheduler.store.secrets import unseal
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ FUNCTION = "workers.tasks.run"
 
 OUTPUT_BYTES = 64 * 1024
 KEPT_S = 7 * 24 * 3600
+MOST_JOBS = 1_000_000
+"""More jobs than an app can have."""
 _CHUNK = 500
 
 
@@ -223,7 +225,7 @@ class Worklist:
         for app, jobs in zip(apps, made, strict=True):
             if jobs < 0:
                 continue
-            for first in range(0, jobs, 2 * _CHUNK):
+            for first in range(0, min(jobs, MOST_JOBS), 2 * _CHUNK):
                 self._store.delete(*(self._job(app, i) for i in range(first, min(first + 2 * _CHUNK, jobs))))
             rq_workers = f"rq:workers:{keys.app_queue(app)}"
             self._sweep([keys.tasks(app), keys.output(app), self._queue(app), queues, rq_workers], [KEPT_S])
@@ -231,7 +233,7 @@ class Worklist:
     def open_apps(self) -> list[str]:
         """Ids of the apps with a queue in the store, sorted: those that `forget` has not finished."""
         prefix = self._queue("")
-        names = (name.decode() for name in cast("set[bytes]", self._store.smembers(Queue.redis_queues_keys)))
+        names = (as_text(name) for name in cast("set[bytes]", self._store.smembers(Queue.redis_queues_keys)))
         return sorted(name[len(prefix) :] for name in names if name.startswith(prefix))
 
     def progress(self, app: str) -> Progress:

@@ -28,6 +28,7 @@ from scheduler.model.events import (
     WorkerRegistered,
 )
 from scheduler.model.resources import Resources
+from scheduler.model.sender import NOBODY, By
 from scheduler.rules.invariants import check
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -43,6 +44,7 @@ class Logged(NamedTuple):
     at: int
     cause: str
     private: Private | None = None
+    by: By = NOBODY
 
 
 Watch = Callable[[ClusterState, Event], None]
@@ -54,10 +56,10 @@ class _Turn(Turn):
         super().__init__(state, at)
         self.before = before
 
-    def fold(self, event: Event, cause: str = "", private: Private | None = None) -> None:
+    def fold(self, event: Event, cause: str = "", private: Private | None = None, by: By = NOBODY) -> None:
         assert decode(encode(event), type=type(event)) == event
         self.before(self.state, event)
-        super().fold(event, cause, private)
+        super().fold(event, cause, private, by)
         check(self.state)
 
 
@@ -83,8 +85,8 @@ class Cluster:
         if settings:
             self.turn(ConfigureCluster(settings=settings))
 
-    def turn(self, *commands: Command, after_s: int = 1) -> list[Event]:
-        """The events of one turn that takes these commands so many seconds after the one before.
+    def turn(self, *commands: Command, after_s: int = 1, by: By = NOBODY) -> list[Event]:
+        """The events of one turn that takes these commands of the sender `by` so many seconds after the one before.
 
         Raises: CommandRejected of the first refused one, once the others have been taken.
         """
@@ -93,7 +95,7 @@ class Cluster:
         for command in commands:
             untouched = self.state.digest() if self.each_refusal else ""
             try:
-                turn.take(command, f"command-{len(self.log) + len(turn.entries)}")
+                turn.take(command, f"command-{len(self.log) + len(turn.entries)}", by)
             except CommandRejected as error:
                 assert not untouched or self.state.digest() == untouched, "a refused command changed something"
                 refused.append(error)
@@ -112,13 +114,13 @@ class Cluster:
             turn.entries, turn.commands, first=turn.first, at=turn.at, previous=previous, salt=salts.__next__
         )
         self.records.append(record)
-        self.log += [Logged(fact.event, fact.at, fact.cause, fact.private) for fact in told(record)]
+        self.log += [Logged(fact.event, fact.at, fact.cause, fact.private, fact.by) for fact in told(record)]
 
     def check_replay(self) -> None:
         """Fail unless the state is what its log tells: nothing but events has changed it."""
         again = ClusterState()
-        for event, at, cause, private in self.log:
-            again.apply(event, at=at, cause=cause, private=private)
+        for event, at, cause, private, by in self.log:
+            again.apply(event, at=at, cause=cause, private=private, by=by)
         assert again.digest() == self.state.digest(), "something that is not in the log changed the state"
 
     def company(
