@@ -24,7 +24,7 @@ from tests.conftest import REDIS_SERVER
 from tests.integration.cli_rig import Shell
 from tests.integration.forked import Forked
 from tests.integration.servers import DURABLE, replication, until
-from tests.waiting import HOPELESS_S
+from tests.waiting import HOPELESS_S, wait_until
 
 CLUSTER = "prod.a_1"
 KEYS = Keys(CLUSTER)
@@ -101,8 +101,9 @@ def test_each_user_may_do_what_it_has_to(guarded: Guarded, tmp_path: Path) -> No
             stack.callback(process.wait, HOPELESS_S)
             stack.callback(process.terminate)
         shell.ok("company", "add", "acme")
-        submitted = shell.submit("--wait", "--tasks", "3", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN")
-        app = submitted.split()[0]
+        app = shell.submit("--tasks", "3", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN")
+        wait_until(lambda: guarded.refused() or shell.app(app)["state"] == "finished", "the app's end")
+        assert guarded.refused() == []
         assert "hush" in shell.ok("logs", app)
         held = shell.submit("--tasks", "2", "--", "sleep", "600").split()[0]
         driven = shell.submit("--driver", "--wait", "--env", "TOKEN=hush", "--", "sh", "-c", "echo $TOKEN").split()[0]
