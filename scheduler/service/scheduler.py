@@ -35,13 +35,12 @@ AHEAD_FROM = 50
 MAX_STALE = 5
 """How often in a row a commit may be refused."""
 
-UNSIGNED = local("unsigned")
-"""Who sends the messages of a store without keys: whoever can write to it."""
-
 DEAD_LETTERS = 1_000
 """How many of the commands that made a turn fail are kept."""
 LOGGED_REFUSAL_BYTES = 8 * 1024
 """A refused command that is longer is not logged, and counts as omitted (semantics T3)."""
+UNSIGNED = local("unsigned")
+"""Who sends the messages of a store without keys: whoever can write to it."""
 
 Rebuild = Callable[[], tuple[ClusterState, Position]]
 _log = structlog.get_logger()
