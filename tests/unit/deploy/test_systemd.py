@@ -71,3 +71,18 @@ def test_the_store_syncs_every_write_evicts_nothing_and_listens_locally() -> Non
     wanted = ("--supervised systemd", "--bind 127.0.0.1", "--appendonly yes", "--appendfsync always")
     for option in (*wanted, "--no-appendfsync-on-rewrite no", "--maxmemory-policy noeviction"):
         assert f" {option} " in started
+
+
+@pytest.mark.parametrize("unit", OURS, ids=lambda unit: unit.stem)
+def test_each_has_a_user_of_the_store_and_its_password_from_a_credential(unit: Path) -> None:
+    text, user = unit.read_text(), unit.stem
+    assert f"FAIRLOG_STORE=redis://{user}@127.0.0.1:6379/0" in text
+    assert f"\nLoadCredential=store-password:/etc/fairlog/passwords/{user}\n" in text
+    assert "\nEnvironment=FAIRLOG_STORE_PASSWORD_FILE=%d/store-password\n" in text
+
+
+def test_the_store_answers_only_the_users_of_its_acl_file() -> None:
+    text = (FOLDER / "fairlog-store.service").read_text()
+    assert "\nLoadCredential=users.acl:/etc/fairlog/users.acl\n" in text
+    assert " --aclfile %d/users.acl" in _service(FOLDER / "fairlog-store.service")["ExecStart"]
+    assert "protected-mode" not in text
