@@ -15,7 +15,15 @@ import structlog
 from redis.exceptions import RedisError
 
 from scheduler.model.commands import BATCH, LoseWorker
-from scheduler.model.errors import CommandRejected, Deposed, FairlogError, InternalError, StaleLog, refusal_of
+from scheduler.model.errors import (
+    CommandRejected,
+    Deposed,
+    FairlogError,
+    InternalError,
+    InvalidCommand,
+    StaleLog,
+    refusal_of,
+)
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
 from scheduler.model.sender import By, local
 from scheduler.rules.state import MINUTE_MS, ClusterState
@@ -298,10 +306,8 @@ class Scheduler:
         def view(body: bytes) -> object:
             try:
                 return look(self.state, *inbox.question(body))
-            except CommandRejected:
-                raise
-            except Exception as error:
-                raise _failure() from error
+            except (TypeError, ValueError, LookupError, AttributeError) as error:
+                raise InvalidCommand("the arguments of a view are not of its kinds") from error
 
         answers: dict[str, list[str]] = {}
         for message in messages:

@@ -16,6 +16,7 @@ from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
+from scheduler.model.text import one_line
 from scheduler.store.codec import read_export
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
@@ -66,7 +67,7 @@ def _print_story(told: dict[str, Any]) -> None:
         since = "(X1)" if over is None else f"and was told to stop at {render.moment(over)} (X2)"
         click.echo(f"ran       {told['runtime']['ranMs']} ms of {told['runtime']['maxRuntime']} s that it may {since}")
     if told["detail"]:
-        click.echo(f"ended     {told['detail']}")
+        click.echo(f"ended     {one_line(told['detail'])}")
     if admission:
         _print_admission(admission)
     for driver in told["drivers"]:
