@@ -141,7 +141,7 @@ def question(body: bytes) -> tuple[str, dict[str, Any]]:
     try:
         asked = json.loads(body)
         return str(asked["name"]), dict(asked["arguments"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InvalidCommand("a view must be a JSON object with a name and arguments") from None
 
 
