@@ -425,8 +425,9 @@ def _in_words(name: str, value: Any) -> str:  # noqa: ANN401 (JSON)
 def logs(session: Session, *, app: str, task: int | None, driver: bool, following: bool, raw: bool) -> None:
     """Print the output of an app's tasks.
 
-    Prints the last 64 KiB of each task, task by task. The workers keep the complete output in files. Without --raw,
-    also to a file or another program, the output is UTF-8 text without what would control a terminal.
+    Prints the last 64 KiB of each task, or less of an app of more than 1,024 tasks, task by task. The workers keep the
+    complete output in files. Without --raw, also to a file or another program, the output is UTF-8 text without what
+    would control a terminal.
     """
     write = _write if raw else _printed()
     if driver and task is not None:
@@ -441,7 +442,7 @@ def logs(session: Session, *, app: str, task: int | None, driver: bool, followin
     if not driver:
         outputs = {index: partial(work.output, app, index) for index in range(found["tasks"]) if task in {None, index}}
     if following:
-        _follow_output(session, work, app, outputs, write)
+        _follow_output(session, work, app, outputs, write=write, tasks=found["tasks"])
         return
     before = b""
     for read in outputs.values():
@@ -474,10 +475,12 @@ def _follow_output(
     work: Worklist,
     app: str,
     outputs: Mapping[int | None, Callable[[], bytes]],
+    *,
     write: Callable[[bytes], None],
+    tasks: int,
 ) -> None:
     """Print each output as it is written until its task, or the app, has ended; the driver (None) ends with the app."""
-    from scheduler.store.task_queue import OUTPUT_BYTES  # noqa: PLC0415 (as in `_worklist`)
+    from scheduler.store.task_queue import OUTPUT_BYTES, output_bytes  # noqa: PLC0415 (as in `_worklist`)
 
     ticks = follow(session.log, session.log.head(), wait_s=_LOOK_S)
     ended = session.ask("app", app=app)["endedAt"] is not None
@@ -487,7 +490,7 @@ def _follow_output(
             states = [] if ended or index is None else patiently(partial(work.states, app))
             over = ended or any(task.state in _OVER for task in states if task.task == index)
             output = patiently(read)
-            write(appended(shown, output, kept=OUTPUT_BYTES))
+            write(appended(shown, output, kept=OUTPUT_BYTES if index is None else output_bytes(tasks)))
             shown = output
             if over:
                 break
