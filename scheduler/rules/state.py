@@ -70,7 +70,7 @@ from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 from scheduler.rules.timers import Timers
 from scheduler.rules.topology import Topology
-from scheduler.rules.trouble import is_quick, suspect_failures, suspicion_timers
+from scheduler.rules.trouble import is_quick, restart_after, suspect_failures, suspicion_timers
 
 REFUSALS_A_MINUTE = 60
 MINUTE_MS = 60_000
@@ -838,7 +838,7 @@ class ClusterState:
         app = self.apps[event.app]
         app.ended, app.ended_at, app.detail = event.reason, self.at, event.detail
         self._stop(app)
-        if app.troubles or app.holds:
+        if app.troubles or app.holds or app.driver_after:
             self._timers.changed[app.submitted] = app
         if app.max_runtime_s is not None:
             self._count_runtime(app)
@@ -1086,7 +1086,12 @@ class ClusterState:
 
     def _driver_allocated(self, event: events.DriverAllocated) -> None:
         app, worker = self.apps[event.app], self.workers[event.worker]
-        driver = Allocation(event.driver, event.app, event.worker, event.resources, addresses=event.addresses)
+        driver = Allocation(
+            event.driver, event.app, event.worker, event.resources, granted_at=self.at, addresses=event.addresses
+        )
+        if app.driver_after:
+            app.driver_after = 0
+            self._timers.changed[app.submitted] = app
         self.drivers[event.driver] = worker.drivers[event.driver] = app.driver = driver
         app.next_driver += 1
         if worker.status == "alive":
@@ -1107,6 +1112,10 @@ class ClusterState:
         if worker.status == "alive":
             self.driver_cores -= driver.resources.cores
         if app.ended is None:
+            if app.spec.supervise and self.settings.admission == "fair" and event.reason in ("exited", "failed"):
+                app.driver_ends = app.driver_ends + 1 if is_quick(driver.granted_at, self.at) else 0
+                app.driver_after = restart_after(app, self.at)
+                self._timers.changed[app.submitted] = app
             if not app.expired_at:
                 self._let_driver_wait(app, waits=True)
             self._set_need(app)
@@ -1178,6 +1187,7 @@ class ClusterState:
 
     def _set_timers(self, app: App) -> None:
         waits = app.owed or app.wanted or app.holds or app.troubles or app.elastic or app.max_runtime_s is not None
+        waits = waits or app.driver_after > 0
         living = waits and app.admitted and app.ended is None
         if living and app.wants_more and not app.expired_at:
             self.steppers[app.spec.app] = app

@@ -20,6 +20,7 @@ from scheduler.store.doorbell import RING_LUA
 from scheduler.store.eventlog import GENESIS, CommitInFlight, EventLog, Position
 from scheduler.store.inflight import InFlight, StoreCommand, carry_out
 from scheduler.store.keys import bell_id, queue_key
+from scheduler.store.task_queue import broken
 from scheduler.store.transient import BACK_OFF_S, NO_ANSWER, passes
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ class Commits:
                 case ExecutorRemoved():
                     touched[event.app] = None
                     if not event.done:
-                        put_back.setdefault(event.app, []).append(event.executor)
+                        failed = event.reason == "failed" and not event.unstartable
+                        gone = broken(event.executor) if failed else event.executor
+                        put_back.setdefault(event.app, []).append(gone)
                 case AppRemoved() | DriverRemoved():
                     touched[event.app] = None
                 case AppRegistered() if has_variables(state, event.app):

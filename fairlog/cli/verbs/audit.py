@@ -16,6 +16,7 @@ from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
 from scheduler.model.resources import size_text
+from scheduler.model.text import one_line
 from scheduler.store.codec import read_export
 from witness.audit.audit import Audit, Audited
 from witness.audit.deviation import Verdict
@@ -68,7 +69,7 @@ def _print_story(told: dict[str, Any]) -> None:
     for asked in told["askedFor"]:
         _print_sender(told, asked)
     if told["detail"]:
-        click.echo(f"ended     {told['detail']}")
+        click.echo(f"ended     {one_line(told['detail'])}")
     if admission:
         _print_admission(admission)
     for driver in told["drivers"]:
