@@ -124,7 +124,7 @@ def test_two_faults_are_two_verdicts() -> None:
     assert isinstance(passed_over, AppAdmitted)
     log = [fact for fact in log if not (fact.seq >= other and about(fact, passed_over.app))]
     found, _ = verdicts(rechained(log))
-    assert [each.first.entitled for each in found] == [admitted, passed_over.app]  # type: ignore[union-attr]
+    assert [each.first.entitled for each in found] == [admitted, passed_over.app]
 
 
 def test_an_edited_grant_is_one_verdict_whatever_follows_from_its_worker() -> None:
