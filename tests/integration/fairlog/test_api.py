@@ -135,5 +135,26 @@ def test_a_server_that_is_killed_comes_back_and_a_follower_misses_nothing(
     assert up["api"] == json.loads((Path(up["data"]) / "up.json").read_text())["api"]
 
 
+def test_the_command_line_speaks_to_the_api_that_it_is_told(up: dict[str, Any], tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "elsewhere")
+    shell.env["FAIRLOG_API"] = f"unix:{up['socket']}"
+    assert shell.status()["master"] is not None
+    app = shell.submit("--hold", "--env", "A=b", "--", "sleep", "600")
+    assert app in shell.ok("apps")
+    assert shell.ok("release", app) == f"{app} released\n"
+    assert shell.ok("kill", app) == f"{app} killed\n"
+    assert app not in shell.ok("apps")
+    assert app in shell.ok("apps", "--all")
+    assert "acme" in shell.ok("shares")
+    assert "AppRemoved" in shell.ok("log", "--app", app)
+    assert "killed" in shell.ok("explain", app)
+    assert "follows its rules" in shell.ok("audit")
+    assert shell.ok("checkpoint").partition(":")[0] == str(shell.head())
+    before = shell.run("logs", app)
+    assert (before.code, before.out) == (1, "")
+    assert "needs the store itself" in before.err
+    assert shell.run("kill", "nobody").err == "Error: no app 'nobody' is known; `fairlog apps --all` lists the apps\n"
+
+
 def _listens(process: psutil.Process, path: str) -> bool:
     return any(str(each.laddr) == path for each in process.net_connections("unix"))
