@@ -31,7 +31,7 @@ from scheduler.model.errors import (
 )
 from scheduler.model.sender import By, local
 from scheduler.rules.accounts import RESERVED
-from scheduler.rules.permission import Subject, Verb, may_read, permit
+from scheduler.rules.permission import Subject, Verb, may_read, of_account, permit
 from scheduler.rules.state import ClusterState
 from scheduler.rules.views import look
 from scheduler.service.client import Client, Receipt
@@ -56,8 +56,8 @@ TOLD = 100_000
 """The longest log (events) that is read from its start for one answer."""
 KEPT_VIEWS = 32
 NO_CURSOR = "the cursor is not one that an answer has given as `next`"
-_OWNED = ("apps", "app")
-"""Views whose items belong to a user."""
+_OWNED = ("apps", "app", "accounts", "tokens")
+"""Views whose items belong to somebody."""
 _to_json = Encoder().encode
 _plain = Decoder().decode
 T = TypeVar("T")
@@ -229,14 +229,14 @@ class Handlers:
         if not owned:
             may_read(state, who, "cluster-read", Subject(), _now_ms())
         if isinstance(found, _Item):
-            if owned and not self._may_see(state, who, found.key):
+            if owned and not self._may_see(state, who, found.key, name):
                 raise UnknownApp(found.key)
             return found.body, None
         page: list[Raw] = []
         last = ""
         start = _after_cursor(found, cursor)
         for place, item in enumerate(islice(found, start, None), start + 1):
-            if not owned or self._may_see(state, who, item.key):
+            if not owned or self._may_see(state, who, item.key, name):
                 if len(page) == limit:
                     return page, last
                 page.append(item.body)
@@ -265,8 +265,13 @@ class Handlers:
         """Whether the kept views are of this state; another state may have the same position."""
         return self._views_of[0] is state and self._views_of[1] == state.head
 
-    def _may_see(self, state: ClusterState, who: By, app: str) -> bool:
-        return not state.closed or _may(state, who, "read", _subject(state, who, app))
+    def _may_see(self, state: ClusterState, who: By, key: str, view: str = "app") -> bool:
+        """Whether `who` may see the item of a view: an app, an account, or a token as its account."""
+        if not state.closed:
+            return True
+        if view in ("accounts", "tokens"):
+            return _may(state, who, *of_account(state.accounts.tokens[key].account if view == "tokens" else key, who))
+        return _may(state, who, "read", _subject(state, who, key))
 
     def check_app(self, who: By, app: str, verb: Verb = "read", *, reason: str = "") -> None:
         """Raises: UnknownApp unless `who` may see the app; NotAllowed unless `who` may read `verb` of it."""
@@ -447,7 +452,7 @@ def _checked_id(command_id: str) -> str | None:
     return command_id or None
 
 
-_KEYS = ("app", "worker", "kind", "company")
+_KEYS = ("app", "worker", "kind", "token", "account", "company")
 
 
 def _item(value: Any) -> _Item:  # noqa: ANN401 (JSON values)

@@ -70,13 +70,17 @@ def _do(method: str, path: str, takes: type[Command], verb: Verb, text: str) -> 
     return Route(method, path, name, verb, text, "receipt", takes, params=(_KEY,))
 
 
+_VERBS: dict[str, Verb] = {"apps": "read", "app": "read", "accounts": "users", "tokens": "tokens"}
+"""View -> the verb for one of its items; the others show the cluster."""
+
+
 def _see(path: str, name: str, text: str, *, many: bool = False, view: str = "", more: tuple[Param, ...] = ()) -> Route:
     page = (_CURSOR, _LIMIT) if many else ()
     return Route(
         "GET",
         path,
         name,
-        "read" if view in ("apps", "app") else "cluster-read",
+        _VERBS.get(view, "cluster-read"),
         text,
         "list" if many else "value",
         view=view,
@@ -89,6 +93,7 @@ def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
 
 
 _FLAG = {"type": "boolean"}
+_NAMED = {"type": "string", "minLength": 1, "maxLength": 128}
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/health", "health", "", "Whether this server can answer.", "open"),
     Route("GET", "/openapi.json", "openapi", "", "This description.", "open"),
@@ -189,6 +194,22 @@ ROUTES: tuple[Route, ...] = (
         many=True,
         view="workers",
         more=(Param("lost", _FLAG, "Include lost workers that are still remembered."),),
+    ),
+    _see(
+        "/v1/accounts",
+        "accounts",
+        "The accounts that the caller manages, and its own.",
+        many=True,
+        view="accounts",
+        more=(Param("company", _NAMED, "Only those of this company."),),
+    ),
+    _see(
+        "/v1/tokens",
+        "tokens",
+        "The valid tokens that the caller manages, without their hashes.",
+        many=True,
+        view="tokens",
+        more=(Param("account", _NAMED, "Only those of this account."),),
     ),
     _see("/v1/resources", "resources", "The kinds of resources.", many=True, view="resources"),
     _see("/v1/companies", "companies", "The companies and their quotas.", many=True, view="companies"),

@@ -19,6 +19,7 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.model.sender import NOBODY, By
+from scheduler.model.text import MAX_DETAIL
 from scheduler.rules import membership
 from scheduler.rules.admission.queue import Ask
 from scheduler.rules.demand import after_removal, backlog, scaled
@@ -44,9 +45,13 @@ from scheduler.rules.submission import registration
 from scheduler.rules.validate import (
     MAX_CORES,
     MAX_MEMORY_MB,
+    MAX_MOMENT,
+    MAX_NAMED,
     changed_settings,
     check_identifier,
+    check_line,
     check_name,
+    check_number,
     check_range,
     check_runtimes,
     read_part,
@@ -91,6 +96,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _register_worker(state, command)
         case commands.LoseWorker():
             worker = _worker(state, command.worker)
+            check_range("when the worker was seen last, in ms,", command.last_seen, 0, MAX_MOMENT)
             return [*_lose_all(state, worker), _removed(worker, "lost", command.last_seen)]
         case commands.DrainWorker():
             worker = _worker(state, command.worker)
@@ -386,6 +392,10 @@ def _out_once_empty(worker: Worker) -> list[Event]:
 def _kill_executors(state: ClusterState, command: commands.KillExecutors) -> list[Event]:
     """Each executor stops and holds its grant until its worker confirms; then it is replaced (semantics P6, A5)."""
     app = _living(state, command.app)
+    check_number("executors", command.executors, MAX_NAMED)
+    for name in command.executors:
+        if name not in app.executors:
+            check_name("the id of an executor", name)
     named = [app.executors[name] for name in dict.fromkeys(command.executors) if name in app.executors]
     return [
         facts.ExecutorRevoked(app=command.app, executor=executor.id, worker=executor.worker)
@@ -425,7 +435,10 @@ def _end_app(state: ClusterState, command: commands.EndApp) -> list[Event]:
 
 def _kill(state: ClusterState, command: commands.KillApp) -> list[Event]:
     """The app ends; its executors stop and hold their grants until they are gone (semantics A5)."""
+    if len(command.reason) > MAX_DETAIL or not command.reason.isprintable():
+        raise InvalidCommand(f"a reason must be at most {MAX_DETAIL} printable characters on one line")
     _living(state, command.app)
+    check_line("the reason", command.reason)
     return [facts.AppRemoved(app=command.app, reason="killed")]
 
 

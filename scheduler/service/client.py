@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, write_command
+from scheduler.model.commands import BATCH, check_variables, write_command
 from scheduler.model.errors import CommandRejected, DuplicateApp, NoMaster, refusal_of
 from scheduler.store.connection import connect
 from scheduler.store.keys import Keys, bell_id, queue_key
+from scheduler.store.secrets import seal
 from scheduler.store.transient import passes
 
 if TYPE_CHECKING:
@@ -73,13 +74,17 @@ class Receipt(NamedTuple):
 class Client:
     """Sends commands to the master of `cluster` through `store` (a connection or a URL).
 
+    With a `secret_key` of 32 bytes, the store holds the secrets of apps sealed (`scheduler.store.secrets`).
     A command keeps its id until it is answered, so asking again after a lost answer does not carry it out twice.
     """
 
-    def __init__(self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30) -> None:
+    def __init__(
+        self, store: Redis | str, cluster: str = "default", *, timeout_s: float = 30, secret_key: bytes | None = None
+    ) -> None:
         self.store: Redis = connect(store) if isinstance(store, str) else store
         self.keys = Keys(cluster)
         self.timeout_s = timeout_s
+        self._secret_key = secret_key
         self._bell = bell_id(self.keys.master_queue)
         self._queue = queue_key(self.keys.master_queue)
         self._send: Script = self.store.register_script(SEND_LUA)
@@ -129,7 +134,9 @@ class Client:
         """Store an app's secrets; whether this call stored them. Raises: DuplicateApp if others are stored."""
         if not values:
             return False
-        secrets = [os.fsencode(part) for item in values.items() for part in item]
+        check_variables((part for item in values.items() for part in item), len(values))
+        sealed = seal(self._secret_key, self.keys.cluster, app, values)
+        secrets = [part for item in sealed.items() for part in item]
         deadline = time.monotonic() + self.timeout_s
         unheard = False
         while True:

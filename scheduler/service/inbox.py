@@ -12,15 +12,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec.json import Decoder, Encoder
 
-from scheduler.model.commands import BATCH, Command, private_of, read_command
+from scheduler.model.commands import (
+    BATCH,
+    MAX_BATCH_BYTES,
+    MAX_COMMAND_BYTES,
+    Command,
+    private_of,
+    read_command,
+)
 from scheduler.model.errors import CommandRejected, InvalidCommand
-from scheduler.rules.validate import check_private
+from scheduler.rules.validate import check_command_id, check_private, trimmed
 
 if TYPE_CHECKING:
     from scheduler.store.inflight import StoreCommand
     from scheduler.store.keys import Keys
 
 REPLY_KEPT_MS = 60_000
+MAX_REPLY = 160
+"""The most characters of the name of a reply list."""
 _FIELDS = [b"id", b"command", b"reply"]
 """The fields of a command in the inbox, in the order in which clients write them."""
 _to_json = Encoder().encode
@@ -55,14 +64,21 @@ def message_of(entry: bytes, flat: Sequence[bytes]) -> Message:
         fields = dict(zip(pairs, pairs, strict=True))
         identity, body, reply_to = (fields.get(name, b"") for name in _FIELDS)
     name, answered = str(identity, "utf-8", "replace"), str(reply_to, "utf-8", "replace")
-    made = Message(entry.decode(), name, "command", body, answered)
+    made = Message(entry.decode(), name, "command", body, answered if len(answered) <= MAX_REPLY else "")
+    try:
+        check_command_id(name)
+    except InvalidCommand as refusal:
+        return made._replace(id=name[:80], refusal=refusal)
     return made._replace(commands=[(name, body)]) if body[:1] != b"[" else _batch(made)
 
 
 def _batch(message: Message) -> Message:
+    if len(message.body) > MAX_BATCH_BYTES:
+        why = f"a batch can have at most {MAX_BATCH_BYTES} bytes, not {len(message.body)}; send it in parts"
+        return message._replace(kind="batch", refusal=InvalidCommand(why))
     try:
         parts = _parts_of(message.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return message._replace(kind="batch", refusal=InvalidCommand(f"a batch must be a JSON array: {error}"))
     if len(parts) > BATCH:
         why = f"a batch has at most {BATCH} commands, not {len(parts)}; send it in parts"
@@ -72,18 +88,21 @@ def _batch(message: Message) -> Message:
 
 
 def at_once(messages: Sequence[Message], most: int) -> Sequence[Message]:
-    """The first messages with together at most `most` commands, but at least one message."""
-    total = 0
+    """The first messages with together at most `most` commands and 16 MiB, but at least one message."""
+    total = size = 0
     for number, message in enumerate(messages):
         total += max(1, len(message.commands))
-        if total > most and number:
+        size += len(message.body)
+        if (total > most or size > MAX_BATCH_BYTES) and number:
             return messages[:number]
     return messages
 
 
 def received(body: bytes) -> Command:
-    """The decoded command. Raises: InvalidCommand if it or its private part is invalid; neither is logged."""
-    command = read_command(body)
+    """The decoded command, trimmed. Raises: InvalidCommand if it or its private part is invalid; neither is logged."""
+    if len(body) > MAX_COMMAND_BYTES:
+        raise InvalidCommand(f"a command can have at most {MAX_COMMAND_BYTES} bytes, not {len(body)}")
+    command = trimmed(read_command(body))
     private = private_of(command)
     if private is not None:
         check_private(private)

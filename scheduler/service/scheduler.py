@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 from redis.exceptions import RedisError
 
-from scheduler.model.commands import BATCH, LoseWorker
+from scheduler.model.commands import BATCH, Command, LoseWorker
 from scheduler.model.errors import CommandRejected, Deposed, FairlogError, InternalError, StaleLog, refusal_of
 from scheduler.model.events import ClusterConfigured, MasterElected, RefusalsOmitted
 from scheduler.model.sender import By, local
@@ -35,6 +35,10 @@ AHEAD_FROM = 50
 MAX_STALE = 5
 """How often in a row a commit may be refused."""
 
+DEAD_LETTERS = 1_000
+"""How many of the commands that made a turn fail are kept."""
+LOGGED_REFUSAL_BYTES = 8 * 1024
+"""A refused command that is longer is not logged, and counts as omitted (semantics T3)."""
 UNSIGNED = local("unsigned")
 """Who sends the messages of a store without keys: whoever can write to it."""
 
@@ -53,10 +57,13 @@ class _Look(NamedTuple):
 class Scheduler:
     """The master `master` of one cluster: takes turns until another master is elected.
 
-    `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted.
+    `rebuild` folds the log. It is called whenever the state in memory can no longer be trusted. `accepts` raises
+    CommandRejected for a command that this host refuses; that is no decision of the rules, and not logged.
     """
 
-    def __init__(self, log: EventLog, master: str, rebuild: Rebuild) -> None:
+    def __init__(
+        self, log: EventLog, master: str, rebuild: Rebuild, accepts: Callable[[Command], object] = lambda _: None
+    ) -> None:
         self.log = log
         self.store, self.keys = store, keys = log.store, log.keys
         self.master = master
@@ -66,6 +73,7 @@ class Scheduler:
         self.heartbeats = Heartbeats(store, keys.heartbeats)
         self.commits = Commits(log, self.worklist, self.heartbeats)
         self._rebuild = rebuild
+        self._accepts = accepts
         self._taken = ""
         """The last inbox entry that a turn has taken; its commit may not be confirmed."""
         self._read_ahead: _Look | None = None
@@ -263,11 +271,15 @@ class Scheduler:
         """Take one command; add its refusal if it is refused (semantics T3)."""
         command = None
         try:
-            command = inbox.received(body)
+            received = inbox.received(body)
+            self._accepts(received)
+            command = received
             turn.take(command, identity, UNSIGNED)
         except CommandRejected as refusal:
             refusals[identity] = refusal
-            if command is not None and not turn.refuse(command, refusal, identity, UNSIGNED):
+            if command is None:
+                return
+            if len(body) > LOGGED_REFUSAL_BYTES or not turn.refuse(command, refusal, identity, UNSIGNED):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
 
@@ -298,7 +310,7 @@ class Scheduler:
         """Move a command that makes a turn raise to the dead letters."""
         _log.error("a command made the turn fail and was put aside", command=message.id, trace=trace)
         body = message.commands[0][1] if message.commands else message.body
-        self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace})
+        self.store.xadd(self.keys.dead, {"id": message.id, "command": body, "traceback": trace}, maxlen=DEAD_LETTERS)
 
     def _leave_inbox(self, message: Message, failed: Mapping[str, CommandRejected]) -> None:
         """Remove a message with `failed` commands from the inbox, and answer it."""

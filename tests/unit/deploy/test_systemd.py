@@ -54,8 +54,8 @@ def test_each_says_when_it_is_ready_and_is_started_again_whenever_it_ends(unit: 
 def test_masters_and_workers_are_watched_and_run_a_verb_that_there_is(unit: Path) -> None:
     service = _service(unit)
     assert int(service["WatchdogSec"]) == 30
-    started = service["ExecStart"].replace(" $FAIRLOG_WORKER_OPTIONS", " --cores 4 --drain")
-    words = started.replace(" $FAIRLOG_API_OPTIONS", " --listen 127.0.0.1:8080").split()
+    line = service["ExecStart"].replace(" $FAIRLOG_WORKER_OPTIONS", " --cores 4 --drain")
+    words = line.replace(" $FAIRLOG_API_OPTIONS", " --listen 127.0.0.1:8080").split()
     assert words[:2] == ["/usr/bin/env", "fairlog"]
     verb = cli.get_command(click.Context(cli), words[2])
     assert verb is not None
